@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import log_normalizer, mean_resultant
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 
 DRAWS, MEANS, D = 16, 200, 2048
 VALUES = 1_000_000
@@ -53,7 +53,7 @@ def with_gradient(name: str, function: Any, device: torch.device) -> dict[str, A
 
 
 def run() -> list[dict[str, Any]]:
-    place, dataset = runtime(), data(ROWS)
+    place, dataset = runtime_for(), data(ROWS)
     rows = [sampling(kappa, place.device) for kappa in (1.0, 1e2, 1e4)]
     rows += [with_gradient(name, f, place.device) for name, f in (("log C", log_normalizer), ("A", mean_resultant))]
     plain = ours("infonce", dataset, place)

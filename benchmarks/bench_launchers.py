@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nescio.work.launchers import Launcher, Task, start
+from nescio.work.launchers import Launcher, Task, make_launcher
 from nescio.work.steps import Context, Step, Work, evaluation, table
 from nescio.work.store import Part, Store
 
@@ -76,7 +76,7 @@ def row(work: str, seconds: float, target: str, peer: float | None = None, note:
 
 def recognised() -> dict[str, Any]:
     """A finished study: every step is known by its folder, and its rows are read and checked."""
-    with tempfile.TemporaryDirectory() as folder, start("local", 0) as launcher:
+    with tempfile.TemporaryDirectory() as folder, make_launcher("local", 0) as launcher:
         Work(Context(Store(folder)), launcher).evaluate("bench", steps())
         again = Work(Context(Store(folder)), launcher)
         seconds = timed(lambda: again.evaluate("bench", steps()))
@@ -91,10 +91,10 @@ def run() -> list[dict[str, Any]]:
     os.environ["NESCIO_THREADS"] = "1"
     naps = f"{STEPS:,} naps of 10 ms on {CORES} cores"
     rows = []
-    with start("local", CORES) as launcher:
+    with make_launcher("local", CORES) as launcher:
         tasks, kept = here.measure(launcher)
         rows += [row(f"local, {naps}", tasks, "≤ 5 ms"), row(f"local, {naps}, kept in a store", kept, "")]
-    with start("ray", CORES) as launcher:
+    with make_launcher("ray", CORES) as launcher:
         bare = here.bare_ray()
         tasks, kept = here.measure(launcher)
         rows += [

@@ -18,7 +18,7 @@ from nescio import backbones, datasets
 from nescio.datasets import Batches
 from nescio.datasets import batches as steps
 from nescio.methods import registry as methods
-from nescio.runtime import Runtime, runtime
+from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit
 from nescio.trials import Training, Trial
 
@@ -103,7 +103,7 @@ def each_step(place: Runtime) -> dict[str, float]:
 
 
 def run() -> list[dict[str, Any]]:
-    place, dataset = runtime(), data(ROWS)
+    place, dataset = runtime_for(), data(ROWS)
     where = torch.cuda.get_device_name() if GPU else "CPU, one thread for both"
     with place.threads(1):  # as trials compute on a CPU
         step, views = bare(place), augmentation(dataset, place)

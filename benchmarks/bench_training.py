@@ -22,7 +22,7 @@ from nescio.methods import registry as methods
 from nescio.methods.base import Setting
 from nescio.networks.models import Network
 from nescio.predict import outputs
-from nescio.runtime import Runtime, runtime
+from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit
 from nescio.trials import Training, Trial
 
@@ -141,7 +141,7 @@ def _row(work: str, peer: str, theirs: float, mine: float, target: str, note: st
 
 def on_cpu() -> list[dict[str, Any]]:
     """Trials compute on one thread unless `threads` says more; the peer gets as many."""
-    place, dataset, rows = runtime(), data(), []
+    place, dataset, rows = runtime_for(), data(), []
     for threads in sorted({1, torch.get_num_threads()}):
         with place.threads(threads):
             baseline = bare(dataset, place)
@@ -154,7 +154,7 @@ def on_cpu() -> list[dict[str, Any]]:
 def run(every_method: bool = True) -> list[dict[str, Any]]:
     if not GPU:
         return on_cpu()
-    place, dataset = runtime(), data()
+    place, dataset = runtime_for(), data()
     where = torch.cuda.get_device_name()
     baseline = bare(dataset, place)
     erm = ours("erm", dataset, place, augment="crop-flip")

@@ -22,9 +22,9 @@ from nescio.datasets import views
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
 from nescio.networks.models import network, with_weights
-from nescio.predict import Keeping, predict_step
+from nescio.predict import OutputSpec, predict_step
 from nescio.predictions.model_predictions import predictions_from_store
-from nescio.runtime import Runtime, runtime
+from nescio.runtime import Runtime, runtime_for
 from nescio.work.steps import Context
 from nescio.work.store import Store
 
@@ -67,10 +67,10 @@ def models(root: Path, here: Runtime) -> tuple[float, float, float]:
     """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
     store = Store(root / "store")
     images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="given")
-    keeping = Keeping(("logits",), "float16", mc_samples=30)
+    output_spec = OutputSpec(("logits",), "float16", mc_samples=30)
     for seed in range(2):
         wanted = with_weights(network(NAME, store), weights(root / f"w{seed}", seed))
-        step = predict_step(wanted, images, keeping=keeping, batch=BATCH)
+        step = predict_step(wanted, images, output_spec=output_spec, batch=BATCH)
         start = time.perf_counter()
         step.run(Context(store, device=str(here.device)))
         whole = ROWS / (time.perf_counter() - start)
@@ -117,7 +117,7 @@ def row(work: str, peer: str, theirs: float, mine: float, target: str, note: str
 
 
 def run() -> list[dict[str, Any]]:
-    here = runtime()
+    here = runtime_for()
     where = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

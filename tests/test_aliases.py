@@ -12,7 +12,7 @@ from nescio.analysis.comparison import compare
 from nescio.analysis.thresholds import guard
 from nescio.cli import main
 from nescio.datasets.corruptions import ALIASES, CORRUPTIONS
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.registry import Registry, canonical
@@ -76,7 +76,7 @@ def test_no_suggestion_leads_to_another_thing(room):
     ("text", "meant"), [("entrpy", "'entropy'"), ("Entropi", "'entropy'"), ("msq", ""), ("margins", ""), ("photos", "")]
 )
 def test_slips_of_the_finger_are_suggested(text, meant):
-    hint = near(text, [*measures.registry, *datasets.registry])
+    hint = did_you_mean(text, [*measures.registry, *datasets.registry])
     assert hint == (f" Did you mean {meant}?" if meant else "")
 
 

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "nescio"
 # A room may import the rooms of earlier lines. Torch may be imported from `trials` on.
 TIERS = [
     "errors",
-    "files",
+    "files progress",
     "specs",
     "registry identity provenance",
     "rows options search",

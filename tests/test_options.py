@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from nescio.benchmarks.base import BUILT_IN
 from nescio.benchmarks.base import registry as benchmarks
 from nescio.errors import BadInput
-from nescio.identity import Checked, canonical, tag
+from nescio.identity import Validated, canonical, tag
 from nescio.options import (
     REQUIRED,
     add_options,
     argument,
     at_least,
-    brought,
     command_of,
     instance_of,
     nested,
     option,
+    options_from,
     options_of,
 )
 from nescio.specs import SpecError, assignment, items, numbers, split
@@ -34,7 +34,7 @@ WORDS = ("nescio", "run", "mine")
 
 
 @dataclass(frozen=True)
-class Budget(Checked):
+class Budget(Validated):
     epochs: int = option(10, "passes over the rows", group="budget")
     rate: float = option(0.1, "learning rate", group="budget")
     kind: Literal["sgd", "lamb"] = option("sgd", "what moves the weights", group="budget")
@@ -42,7 +42,7 @@ class Budget(Checked):
 
 
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     data: str = option("digits", "dataset")
     methods: tuple[str, ...] = option((), "comma-separated", unset="all")
     spectral: tuple[float | None, ...] = option((None, 5.0), "targets")
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_one_sentence(words, sentence):
 
 
 @dataclass(frozen=True)
-class Tasked(Checked):
+class Tasked(Validated):
     task: Literal["images", "pixels"] = option("images", "what is named", selects=True)
     data: str = option("digits", "dataset")
 
@@ -348,7 +348,7 @@ class Train:
 @dataclass(frozen=True)
 class Crew:
     way: str = option("boat", "how to travel")
-    vehicle: dict[str, object] = brought("way", {"boat": Boat, "train": Train}.__getitem__)
+    vehicle: dict[str, object] = options_from("way", {"boat": Boat, "train": Train}.__getitem__)
 
 
 @dataclass(frozen=True)

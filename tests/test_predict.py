@@ -23,16 +23,25 @@ from nescio.datasets.views import pixels_of
 from nescio.errors import BadInput
 from nescio.methods import Output, registry
 from nescio.networks.models import Network, trained
-from nescio.predict import Keeping, count_pixels, count_step, load_counts, load_dump, outputs, predict_step, probe_step
-from nescio.runtime import runtime
+from nescio.predict import (
+    OutputSpec,
+    count_pixels,
+    count_step,
+    load_counts,
+    load_predictions,
+    outputs,
+    predict_step,
+    probe_step,
+)
+from nescio.runtime import runtime_for
 from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
-from nescio.work.store import Damaged, Store
+from nescio.work.store import Corrupted, Store
 from tests.support.shapes import write_shapes
 
 torch.set_num_threads(1)
-HERE = runtime("cpu")
+HERE = runtime_for("cpu")
 
 
 def trial_of(data, method="erm", **more):
@@ -111,8 +120,8 @@ def test_a_damaged_dump_is_never_read(data, context):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(Damaged, match="changed"):
-        load_dump(step, context.store)
+    with pytest.raises(Corrupted, match="changed"):
+        load_predictions(step, context.store)
 
 
 def test_batches_do_not_change_a_dump(data, context):
@@ -140,13 +149,15 @@ def test_a_change_is_what_the_network_sees(data, context):
 
 def test_what_is_kept_is_what_was_named(data, context):
     network, images = trained(trial_of(data)), ImageSet(data)
-    dump = predict.predict(network, images, context, Keeping(("embeddings",), "float16"))
+    dump = predict.predict(network, images, context, OutputSpec(("embeddings",), "float16"))
     whole = predict.predict(network, images, context)
     assert dump.logits is None and dump.embeddings.dtype == np.float16
     assert np.allclose(dump.embeddings, whole.embeddings, rtol=1e-2, atol=1e-2)
-    assert predict_step(network, images, keeping=Keeping(("embeddings",))).key != predict_step(network, images).key
+    assert (
+        predict_step(network, images, output_spec=OutputSpec(("embeddings",))).key != predict_step(network, images).key
+    )
     with pytest.raises(BadInput, match="dropout is 1"):
-        Keeping(dropout=1.0)
+        OutputSpec(dropout=1.0)
 
 
 def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):
@@ -415,6 +426,6 @@ def test_scores_beyond_float16_are_kept_in_a_float16_dump(tmp_path):
     make = room._scratch(tmp_path)
     assert make("scores/density", (3,)).dtype == np.float32
     assert make("logits", (3, 1, 2)).dtype == np.float16
-    host = room.Host(2, make)
+    host = room.OutputBuffer(2, make)
     host.take({"scores/far": torch.tensor([1e6, 2e6]), "embeddings": torch.ones(2, 1)})
     assert host.arrays()["scores/far"].tolist() == [1e6, 2e6]

@@ -21,8 +21,8 @@ from nescio.checkpoints import read_weights  # noqa: E402
 from nescio.datasets.images import ImageSet, absolute  # noqa: E402
 from nescio.datasets.view import View  # noqa: E402
 from nescio.networks.models import Network, network, with_weights  # noqa: E402
-from nescio.predict import Keeping, predict_step  # noqa: E402
-from nescio.runtime import runtime  # noqa: E402
+from nescio.predict import OutputSpec, predict_step  # noqa: E402
+from nescio.runtime import runtime_for  # noqa: E402
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
@@ -134,8 +134,8 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
             seen.append(own())
             return predict.Output(layers(x)[:, None])
 
-    here, keeping = runtime("cpu"), Keeping(("logits",), "float16")
-    dump = predict.outputs(Watched(), wanted, shown, store, here, keeping, 0, predict._scratch(tmp_path), 500)
+    here, output_spec = runtime_for("cpu"), OutputSpec(("logits",), "float16")
+    dump = predict.outputs(Watched(), wanted, shown, store, here, output_spec, 0, predict._scratch(tmp_path), 500)
     assert dump.logits.shape == (rows, 1, classes) and dump.logits.dtype == np.float16
     before = own()
     dump.save(tmp_path / "dump")
@@ -148,8 +148,8 @@ def test_a_gpu_says_the_same(place, tmp_path):
 
     store = Store(tmp_path)
     wanted = with_weights(network("test_resnet", store), place / "w")
-    keeping = Keeping(("logits", "embeddings"), "float16", mc_samples=30, dropout=0.2)
-    ours = predict.predict(wanted, images_at(place), Context(store, device="cuda"), keeping)
+    output_spec = OutputSpec(("logits", "embeddings"), "float16", mc_samples=30, dropout=0.2)
+    ours = predict.predict(wanted, images_at(place), Context(store, device="cuda"), output_spec)
     (theirs,), _ = answers(place, store, "test_resnet")
     np.testing.assert_allclose(ours.logits, theirs.load().logits, atol=0.05)
     assert ours.variants["mc-dropout"].shape == (N, 1000) and len(ours.embeddings) == N
@@ -169,7 +169,7 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
 
     def key(wanted=base, shown=images, **how):
         kept = {"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True}
-        return predict_step(wanted, shown, keeping=Keeping(**(kept | how))).key
+        return predict_step(wanted, shown, output_spec=OutputSpec(**(kept | how))).key
 
     assert key() == first.key
     other = checkpoint(tmp_path / "other.safetensors", "test_resnet", seed=1)

@@ -19,10 +19,10 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry
 from nescio.networks.models import network, trained
-from nescio.predict import Keeping, even_ranges, load_dump, predict_all, predict_step, row_ranges
+from nescio.predict import OutputSpec, even_ranges, load_predictions, predict_all, predict_step, row_ranges
 from nescio.predictions import Predictions
 from nescio.trials import Training, Trial
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.zoo_help import images_at
@@ -111,7 +111,7 @@ def test_draws_do_not_depend_on_where_a_range_begins(contexts, monkeypatch):
     monkeypatch.setattr(predict, "seed_everything", lambda given: seen or (seen.append(given), seed(given)))
     _, one = steps_of(net, whole, 1)
     one.run(whole)
-    ours, theirs = (load_dump(step, context.store).logits for step, context in ((many, cut), (one, whole)))
+    ours, theirs = (load_predictions(step, context.store).logits for step, context in ((many, cut), (one, whole)))
     assert np.array_equal(ours[:BATCH], theirs[:BATCH]) and not np.array_equal(ours, theirs)
 
 
@@ -199,7 +199,7 @@ def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monke
         return real(*args)
 
     monkeypatch.setattr(predict, "outputs", outputs)
-    work = Work(context, start("local", 0))
+    work = Work(context, make_launcher("local", 0))
     assert work.do("predicting", [many]) == []
     assert [failure.name for failure in work.failures] == [shard.title for shard in many.shards[1:]]
     assert all("rows" in failure.name and failure.reason == "No." for failure in work.failures)
@@ -213,8 +213,8 @@ def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monke
 def by_zoo(place, context, shards, **how):
     names = ["test_resnet", "test_vit"]
     pairs = [(network(name, context.store), images_at(place)) for name in names]
-    keeping = Keeping(("logits",), "float16", mc_samples=3, dropout=0.5, compared=True)
-    return predict_all(pairs, context, keeping, weights=place / "w", batch=2, shards=shards, **how)
+    output_spec = OutputSpec(("logits",), "float16", mc_samples=3, dropout=0.5, compared=True)
+    return predict_all(pairs, context, output_spec, weights=place / "w", batch=2, shards=shards, **how)
 
 
 @pytest.mark.usefixtures("offline")
@@ -228,7 +228,7 @@ def test_pretrained_networks_say_the_same_in_ranges(place, contexts):
     assert one.failures == many.failures == [] and len(many.steps) == 2
     for ours, theirs in zip(many.steps, one.steps, strict=True):
         assert files(ours, cut.store) == files(theirs, whole.store)
-    dump = load_dump(many.steps[0], cut.store)
+    dump = load_predictions(many.steps[0], cut.store)
     assert dump.logits.dtype == np.float16 and "mc-dropout" in dump.variants
     assert seen[-1] == (8, 0, 8, 0) and len(said) == 2
     again = by_zoo(place, cut, 3, say=said.append)

@@ -10,8 +10,8 @@ from nescio.datasets import Batches
 from nescio.datasets.images import ImageSet
 from nescio.methods import Method, Output, Setting, registry
 from nescio.networks.models import trained
-from nescio.predict import load_dump, outputs, probe_facts, probe_step, probed
-from nescio.runtime import runtime
+from nescio.predict import load_predictions, outputs, probe_facts, probe_step, probed
+from nescio.runtime import runtime_for
 from nescio.testing.methods import trial_of
 from nescio.work.steps import Context
 from nescio.work.store import Store
@@ -175,13 +175,13 @@ def test_what_was_done_is_kept_beside_the_scores(tmp_path):
     for step in steps.values():
         step.run(context, wait=True)
         assert probe_facts(step, context.store) == {"jacobian": "exact"}, "ten classes are never estimated"
-    few, many = (load_dump(step, context.store).scores["jacobian"] for step in steps.values())
+    few, many = (load_predictions(step, context.store).scores["jacobian"] for step in steps.values())
     np.testing.assert_array_equal(few, many)
 
 
 @pytest.mark.parametrize("name", ["due", "erm", "mc-dropout", "mimo", "mixup", "oc", "rbf", "rnd", "soft-labels"])
 def test_every_method_can_be_probed_after_it_has_predicted(name):
-    cls, dataset, here = registry[name], datasets.load("digits"), runtime("cpu")
+    cls, dataset, here = registry[name], datasets.load("digits"), runtime_for("cpu")
     torch.manual_seed(0)
     method = cls(cls.hparams_class(), Setting("mlp", 1, 8, 3, rows=10)).eval()
     shown = ImageSet("digits", classes=(0, 1, 2)).load().take(np.arange(150))  # two batches
@@ -199,7 +199,7 @@ def test_every_method_can_be_probed_after_it_has_predicted(name):
 
 
 def test_probing_rows_does_not_depend_on_their_number():
-    dataset, here = datasets.load("digits"), runtime("cpu")
+    dataset, here = datasets.load("digits"), runtime_for("cpu")
     torch.manual_seed(0)
     method = registry["erm"](registry["erm"].hparams_class(), Setting("conv", 1, 8, 10)).eval()
     x = next(iter(Batches(dataset.test, dataset, here.device, batch=20)))[0]

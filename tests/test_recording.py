@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nescio import datasets, recording, training
 from nescio.methods import registry as methods
-from nescio.runtime import Runtime, runtime
+from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit
 from nescio.trials import Training, Trial
 
@@ -24,7 +24,7 @@ FEW = Training(lr=0.01, epochs=1, batch_size=64, precision="float32")
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that do not depend on what was tried before, in full float32."""
-    runtime("cuda")
+    runtime_for("cuda")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -60,7 +60,7 @@ def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(n
     """CUDA refuses to record such a step. Seen on a CPU, so that it fails where there is no GPU too."""
     few = {"penalized": 0.25} if name == "duq" else {}  # a second forward pass, in the preset for GPUs
     trial = Trial(method=name, hparams=methods[name].hparams_class(**few), data="digits", backbone="conv")
-    method = training.start_of(trial, datasets.load("digits"), runtime("cpu")).train()
+    method = training.start_of(trial, datasets.load("digits"), runtime_for("cpu")).train()
     views = (2,) if methods[name].views > 1 else ()
     x, y = torch.randn(*views, 64, 1, 8, 8), torch.randint(10, (64,))
     with Operations() as seen:
@@ -98,7 +98,7 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
 @pytest.mark.usefixtures("exact")
 def test_every_replay_draws_anew() -> None:
     trial = Trial(method="mc-dropout", hparams=methods["mc-dropout"].hparams_class(), data="digits", backbone="conv")
-    method = training.start_of(trial, datasets.load("digits"), runtime("cuda")).train()
+    method = training.start_of(trial, datasets.load("digits"), runtime_for("cuda")).train()
     x, y = torch.randn(64, 1, 8, 8, device="cuda"), torch.randint(10, (64,), device="cuda")
     step = recording.Recording(method, torch.Tensor.backward, lambda: None)
     losses = [float(step(x, y)) for _ in range(recording.FIRST + 4)]

@@ -162,7 +162,7 @@ class Bounded(HParams):
     share: float = hparam(0.5, uniform(0.2, 0.9))
 
     def check(self):
-        self.need(0.2, "share")
+        self.require_min(0.2, "share")
 
 
 @pytest.mark.parametrize(

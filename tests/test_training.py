@@ -26,7 +26,7 @@ from nescio.methods.base import accuracy_of
 from nescio.methods.erm import ERM
 from nescio.networks.models import trained
 from nescio.predict import predict_step
-from nescio.runtime import evaluating, runtime
+from nescio.runtime import evaluating, runtime_for
 from nescio.training import (
     WEIGHTS,
     Diverged,
@@ -56,7 +56,7 @@ def trial_of(method="erm", backbone="mlp", training=QUICK, hparams=None, data="d
 
 
 def fitted(trial, watch=None):
-    method, _ = fit(trial, datasets.load(trial.data), runtime("cpu"), None, math.inf, watch)
+    method, _ = fit(trial, datasets.load(trial.data), runtime_for("cpu"), None, math.inf, watch)
     return method
 
 
@@ -86,7 +86,7 @@ def kill_at(number, trial, root):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         training._Step.__call__ = step
-        train(trial, Store(root), runtime("cpu", "float32"), checkpoint_seconds=0.0)
+        train(trial, Store(root), runtime_for("cpu", "float32"), checkpoint_seconds=0.0)
     finally:
         os._exit(1)
 
@@ -100,26 +100,26 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimiz
     plan = replace(QUICK, optimizer=optimizer, lr=rate, augment="shift", accumulate=2, schedule="cosine")
     trial = trial_of(method, backbone, plan, spectral=2.0)
     whole, broken = Store(tmp_path / "whole"), Store(tmp_path / "broken")
-    key = train(trial, whole, runtime("cpu", "float32"))
+    key = train(trial, whole, runtime_for("cpu", "float32"))
     steps = random.Random(method).sample(range(2, 24), 2)  # of 2 × 8 × 3 calls, then of what is left
     for step in steps:
         assert kill_at(step, trial, broken.root) == -signal.SIGKILL
     (left,) = broken.runs()
     assert left.state == "stopped" and not broken.finished("train", key)
-    assert train(trial, broken, runtime("cpu", "float32"), checkpoint_seconds=0.0) == key
+    assert train(trial, broken, runtime_for("cpu", "float32"), checkpoint_seconds=0.0) == key
     assert weights(broken, key) == weights(whole, key)
     broken.verify("train", key)
 
 
 def test_a_finished_trial_is_not_trained_again(tmp_path, monkeypatch):
-    store, here = Store(tmp_path), runtime("cpu")
+    store, here = Store(tmp_path), runtime_for("cpu")
     key = train(trial_of(), store, here)
     monkeypatch.setattr("nescio.training.fit", lambda *_: pytest.fail("it trained again"))
     assert train(trial_of(), store, here) == key
 
 
 def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
-    trial, here = trial_of("mixup"), runtime("cpu")
+    trial, here = trial_of("mixup"), runtime_for("cpu")
     whole, store = Store(tmp_path / "whole"), Store(tmp_path / "store")
     key = train(trial, whole, here)
 
@@ -142,13 +142,13 @@ def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
 def test_a_loss_that_is_no_number_fails_the_trial(tmp_path):
     store = Store(tmp_path)
     with pytest.raises(Diverged, match="smaller learning rate"):
-        train(trial_of(training=replace(QUICK, lr=1e12)), store, runtime("cpu"))
+        train(trial_of(training=replace(QUICK, lr=1e12)), store, runtime_for("cpu"))
     (run,) = store.runs()
     assert run.state == "failed" and "The loss became" in run.reason
 
 
 def test_reloaded_weights_are_the_trained_ones(tmp_path):
-    trial, store, here = trial_of(), Store(tmp_path), runtime("cpu")
+    trial, store, here = trial_of(), Store(tmp_path), runtime_for("cpu")
     loaded = load_method(train(trial, store, here), trial, store, here)
     trained = fitted(trial)
     assert all(
@@ -174,7 +174,7 @@ def test_seeds_do_what_their_names_say():
 
 
 def test_a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
-    store, here, dataset = Store(tmp_path), runtime("cpu"), datasets.load("digits")
+    store, here, dataset = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
     key = train(trial_of(classes=(0, 1, 2, 3, 4)), store, here)
     first = load_method(key, trial_of(classes=(0, 1, 2, 3, 4)), store, here)
     plain, tuned = trial_of(init_seed=1), trial_of(init_seed=1, start=f"store:{key}")
@@ -191,7 +191,7 @@ def test_a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
 
 
 def test_a_head_that_fits_is_taken_with_its_backbone(tmp_path):
-    store, here = Store(tmp_path), runtime("cpu")
+    store, here = Store(tmp_path), runtime_for("cpu")
     key = train(trial_of(), store, here)
     method = build(trial_of("soft-labels"), datasets.load("digits"), rows=0)
     assert take_weights(method, f"store:{key}", store) == []
@@ -201,7 +201,7 @@ def test_a_head_that_fits_is_taken_with_its_backbone(tmp_path):
 def test_a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(tmp_path):
     from safetensors.torch import save_file
 
-    store, here, dataset = Store(tmp_path), runtime("cpu"), datasets.load("digits")
+    store, here, dataset = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
     source = start_of(trial_of(init_seed=7), dataset, here)
     torch.save({"state_dict": source.state_dict()}, tmp_path / "whole.pth")
     save_file(source.features.state_dict(), tmp_path / "bare.safetensors")
@@ -214,7 +214,7 @@ def test_a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(t
 
 
 def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
-    store, here = Store(tmp_path), runtime("cpu")
+    store, here = Store(tmp_path), runtime_for("cpu")
     torch.save(build(trial_of(backbone="conv"), datasets.load("digits"), 0).state_dict(), tmp_path / "conv.pth")
     for start, sentence in (
         (f"file:{tmp_path / 'conv.pth'}", r"conv.pth does not fit this backbone: it lacks features\..*of \d+ tensors"),
@@ -227,7 +227,7 @@ def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
 
 
 def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
-    whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime("cpu", "float32")
+    whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime_for("cpu", "float32")
     first = trial_of(init_seed=3)
     keys = {train(first, store, here) for store in (whole, broken)}
     tuned = trial_of("mc-dropout", start=f"store:{keys.pop()}")
@@ -268,7 +268,7 @@ def test_parts_of_a_batch_are_the_batch():
 
 def test_weights_that_are_kept_on_the_way_change_nothing_and_can_be_taken(tmp_path):
     """Those of sngp are finished as the last ones are, though training goes on after them."""
-    store, here = Store(tmp_path), runtime("cpu")
+    store, here = Store(tmp_path), runtime_for("cpu")
     plain = trial_of("sngp", training=replace(QUICK, augment="shift"))
     kept = replace(plain, kept=(1, 2))
     assert weights(store, train(plain, store, here)) == weights(store, train(kept, store, here))
@@ -286,7 +286,7 @@ def test_weights_that_are_kept_on_the_way_change_nothing_and_can_be_taken(tmp_pa
 
 def test_a_killed_trial_still_has_the_weights_that_it_kept_before(tmp_path):
     trial = trial_of(kept=(1,))
-    one, other, here = Store(tmp_path / "one"), Store(tmp_path / "other"), runtime("cpu")
+    one, other, here = Store(tmp_path / "one"), Store(tmp_path / "other"), runtime_for("cpu")
     key = train(trial, one, here)
 
     def stop(seen):
@@ -301,7 +301,7 @@ def test_a_killed_trial_still_has_the_weights_that_it_kept_before(tmp_path):
 
 
 def test_bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_path):
-    store, here, digits = Store(tmp_path), runtime("cpu"), datasets.load("digits")
+    store, here, digits = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
     plain = trial_of(backbone="conv")
     key = train(plain, store, here)
     images = next(iter(Batches(digits.test, digits, here.device)))[0]
@@ -325,7 +325,7 @@ def test_lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
     """You et al. 2020, algorithm 2, with and without weight decay."""
     plan = Training(optimizer="lamb", lr=0.01, weight_decay=decay)
     method = build(trial_of(training=plan), datasets.load("digits"), 0)
-    optimizer = optimizer_of(plan, method, runtime("cpu"))
+    optimizer = optimizer_of(plan, method, runtime_for("cpu"))
     before = [weight.detach().clone() for weight in method.parameters()]
     for weight in method.parameters():
         weight.grad = 1e-3 * torch.randn_like(weight)
@@ -343,7 +343,7 @@ def test_bf16_works_on_a_cpu(warm, tmp_path):
     code, command = warm.run(*words, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")
     assert code == 0, command.err
     (run,) = Store(tmp_path).runs()
-    method = load_method(run.key, trial_of(training=plan), Store(tmp_path), runtime("cpu"))
+    method = load_method(run.key, trial_of(training=plan), Store(tmp_path), runtime_for("cpu"))
     assert right(method) > 0.85
     assert all(each.dtype == torch.float32 for each in method.parameters())
     assert not torch.equal(
@@ -387,7 +387,9 @@ def test_the_rate_that_is_used_is_the_stated_one():
 
 def test_groups_have_their_own_rate_and_decay():
     method = registry["due"](registry["due"].hparams_class(lr=2.0, weight_decay=3.0), _setting())
-    network, process, posterior = optimizer_of(Training(lr=0.1, weight_decay=1e-4), method, runtime("cpu")).param_groups
+    network, process, posterior = optimizer_of(
+        Training(lr=0.1, weight_decay=1e-4), method, runtime_for("cpu")
+    ).param_groups
     assert (network["lr"], network["weight_decay"]) == pytest.approx((0.2, 3e-4))
     assert (process["lr"], process["weight_decay"]) == pytest.approx((0.2, 0))
     assert posterior["lr"] == pytest.approx(2.0)
@@ -404,7 +406,7 @@ def _setting():
 def test_clipping_bounds_the_step():
     plan = replace(QUICK, epochs=1, batch_size=1024, momentum=0.0, weight_decay=0.0, lr=1.0, clip=1e-3)
     trial = trial_of(training=plan)
-    start = start_of(trial, datasets.load("digits"), runtime("cpu"))
+    start = start_of(trial, datasets.load("digits"), runtime_for("cpu"))
     method = fitted(trial)
     pairs = zip(start.parameters(), method.parameters(), strict=True)
     moved = torch.cat([(a - b).flatten() for a, b in pairs]).norm()
@@ -424,7 +426,7 @@ def test_moving_average_of_the_weights(monkeypatch):
 
     monkeypatch.setattr(ERM, "update", update)
     plain = fitted(trial)
-    by_hand = start_of(trial, datasets.load("digits"), runtime("cpu")).head.weight.detach().clone()
+    by_hand = start_of(trial, datasets.load("digits"), runtime_for("cpu")).head.weight.detach().clone()
     for each in history:
         by_hand = 0.8 * by_hand + 0.2 * each
     monkeypatch.setattr(ERM, "ema", 0.8)
@@ -464,7 +466,7 @@ def test_two_processes_are_as_good_as_one(tmp_path):
     assert done.returncode == 0, done.stderr
     (run,) = Store(tmp_path / "two").runs()
     assert run.state == "finished" and done.stdout.count("is finished") == 1
-    here, trial = runtime("cpu"), trial_of()
+    here, trial = runtime_for("cpu"), trial_of()
     key = train(trial, Store(tmp_path / "one"), here)
     assert run.key == key  # how many processes work is not part of what is made
     one, two = (load_method(key, trial, Store(tmp_path / name), here) for name in ("one", "two"))
@@ -585,13 +587,13 @@ def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_p
             raise InterruptedError("enough")
 
     with pytest.raises(InterruptedError):  # one process begins …
-        train(trial, store, runtime("cpu"), checkpoint_seconds=0.0, watch=stop)
+        train(trial, store, runtime_for("cpu"), checkpoint_seconds=0.0, watch=stop)
     for said in ("is finished", "was finished before"):  # … two go on
         done = by_two(words, tmp_path)
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
     key = next(run.key for run in store.runs() if run.state == "finished")
-    assert right(load_method(key, trial, store, runtime("cpu"))) > 0.8
+    assert right(load_method(key, trial, store, runtime_for("cpu"))) > 0.8
 
 
 def test_the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
@@ -605,7 +607,7 @@ def test_the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     for precision in ("float32", "bf16"):
         with pytest.raises(Diverged):
-            train(trial_of(training=replace(QUICK, precision=precision)), Store(tmp_path), runtime("cpu"))
+            train(trial_of(training=replace(QUICK, precision=precision)), Store(tmp_path), runtime_for("cpu"))
     assert seen == ["float32", "bf16"]
 
 
@@ -658,7 +660,7 @@ def test_the_number_of_threads_is_part_of_the_key_and_shows_the_same_images():
 def test_threads_of_a_gpu_and_of_pretrained_networks_are_left_alone():
     torch.set_num_threads(2)
     try:
-        for here, count in ((runtime("cpu"), None), (replace(runtime("cpu"), device=torch.device("cuda")), 1)):
+        for here, count in ((runtime_for("cpu"), None), (replace(runtime_for("cpu"), device=torch.device("cuda")), 1)):
             with here.threads(count):
                 assert torch.get_num_threads() == 2
     finally:

@@ -10,7 +10,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 from nescio import TYPE_CHECKING
-from nescio.errors import BadInput, Undefined, install, near, printable, visible
+from nescio.errors import BadInput, Undefined, did_you_mean, install, printable, visible
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         from nescio.commands import COMMANDS
+        from nescio.progress import begin
         from nescio.provenance import command as running
         from nescio.registry import add_plugin
-        from nescio.work.progress import begin
 
         begin()
         name += f" {command}" if command in COMMANDS else ""
@@ -89,7 +89,7 @@ def _run(command: str | None, words: Sequence[str]) -> int:
     if command is not None and command not in COMMANDS:
         wanted = next((word for word in words if word in COMMANDS), "") if command == "help" else ""
         hint = f" {wanted}" if wanted else ""
-        raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio{hint} --help`.")
+        raise BadInput(f"There is no command {command!r}.{did_you_mean(command, COMMANDS)} See `nescio{hint} --help`.")
     if empty := next((word for word in words if word.startswith("-") and word.endswith("=--")), None):
         raise BadInput(f"{empty.removesuffix('=--')} has the value --, which names nothing: give another one.")
     parser = parser_for(command, words)
@@ -113,7 +113,7 @@ def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
             cure = f": --json prints, so write --json > {word}"
         raise BadInput(f"{word!r} is one word too many{cure}. See `{parser.prog} --help`.")
     option = word.partition("=")[0]
-    hint = near(option, [text for action in parser._actions for text in action.option_strings])
+    hint = did_you_mean(option, [text for action in parser._actions for text in action.option_strings])
     hint = _elsewhere(parser.prog.split()[-1]).get(option, hint)
     raise BadInput(f"There is no option {option}.{hint} See `{parser.prog} --help`.")
 

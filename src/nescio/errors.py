@@ -26,7 +26,7 @@ class BadInput(ValueError):
     """What a person gave cannot be used: one sentence says what is wrong, where, and what to do."""
 
 
-class FaultyPart(BadInput):
+class FaultyPlugin(BadInput):
     """A part of another package or file fails: one sentence names the part, its file and the reason."""
 
 
@@ -37,13 +37,13 @@ class Undefined(ValueError):
 SIMILAR = 0.75  # of difflib's ratio: a slip of the finger, not another word
 
 
-def near(text: str, known: Iterable[str]) -> str:
+def did_you_mean(text: str, known: Iterable[str]) -> str:
     """A question that names the nearest of the known words, or nothing; it begins with a space."""
-    close = nearest_word(text, known)
+    close = closest_match(text, known)
     return f" Did you mean {close!r}?" if close else ""
 
 
-def nearest_word(text: str, known: Iterable[str]) -> str | None:
+def closest_match(text: str, known: Iterable[str]) -> str | None:
     """The known word that a text is a misspelling of, whatever its case."""
     import difflib
 

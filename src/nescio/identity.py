@@ -205,7 +205,7 @@ def values_of(cls: type, plain: Any) -> dict[str, Any]:
 # ---- dataclasses that check themselves
 
 
-class Checked:
+class Validated:
     """A frozen dataclass whose values fit its annotations: 1 becomes 1.0 in a float field, a list a tuple."""
 
     def __post_init__(self) -> None:
@@ -216,24 +216,24 @@ class Checked:
         for name, hint in _hints(cls).items():
             value = getattr(self, name)
             try:
-                object.__setattr__(self, name, fit(value, hint))
+                object.__setattr__(self, name, coerce(value, hint))
             except TypeError:
-                raise BadInput(f"{cls.__name__}.{name} is {value!r}: it must be {in_words(hint)}.") from None
+                raise BadInput(f"{cls.__name__}.{name} is {value!r}: it must be {describe_type(hint)}.") from None
         self.check()
 
     def check(self) -> None:
         """Raises BadInput when the values do not make sense together."""
 
-    def need(self, least: float, *names: str, above: bool = False) -> None:
-        """Raises BadInput when one of the fields is given and is below `least` (or, with `above`, equal to it)."""
+    def require_min(self, minimum: float, *names: str, exclusive: bool = False) -> None:
+        """Raises BadInput when one of the fields is set and is below `minimum` (or, with `exclusive`, equal to it)."""
         for name in names:
             value = getattr(self, name)
-            if value is not None and (value < least or (above and value == least)):
-                bound = f"above {least:g}" if above else f"at least {least:g}"
+            if value is not None and (value < minimum or (exclusive and value == minimum)):
+                bound = f"above {minimum:g}" if exclusive else f"at least {minimum:g}"
                 raise BadInput(f"{type(self).__name__}.{name} is {value}: it must be {bound}.")
 
 
-def in_words(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """What values of a type are, for people."""
     origin, parts = _form(hint)
     if hint is None or hint is type(None):
@@ -241,9 +241,9 @@ def in_words(hint: Any) -> str:
     if origin is typing.Literal:
         return " or ".join(map(str, parts))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(in_words, parts))
+        return " or ".join(map(describe_type, parts))
     if origin is tuple:
-        return f"a list, each {in_words(parts[0])}"
+        return f"a list, each {describe_type(parts[0])}"
     return WORDS.get(hint) or str(getattr(hint, "__name__", hint))
 
 
@@ -258,7 +258,7 @@ def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return typing.get_origin(hint), typing.get_args(hint)
 
 
-def fit(value: Any, hint: Any) -> Any:
+def coerce(value: Any, hint: Any) -> Any:
     """The value in the form that the annotation asks for; TypeError if it does not fit."""
     if hint is Any or (type(value) is hint and hint in PLAIN):
         return value
@@ -266,7 +266,7 @@ def fit(value: Any, hint: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         for kind in sorted(arguments, key=lambda kind: kind is not type(value)):  # its own type first
             try:
-                return fit(value, kind)
+                return coerce(value, kind)
             except TypeError:
                 continue
     elif origin is Literal:
@@ -283,7 +283,7 @@ def fit(value: Any, hint: Any) -> Any:
             kinds = arguments or (Any, ...)
             kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
             if len(kinds) == len(value):
-                return tuple(fit(item, kind) for item, kind in zip(value, kinds, strict=True))
+                return tuple(coerce(item, kind) for item, kind in zip(value, kinds, strict=True))
     elif isinstance(value, origin or hint):
         return value
     raise TypeError

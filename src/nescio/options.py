@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.identity import IN_KEYS, INTRODUCED
-from nescio.registry import canonical_part, is_part
+from nescio.registry import canonical_name, is_registered
 from nescio.specs import SpecError, assignments, items, numbers, write_items
 
 REQUIRED = MISSING  # the default of an option that must be given
@@ -39,7 +39,7 @@ Style = Literal["commas", "words", "repeats", "whole"]
 T = TypeVar("T")
 _SPEC = "option"  # name in a field's metadata
 _OMIT = "omit"
-_BROUGHT = "brought"
+_OPTIONS_FROM = "brought"
 
 
 # ---- declaring
@@ -104,13 +104,13 @@ def nested(default: Any, *, omit: Sequence[str] = (), introduced: Any = MISSING)
     return field(default=default, metadata={_OMIT: tuple(omit), **later})
 
 
-def brought(by: str, classes: Callable[[str], Any]) -> Any:
+def options_from(by: str, classes: Callable[[str], Any]) -> Any:
     """A field for the options that the value of another option brings along: name → value, of those that are given.
 
     by       the field of that option, which stands before this one
     classes  its value → the dataclass of the options
     """
-    return field(default_factory=dict, metadata={_BROUGHT: (by, classes)})
+    return field(default_factory=dict, metadata={_OPTIONS_FROM: (by, classes)})
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def _leaves(
         if spec := entry.metadata.get(_SPEC):
             known[entry.name] = _Leaf(here, hint, default, spec if spec.group else replace(spec, group=group))
             yield known[entry.name]
-        elif _BROUGHT in entry.metadata:
-            by, classes = entry.metadata[_BROUGHT]
+        elif _OPTIONS_FROM in entry.metadata:
+            by, classes = entry.metadata[_OPTIONS_FROM]
             name = chosen(known[by]) or known[by].default
             inner = _leaves(classes(name), None, here, name)
             yield from (leaf for leaf in inner if len(leaf.path) == len(here) + 1)
@@ -262,7 +262,7 @@ def _offer(action: argparse.Action, words: Sequence[str]) -> None:
 def names_part(action: argparse.Action, word: str) -> bool:
     """Whether an option takes parts of a kind, and the word is the name of one."""
     kind = getattr(action, "part", "")
-    return bool(kind and action.option_strings) and is_part(kind, word)
+    return bool(kind and action.option_strings) and is_registered(kind, word)
 
 
 def offers(action: argparse.Action) -> Sequence[str]:
@@ -342,7 +342,8 @@ def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], gi
         return next(iter([*fitting, *presets.values()]))
     if args.preset not in presets:
         raise BadInput(
-            f"There is no preset named {args.preset!r}.{near(args.preset, presets)} There are: {', '.join(presets)}."
+            f"There is no preset named {args.preset!r}.{did_you_mean(args.preset, presets)} "
+            f"There are: {', '.join(presets)}."
         )
     return presets[args.preset]
 
@@ -355,7 +356,7 @@ def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) 
     for entry in fields(cls):  # type: ignore[arg-type]
         if entry.name in inner:
             below = {path[1:]: value for path, value in given.items() if path[0] == entry.name}
-            if _BROUGHT in entry.metadata:
+            if _OPTIONS_FROM in entry.metadata:
                 values[entry.name] = {name: value for (name,), value in below.items()}
                 continue
             holder = _default(entry) if start is None else getattr(start, entry.name)
@@ -390,7 +391,7 @@ def _parsed(leaf: _Leaf, text: str, hint: Any) -> Any:
         raise
     except ValueError:
         wanted = _alternatives(choices) if choices else _kind(hint)
-        raise BadInput(f"{leaf.flag} is {wanted}, not {text!r}.{near(text, choices)}") from None
+        raise BadInput(f"{leaf.flag} is {wanted}, not {text!r}.{did_you_mean(text, choices)}") from None
 
 
 def _canonical(kind: str, value: Any) -> Any:
@@ -398,7 +399,7 @@ def _canonical(kind: str, value: Any) -> Any:
     if not kind or value is None:
         return value
     return (
-        tuple(canonical_part(kind, name) for name in value) if isinstance(value, tuple) else canonical_part(kind, value)
+        tuple(canonical_name(kind, name) for name in value) if isinstance(value, tuple) else canonical_name(kind, value)
     )
 
 

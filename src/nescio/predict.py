@@ -35,20 +35,20 @@ from nescio.datasets.feed import Normal, feed
 from nescio.datasets.images import ImageSet, LoadedImages, names_of_labels, numbered, same_images
 from nescio.errors import BadInput
 from nescio.files import read_json
-from nescio.identity import IN_KEYS, Checked, seed_for, tag
+from nescio.identity import IN_KEYS, Validated, seed_for, tag
 from nescio.layers.entropies import entropy
 from nescio.methods.base import Method, Output, check_output
 from nescio.networks.forward import Classifier
-from nescio.networks.models import Network, answer_names, build, parameters, with_weights
+from nescio.networks.models import Network, build, output_class_names, parameters, with_weights
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
 from nescio.predictions.shards import joined
+from nescio.progress import track
 from nescio.report.words import data_name
-from nescio.runtime import Runtime, evaluating, runtime, seed_everything
+from nescio.runtime import Runtime, evaluating, runtime_for, seed_everything
 from nescio.training import load_method, train_step
 from nescio.trials import Trial
-from nescio.work.launchers import Failure, Launcher, Task, start
-from nescio.work.progress import track
+from nescio.work.launchers import Failure, Launcher, Task, make_launcher
 from nescio.work.steps import SHARD_OF, Context, Files, Step
 from nescio.work.store import WORK, Part, Store, key_of
 from nescio.work.versions import COUNT as COUNT_VERSION
@@ -68,7 +68,7 @@ LARGEST = float(np.finfo(np.float16).max)
 
 @tag("keeping")
 @dataclass(frozen=True)
-class Keeping(Checked):
+class OutputSpec(Validated):
     """What a dump keeps, and how it is made."""
 
     fields: tuple[Literal["logits", "embeddings", "scores"], ...] = ("logits", "embeddings", "scores")
@@ -83,9 +83,9 @@ class Keeping(Checked):
     compared: bool = False  # made to compare models: `predictions.model_predictions` lists it
 
     def check(self) -> None:
-        self.need(0, "mc_samples")
+        self.require_min(0, "mc_samples")
         if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise BadInput(f"Keeping.dropout is {self.dropout:g}: it must be at least 0 and below 1.")
+            raise BadInput(f"OutputSpec.dropout is {self.dropout:g}: it must be at least 0 and below 1.")
 
 
 def predict_step(
@@ -93,7 +93,7 @@ def predict_step(
     images: ImageSet,
     *,
     root: str | Path | None = None,
-    keeping: Keeping = Keeping(),
+    output_spec: OutputSpec = OutputSpec(),
     batch: int | None = None,
     compile: bool = False,
     ranges: Sequence[slice] = (),
@@ -108,11 +108,11 @@ def predict_step(
         raise BadInput(
             f"{network.name} gives an answer for every pixel: count them with count_step, a dump has no room."
         )
-    images = as_seen(images.named(root), network, root)
-    recipe = {"images": images, "keeping": keeping, **network.identity}
+    images = with_view_of(images.named(root), network, root)
+    recipe = {"images": images, "keeping": output_spec, **network.identity}
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
     parents = (network.parent(root), images.load_revision(root))
-    make = partial(_predict, network=network, images=images, keeping=keeping, batch=batch, compile=compile)
+    make = partial(_predict, network=network, images=images, output_spec=output_spec, batch=batch, compile=compile)
     whole = Step(title, STAGE, recipe, make, parents, VERSION)
     if len(ranges) < 2:
         return whole
@@ -123,11 +123,11 @@ def predict_step(
 def _shard(whole: Step, make: Callable[[Part, Context], Files], rows: slice) -> Step:
     """The step that makes a range of rows of another one."""
     recipe = {SHARD_OF: whole.key, "rows": [rows.start, rows.stop]}
-    title = f"{whole.title}, {range_words(rows)}"
+    title = f"{whole.title}, {describe_range(rows)}"
     return Step(title, SHARD, recipe, make, whole.parents, VERSION)
 
 
-def range_words(rows: slice) -> str:
+def describe_range(rows: slice) -> str:
     return f"rows {rows.start:,} to {rows.stop - 1:,}"
 
 
@@ -135,7 +135,7 @@ def row_ranges(
     network: Network,
     images: ImageSet,
     context: Context,
-    keeping: Keeping = Keeping(),
+    output_spec: OutputSpec = OutputSpec(),
     *,
     shards: int | None = None,
     workers: int = 1,
@@ -151,8 +151,8 @@ def row_ranges(
         raise BadInput(f"--shards is a number of ranges from 1 on, not {shards}.")
     if (shards or workers) <= 1:
         return []
-    rows = len(_numbered(images.load(context.root, context.store), network, keeping, context.root))
-    batch = batch or usual_batch(network, runtime(context.device))
+    rows = len(_numbered(images.load(context.root, context.store), network, output_spec, context.root))
+    batch = batch or usual_batch(network, runtime_for(context.device))
     return even_ranges(rows, shards or min(workers, rows // LEAST_ROWS), batch)
 
 
@@ -164,15 +164,17 @@ def even_ranges(rows: int, count: int, batch: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
-def predict(network: Network, images: ImageSet, context: Context, keeping: Keeping = Keeping()) -> Predictions:
+def predict(
+    network: Network, images: ImageSet, context: Context, output_spec: OutputSpec = OutputSpec()
+) -> Predictions:
     """What a network says about images, made once and kept in the store."""
-    step = predict_step(network, images, root=context.root, keeping=keeping)
+    step = predict_step(network, images, root=context.root, output_spec=output_spec)
     step.run(context, wait=True)
-    return load_dump(step, context.store)
+    return load_predictions(step, context.store)
 
 
 # float32: bf16 has too few digits to order neighbours
-EMBEDDINGS = Keeping(("embeddings",), precision="float32")
+EMBEDDINGS = OutputSpec(("embeddings",), precision="float32")
 
 
 def embed(networks: Sequence[Network], images: ImageSet, context: Context) -> list[Predictions]:
@@ -195,12 +197,12 @@ def embed_crops(network: Network, images: ImageSet, count: int, context: Context
     return [embed([network], each, context)[0] for each in sets]
 
 
-def load_dump(step: Step, store: Store) -> Predictions:
+def load_predictions(step: Step, store: Store) -> Predictions:
     """The dump of a finished step, byte for byte as it was written."""
     return Predictions.load(step.verified(store) / DUMP)
 
 
-def as_seen(images: ImageSet, network: Network, root: str | Path | None = None) -> ImageSet:
+def with_view_of(images: ImageSet, network: Network, root: str | Path | None = None) -> ImageSet:
     """The image set with the network's view, unless its images have that shape already."""
     if images.view is not None:
         return images
@@ -223,27 +225,27 @@ def _predict(
     context: Context,
     network: Network,
     images: ImageSet,
-    keeping: Keeping,
+    output_spec: OutputSpec,
     batch: int | None,
     compile: bool = False,
     rows: slice | None = None,
 ) -> Files:
     trial = network.trial
-    here = runtime(context.device).at(keeping.precision or (trial.training.precision if trial else "auto"))
-    shown = _numbered(images.load(context.root, context.store), network, keeping, context.root)
+    here = runtime_for(context.device).at(output_spec.precision or (trial.training.precision if trial else "auto"))
+    shown = _numbered(images.load(context.root, context.store), network, output_spec, context.root)
     if rows is not None:
         shown = shown.take(np.arange(rows.start, rows.stop))
-    module, network = _last_built(network, context.store.root.absolute(), here, context.root, keeping.dropout)
+    module, network = _last_built(network, context.store.root.absolute(), here, context.root, output_spec.dropout)
     if compile:
         (module.features if isinstance(module, Method) else module).compile()
-    dropout = isinstance(module, Classifier) and module.repeat(keeping.mc_samples)
+    dropout = isinstance(module, Classifier) and module.repeat(output_spec.mc_samples)
     own = network.identity["model"] if trial is None else network.arch
     seed = seed_for("predict", own, images)
     started = time.monotonic()
-    make = _scratch(part.folder / WORK) if keeping.dtype == "float16" else _float32
+    make = _scratch(part.folder / WORK) if output_spec.dtype == "float16" else _float32
     with here.threads(_threads(network)):
         dump = outputs(
-            module, network, shown, context.store, here, keeping, seed, make, batch, rows.start if rows else 0
+            module, network, shown, context.store, here, output_spec, seed, make, batch, rows.start if rows else 0
         )
     seconds = time.monotonic() - started
     save(dump, part.folder / DUMP, durable=False)  # the store flushes what a step leaves
@@ -251,7 +253,7 @@ def _predict(
         "model": network.name,
         "data": images.data,
         "outside": images.split == "outside",
-        "compared": keeping.compared or None,
+        "compared": output_spec.compared or None,
         "rows": len(shown),
         "classes": network.classes,
         "params": parameters(module),
@@ -276,7 +278,7 @@ def _facts_file(facts: Mapping[str, Any]) -> Files:
 
 def _join(part: Part, context: Context, shards: Sequence[Step]) -> Files:
     """Writes the dumps of all ranges as one, field by field and block by block, so that memory does not grow."""
-    folders = [shard.mended(context) for shard in shards]
+    folders = [shard.verified_or_rebuilt(context) for shard in shards]
     dump = joined([Predictions.load(folder / DUMP) for folder in folders])
     save(dump, part.folder / DUMP, durable=False)
     facts = [read_json(folder / FACTS) for folder in folders]
@@ -296,7 +298,7 @@ def _threads(network: Network) -> int | None:
     return None if network.trial is None else network.trial.training.threads
 
 
-def _numbered(shown: LoadedImages, network: Network, keeping: Keeping, root: str | None) -> LoadedImages:
+def _numbered(shown: LoadedImages, network: Network, output_spec: OutputSpec, root: str | None) -> LoadedImages:
     """The images with labels in the numbering of the network's answers.
 
     Where only features are kept, or the set has other classes (a downstream set), labels stay the set's own; votes
@@ -304,10 +306,12 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping, root: str
     """
     trial, images = network.trial, shown.set
     if images.split in ("outside", "out") or not shown.labelled:
-        return replace(shown, images=replace(shown.images, annotations=None)) if "logits" in keeping.fields else shown
+        return (
+            replace(shown, images=replace(shown.images, annotations=None)) if "logits" in output_spec.fields else shown
+        )
     if trial is not None and images.classes == trial.classes and same_images(trial.data, images.data, root):
         return shown
-    if "logits" not in keeping.fields:
+    if "logits" not in output_spec.fields:
         return replace(shown, images=replace(shown.images, in_distribution=None))
     try:
         return numbered(shown, network.classes, network.class_names, network.class_map)
@@ -322,7 +326,7 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping, root: str
 def _class_names(network: Network, shown: LoadedImages) -> list[str] | None:
     """What a set calls the classes of a network from elsewhere that has no names of its own; None where it does not
     have all of them."""
-    if network.trial is not None or not shown.labelled or answer_names(network) is not None:
+    if network.trial is not None or not shown.labelled or output_class_names(network) is not None:
         return None
     return names_of_labels(shown, network.classes, network.class_names, network.class_map)
 
@@ -357,7 +361,7 @@ class ManyPredictions:
 def predict_all(
     pairs: Sequence[tuple[Network, ImageSet]],
     context: Context,
-    keeping: Keeping = Keeping(),
+    output_spec: OutputSpec = OutputSpec(),
     *,
     launcher: Launcher | None = None,
     weights: Path | None = None,
@@ -378,14 +382,14 @@ def predict_all(
     """
     if batch is not None and batch < 1:
         raise BadInput(f"The batch size must be at least 1, got {batch}.")
-    launcher = launcher or start("local", 0)
+    launcher = launcher or make_launcher("local", 0)
     workers = max(1, launcher.workers // max(1, len(pairs)))
     made, before, known = ManyPredictions(), 0, 0
     finished: dict[int, Step] = {}
     groups: dict[Any, list[_Pair]] = {}
     for number, (network, images) in enumerate(pairs):
-        ranges = _ranges(network, images, context, keeping, shards, workers, batch)
-        pair = _Pair(number, network, images, context, keeping, weights, batch, ranges)
+        ranges = _ranges(network, images, context, output_spec, shards, workers, batch)
+        pair = _Pair(number, network, images, context, output_spec, weights, batch, ranges)
         groups.setdefault((images, network.view), []).append(pair)
     total = sum(1 + len(pair.ranges) for group in groups.values() for pair in group)
 
@@ -424,14 +428,14 @@ def _ranges(
     network: Network,
     images: ImageSet,
     context: Context,
-    keeping: Keeping,
+    output_spec: OutputSpec,
     shards: int | None,
     workers: int,
     batch: int | None,
 ) -> tuple[slice, ...]:
     """The ranges of a prediction that is cut; none of one that is not, or that will be refused."""
     try:
-        ranges = row_ranges(network, images, context, keeping, shards=shards, workers=workers, batch=batch)
+        ranges = row_ranges(network, images, context, output_spec, shards=shards, workers=workers, batch=batch)
     except BadInput:
         if shards is not None and shards < 1:
             raise
@@ -447,7 +451,7 @@ class _Pair:
     network: Network
     images: ImageSet
     context: Context
-    keeping: Keeping
+    output_spec: OutputSpec
     weights: Path | None
     batch: int | None
     ranges: tuple[slice, ...]
@@ -462,7 +466,7 @@ class _Pair:
     def shard_tasks(self) -> list[Task]:
         return [
             Task(
-                f"{self.title}, {range_words(rows)}",
+                f"{self.title}, {describe_range(rows)}",
                 _predict_range,
                 (self, place),
                 folder=self._folder(SHARD, rows.start, rows.stop),
@@ -473,18 +477,27 @@ class _Pair:
     def _folder(self, stage: str, *rows: int) -> Path:
         """A folder of its own: that of its step is known once its weights are."""
         seen = [self.network.view, self.network.mean, self.network.std]
-        about = [self.number, self.network.name, *seen, self.images, self.keeping, str(self.weights), self.batch, *rows]
+        about = [
+            self.number,
+            self.network.name,
+            *seen,
+            self.images,
+            self.output_spec,
+            str(self.weights),
+            self.batch,
+            *rows,
+        ]
         return self.context.store.path(stage, key_of(stage, about))
 
     def step(self) -> Step:
         network = with_weights(self.network, self.weights)
-        how = {"root": self.context.root, "keeping": self.keeping, "batch": self.batch, "ranges": self.ranges}
+        how = {"root": self.context.root, "output_spec": self.output_spec, "batch": self.batch, "ranges": self.ranges}
         return predict_step(network, self.images, **how)  # type: ignore[arg-type]
 
     def forget_pixels(self) -> None:
         """Removes the decoded images, which networks of the same view share."""
         context = self.context
-        shown = _numbered(self.images.load(context.root, context.store), self.network, self.keeping, context.root)
+        shown = _numbered(self.images.load(context.root, context.store), self.network, self.output_spec, context.root)
         for rows in self.ranges or [slice(0, len(shown))]:
             part = shown.take(np.arange(rows.start, rows.stop))
             views.forget(part, self.network.view, self.context.store)
@@ -608,7 +621,7 @@ def outputs(
     shown: LoadedImages,
     store: Store | None,
     here: Runtime,
-    keeping: Keeping = Keeping(),
+    output_spec: OutputSpec = OutputSpec(),
     seed: int = 0,
     make: Callable[[str, tuple[int, ...]], Any] | None = None,
     batch: int | None = None,
@@ -621,7 +634,7 @@ def outputs(
     batch = batch or usual_batch(network, here)
     while True:
         try:
-            return _outputs(module, network, shown, store, here, keeping, seed, make or _float32, first, batch)
+            return _outputs(module, network, shown, store, here, output_spec, seed, make or _float32, first, batch)
         except torch.OutOfMemoryError:
             if batch == 1:
                 raise
@@ -641,13 +654,13 @@ def _outputs(
     shown: LoadedImages,
     store: Store | None,
     here: Runtime,
-    keeping: Keeping,
+    output_spec: OutputSpec,
     seed: int,
     make: Callable[[str, tuple[int, ...]], Any],
     first: int,
     batch: int,
 ) -> Predictions:
-    host, limit = Host(len(shown), make), LARGEST if keeping.dtype == "float16" else math.inf
+    host, limit = OutputBuffer(len(shown), make), LARGEST if output_spec.dtype == "float16" else math.inf
     finite = torch.zeros((), dtype=torch.int64, device=here.device)
     done = 0
     # one autocast around all batches: it then casts the weights once
@@ -658,7 +671,7 @@ def _outputs(
             output = module(x)
             if isinstance(module, Method):
                 check_output(module, output, len(x))
-            tensors = {name: tensor[:count] for name, tensor in _tensors(output, keeping).items()}
+            tensors = {name: tensor[:count] for name, tensor in _tensors(output, output_spec).items()}
             if "logits" in tensors:
                 finite += torch.isfinite(tensors["logits"]).flatten(1).all(1).sum()
             scores = {name: tensor for name, tensor in tensors.items() if name.startswith(SCORES)}
@@ -674,15 +687,15 @@ def _outputs(
     return _dump(shown, arrays, module.normalized)
 
 
-def _tensors(output: Output, keeping: Keeping) -> dict[str, Tensor]:
+def _tensors(output: Output, output_spec: OutputSpec) -> dict[str, Tensor]:
     """What a dump keeps of an output, by name; the first score is also the native one."""
     found: dict[str, Tensor] = {}
-    if "logits" in keeping.fields and output.logits is not None:
+    if "logits" in output_spec.fields and output.logits is not None:
         found["logits"] = output.logits
         found |= {f"variants/{name}": tensor for name, tensor in output.variants.items()}
-    if "embeddings" in keeping.fields and output.embeddings is not None:
+    if "embeddings" in output_spec.fields and output.embeddings is not None:
         found["embeddings"] = output.embeddings.flatten(1)
-    if "scores" in keeping.fields and output.scores:
+    if "scores" in output_spec.fields and output.scores:
         native = next(iter(output.scores.values()))
         found |= {f"{SCORES}{name}": tensor for name, tensor in ({"native": native} | output.scores).items()}
     return found
@@ -722,7 +735,7 @@ def _scratch(folder: Path) -> Callable[[str, tuple[int, ...]], Any]:
     return make
 
 
-class Host:
+class OutputBuffer:
     """Gathers batches of tensors as arrays. Copies from a GPU run behind its work, so that it never waits.
 
     `make(name, shape)` gives the array for all rows: in memory and float32, or a file and float16, say.
@@ -806,7 +819,7 @@ def _probe(
     images: ImageSet,
     exact: bool,
 ) -> Files:
-    here = runtime(context.device).at(trials[0].training.precision)
+    here = runtime_for(context.device).at(trials[0].training.precision)
     steps = [train_step(trial, context.root) for trial in trials]
     members = [
         load_method(step.key, trial, context.store, here, context.root)
@@ -831,7 +844,7 @@ def probed(
     """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
     seed_everything(seed)
     generator = torch.Generator(here.device).manual_seed(seed % 2**63)
-    dataset, host = shown.dataset, Host(len(shown))
+    dataset, host = shown.dataset, OutputBuffer(len(shown))
     augment = augment if augment != "none" else "shift"
 
     def batches(**options: Any) -> Batches:
@@ -849,7 +862,7 @@ def probed(
             found["variants/tta"] = probes.augmented_log_probs(members, list(augmented))
             if len(members) == 1:
                 scores = Output(scores=members[0](x).scores)
-                found |= _tensors(scores, Keeping(("scores",)))
+                found |= _tensors(scores, OutputSpec(("scores",)))
         host.take(found)
     return _dump(shown, host.arrays(), False)
 
@@ -887,7 +900,7 @@ def load_counts(step: Step, store: Store) -> PixelCounts:
 
 def _count(part: Part, context: Context, members: Sequence[Network], images: ImageSet) -> Files:
     first = members[0]
-    here = runtime(context.device).at(first.trial.training.precision if first.trial else "auto")
+    here = runtime_for(context.device).at(first.trial.training.precision if first.trial else "auto")
     built = [build(member, context.store, here, context.root) for member in members]
     shown = images.load(context.root, context.store)
     modules, seed = [module for module, _ in built], seed_for("count", first.arch, images)
@@ -901,7 +914,7 @@ def count_pixels(
     """Counts right and wrong pixels by score, and a confusion matrix, image by image in bounded memory.
 
     A module gives logits (b, s, c, h′, w′) and scores (b, h′, w′), of any resolution. Several modules are averaged; all
-    see the images as `network` does. What is counted: see `pixel_answers`.
+    see the images as `network` does. What is counted: see `pixel_predictions`.
     """
     maps = pixel_maps(modules, network, shown, store, here, seed)
     counts = reduce(add, (PixelCounts.of(*each, network.classes, shown.dataset.void) for each in maps))
@@ -943,13 +956,13 @@ def _pixel_maps(
         batches = inputs(network, shown, store, here, batch)
         for x, count in track(batches, network.name, len(shown), images=itemgetter(1)):
             truth = shown.images.label_maps(slice(done, done + count))
-            called, scores = pixel_answers([module(x) for module in modules], truth.shape[1:])
+            called, scores = pixel_predictions([module(x) for module in modules], truth.shape[1:])
             arrays = {name: score[:count].float().cpu().numpy() for name, score in scores.items()}
             yield truth, called[:count].cpu().numpy(), arrays
             done += count
 
 
-def pixel_answers(outputs: Sequence[Output], shape: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
+def pixel_predictions(outputs: Sequence[Output], shape: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
     """Classes (b, h, w) of the mean softmax of all members' draws, and scores (b, h, w), at the labels' resolution.
 
     Logits are interpolated bilinearly, scores bicubically (Postels et al. 2022, §4.2). Scores: "entropy" of the mean

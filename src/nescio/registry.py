@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 
 T = TypeVar("T")
 PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, by name
@@ -24,7 +24,7 @@ def add_plugin(path: str) -> None:
     file = Path(os.path.realpath(os.path.expanduser(path)))
     if not file.exists():
         others = os.listdir(file.parent) if file.parent.is_dir() else []
-        raise BadInput(f"--plugin {path}: there is no such file.{near(file.name, others)}")
+        raise BadInput(f"--plugin {path}: there is no such file.{did_you_mean(file.name, others)}")
     if file.suffix != ".py" or not file.is_file():
         raise BadInput(f"--plugin takes a Python file, such as mine.py, not {path}.")
     if not file.stem.isidentifier():
@@ -62,24 +62,24 @@ def by_alias(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {folded(alias): name for name, found in aliases.items() for alias in found}
 
 
-def canonical_part(kind: str, name: str) -> str:
+def canonical_name(kind: str, name: str) -> str:
     """The name under which a part of this kind is registered, for any spelling or alias of it."""
     registered: str = import_module(f"nescio.{kind}s").registry.canonical(name)
     return registered
 
 
-def is_part(kind: str, name: str) -> bool:
+def is_registered(kind: str, name: str) -> bool:
     """Whether a text names a registered part of this kind, by any spelling or alias."""
-    return canonical_part(kind, name) in import_module(f"nescio.{kind}s").registry
+    return canonical_name(kind, name) in import_module(f"nescio.{kind}s").registry
 
 
-def is_outside(function: object) -> bool:
+def is_plugin_code(function: object) -> bool:
     """Whether a function is the code of another package or of a person's own file."""
     code = inspect.unwrap(function.func if isinstance(function, partial) else function)  # type: ignore[arg-type]
     return str(getattr(code, "__module__", "")).partition(".")[0] != "nescio"
 
 
-def file_of(part: object) -> str:
+def source_file(part: object) -> str:
     """The file in which a class or a function is written, as people name it from where they are."""
     try:
         file = Path(inspect.getsourcefile(inspect.unwrap(part)) or "")  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class Registry(Generic[T]):
             return self._parts[registered]
         known = ", ".join(sorted(self._parts))
         other = self.others.get(folded(registered))
-        hint = near(name, self._parts) if other is None else f" {other}" if other else ""
+        hint = did_you_mean(name, self._parts) if other is None else f" {other}" if other else ""
         raise BadInput(
             f"There is no {self.kind} named {name!r}.{hint} There are: {known}. For a {self.kind} of your own add "
             "--plugin FILE.py."

@@ -98,7 +98,7 @@ class Runtime:
             tensor.copy_(part.view_as(tensor))
 
 
-def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
+def runtime_for(device: str = "auto", precision: str = "auto") -> Runtime:
     """Picks the device once: the GPU if there is one. bf16 on a GPU, float32 on a CPU, by default.
 
     Under `torchrun` it joins the other processes: gradients are averaged, and each takes its share of every batch.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
-from nescio.errors import BadInput, near
-from nescio.identity import Checked, names_in_keys, seed_for, tag
+from nescio.errors import BadInput, did_you_mean
+from nescio.identity import Validated, names_in_keys, seed_for, tag
 from nescio.specs import literal
 
 # ---- search ranges
@@ -155,7 +155,7 @@ def hparam(default: Any, search: Search | None = None, help: str = "", **later: 
 
 @tag("hparams")  # in the keys and seeds of finished studies
 @dataclass(frozen=True)
-class HParams(Checked):
+class HParams(Validated):
     """The hyper-parameters of one method: a frozen dataclass beside it, every field with a default."""
 
 
@@ -173,7 +173,7 @@ def with_values(hparams: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
     given: dict[str, Any] = {}
     for name, text in pairs:
         if name not in names:
-            hint = near(name, names)
+            hint = did_you_mean(name, names)
             raise BadInput(f"The method {method} has no setting {name!r}.{hint} It has: {', '.join(names)}.")
         if name in given:
             raise BadInput(f"{name} of {method} is given twice.")

@@ -29,13 +29,13 @@ from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
 from nescio.methods.base import Method, Setting, accuracy_of, check_loss, check_output
+from nescio.progress import EpochProgress
 from nescio.recording import Recording
-from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime, seed_everything
+from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime_for, seed_everything
 from nescio.specs import FILE, STORE, SpecError, source
 from nescio.trials import Training, Trial
-from nescio.work.progress import EpochProgress
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import Part, Stopped, Store, ending
+from nescio.work.store import Interrupted, Part, Store, shutdown_requested
 from nescio.work.versions import TRAIN as VERSION
 
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
@@ -84,7 +84,7 @@ def title_of(trial: Trial) -> str:
 
 def _train(part: Part | None, context: Context, trial: Trial) -> Files:
     """Several processes train together; the first has the part."""
-    here = runtime(context.device).at(trial.training.precision)
+    here = runtime_for(context.device).at(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
     with EpochProgress(title_of(trial), silent=here.rank > 0) as watch:
         method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, watch, context.store)
@@ -96,7 +96,7 @@ def _stopped(part: Part, context: Context, trial: Trial, whole: Step) -> Files:
     """The weights after one of the epochs that a trial keeps."""
     facts = facts_of(whole, context.store)
     facts.pop("train_accuracy", None)  # of the last epoch
-    content = (whole.mended(context) / kept_name(trial.stop)).read_bytes()
+    content = (whole.verified_or_rebuilt(context) / kept_name(trial.stop)).read_bytes()
     return {WEIGHTS: content, FACTS: json.dumps(facts).encode()}
 
 
@@ -327,7 +327,7 @@ def _fit(
                 if part is not None:
                     _save(part, method, optimizer, average, step, epoch, batch, kept)
                 if due == ENDING:
-                    raise Stopped
+                    raise Interrupted
                 saved = time.monotonic()
         if since:
             look()
@@ -354,7 +354,7 @@ def _fit(
 
 def _due(part: Any, saved: float, seconds: float) -> int:
     """ENDING when this process is to end, else 1 when it is time to save a checkpoint of `part`, else 0."""
-    return ENDING if ending.is_set() else int(part is not None and part.due(saved, seconds))
+    return ENDING if shutdown_requested.is_set() else int(part is not None and part.due(saved, seconds))
 
 
 def _finished(method: Any, average: _Average | None, stream: _Stream, seed: int) -> Method:

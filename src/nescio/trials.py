@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nescio.errors import BadInput
 from nescio.files import parse_json
-from nescio.identity import Checked, ContentName, added, tag, values_of
+from nescio.identity import ContentName, Validated, added, tag, values_of
 from nescio.options import option
 from nescio.search import HParams
 
@@ -18,7 +18,7 @@ BUDGET, SPEED = "budget", "speed and memory"  # groups of options
 
 @tag("training")
 @dataclass(frozen=True)
-class Training(Checked):
+class Training(Validated):
     """The budget; the defaults are those of UIMNET, "Optimization": SGD, 100 epochs, batch 256, rate ÷ 10 every 30."""
 
     optimizer: Literal["sgd", "adamw", "lamb"] = option("sgd", "optimizer", group=BUDGET)
@@ -69,9 +69,9 @@ class Training(Checked):
     )
 
     def check(self) -> None:
-        self.need(0, "lr", "step_factor", "clip", above=True)
-        self.need(1, "epochs", "batch_size", "step_epochs", "accumulate", "threads")
-        self.need(0, "momentum", "weight_decay", "warmup", "warmup_flat", "warmup_from")
+        self.require_min(0, "lr", "step_factor", "clip", exclusive=True)
+        self.require_min(1, "epochs", "batch_size", "step_epochs", "accumulate", "threads")
+        self.require_min(0, "momentum", "weight_decay", "warmup", "warmup_flat", "warmup_from")
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise BadInput(
                 "Training.nesterov is a kind of momentum: it needs the optimizer sgd and a momentum above 0."
@@ -86,7 +86,7 @@ class Training(Checked):
 
 @tag("trial")
 @dataclass(frozen=True, kw_only=True)
-class Trial(Checked):
+class Trial(Validated):
     """One network to train: method, data, backbone, budget and seeds."""
 
     method: str
@@ -107,8 +107,8 @@ class Trial(Checked):
     def check(self) -> None:
         if not set(self.kept) <= set(range(1, self.training.epochs)) or self.stop not in (None, *self.kept):
             raise BadInput("Trial.kept must name epochs from 1 on and before the last, and Trial.stop one of them.")
-        self.need(0, "spectral", above=True)
-        self.need(0, "trial", "data_seed", "init_seed")
+        self.require_min(0, "spectral", exclusive=True)
+        self.require_min(0, "trial", "data_seed", "init_seed")
         if self.classes is not None and len(set(self.classes)) != max(1, len(self.classes)):
             raise BadInput("Trial.classes must name at least one class, and none twice.")
 

@@ -23,7 +23,7 @@ from nescio.analysis.candidates import Candidate, divide, judged_rows, shared_ke
 from nescio.analysis.downstream import downstream_losses
 from nescio.analysis.ranking import Scoring, rank, scored
 from nescio.cli import main
-from nescio.commands._work import PlaceOptions
+from nescio.commands._work import StoreOptions
 from nescio.commands.rank import Options, candidates_of, named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE
@@ -523,7 +523,7 @@ def trained_store(tmp_path_factory):
     """Two seeds of SimCLR on digits, and one network of another recipe."""
     torch = pytest.importorskip("torch")
     from nescio.methods import registry
-    from nescio.runtime import runtime
+    from nescio.runtime import runtime_for
     from nescio.training import train
     from nescio.trials import Training, Trial
     from nescio.work.store import Store
@@ -539,7 +539,7 @@ def trained_store(tmp_path_factory):
             training=Training(epochs=epochs, batch_size=64, augment="full"),
             init_seed=seed,
         )
-        keys.append(train(trial, held, runtime("cpu")))
+        keys.append(train(trial, held, runtime_for("cpu")))
     return held, keys
 
 
@@ -550,7 +550,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     from nescio import datasets, predict
     from nescio.networks.models import trial_of
     from nescio.networks.siblings import with_siblings
-    from nescio.runtime import runtime
+    from nescio.runtime import runtime_for
     from nescio.training import load_method
 
     held, keys = store
@@ -567,7 +567,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert alone["reasons"]["nc@30"] == ALONE and set(alone["scores"]) >= {"dist@1", "norm", "ll"}
     assert "nc@30" not in alone["scores"] and found["n"] == 599
     assert alone["scores"]["brier"]["value"] < 0.3  # the labels of digits judge, because both sets are digits
-    method = load_method(keys[0], trial_of(keys[0], held), held, runtime("cpu"))
+    method = load_method(keys[0], trial_of(keys[0], held), held, runtime_for("cpu"))
     digits = datasets.load("digits")
     ((x, _, _),) = datasets.Batches(digits.test, digits, torch.device("cpu"), batch=599)
     with torch.inference_mode():
@@ -588,7 +588,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
 
 def test_backbones_are_known_of_networks_and_of_dumps_of_a_store(store, tmp_path):
     held, keys = store
-    place = PlaceOptions(store=str(held.root), device="cpu")
+    place = StoreOptions(store=str(held.root), device="cpu")
     (networks,) = candidates_of(Options(candidates=(f"a=siblings:{keys[0]}",), images="digits", place=place))
     assert networks.backbones == ("mlp", "mlp")
     folders = [folder / "dump" for folder in (held.root / "predict").iterdir() if folder.is_dir()]

@@ -12,7 +12,7 @@ from nescio.work.store import Store
 
 
 @pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Small networks are fastest so, and numbers do not depend on the cores of the machine."""
     import torch
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from nescio.benchmarks import base
-from nescio.identity import Checked
+from nescio.identity import Validated
 from nescio.options import option
 from nescio.report.blocks import Story
 from nescio.report.studies import Study, read_study
@@ -17,7 +17,7 @@ RESULTS = sorted(path.parent for path in (ROOT / "results").glob("*/plan.json"))
 
 
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     throws: int = option(50, "of every coin")
     bias: float = option(0.5, "of every coin", introduced=0.1)
 

@@ -10,15 +10,15 @@ import pytest
 
 from nescio import datasets
 from nescio.benchmarks import base, costs, reliability, uimnet, url
-from nescio.benchmarks.costs import CORE, H200, PACES, arithmetic, by_figures, training_seconds
+from nescio.benchmarks.costs import CORE, H200, PACES, arithmetic, estimated, training_seconds
 from nescio.datasets.images import ImageSet
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
-from nescio.predict import Keeping, predict_step
+from nescio.predict import OutputSpec, predict_step
 from nescio.training import train_step
 from nescio.trials import Training, Trial
-from nescio.work.launchers import start
-from nescio.work.rehearsal import Rehearsal
+from nescio.work.dry_run import DryRun
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context
 from nescio.work.store import Store
 from tests.support.paths import ROOT
@@ -76,20 +76,22 @@ def test_training_takes_as_long_as_was_seen():
 
 def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(context, monkeypatch):
     monkeypatch.setattr(costs, "SHORT", 0.0)  # no epoch is measured
-    cost = by_figures(train_step(TRIAL), context)
+    cost = estimated(train_step(TRIAL), context)
     images = 5 * len(datasets.splits(datasets.load("digits")).train)
     network = arithmetic("mlp", 1, (8, 8))
     assert cost.seconds == pytest.approx(3 * images * network.operations / CORE.training)
     assert cost.bytes == 4 * network.params
-    more = by_figures(train_step(replace(TRIAL, training=Training(epochs=10))), context)
+    more = estimated(train_step(replace(TRIAL, training=Training(epochs=10))), context)
     assert more.seconds == pytest.approx(2 * cost.seconds)
 
 
-@pytest.mark.parametrize(("keeping", "size"), [(Keeping(), 4 * (10 + 100)), (Keeping(("logits",), "float16"), 2 * 10)])
-def test_a_prediction_takes_the_room_of_what_it_keeps(context, keeping, size):
-    step = predict_step(trained(TRIAL), ImageSet("digits"), keeping=keeping)
+@pytest.mark.parametrize(
+    ("output_spec", "size"), [(OutputSpec(), 4 * (10 + 100)), (OutputSpec(("logits",), "float16"), 2 * 10)]
+)
+def test_a_prediction_takes_the_room_of_what_it_keeps(context, output_spec, size):
+    step = predict_step(trained(TRIAL), ImageSet("digits"), output_spec=output_spec)
     rows = len(ImageSet("digits").load())
-    cost = by_figures(step, context)
+    cost = estimated(step, context)
     assert cost.bytes == rows * size
     seconds = rows * arithmetic("mlp", 1, (8, 8)).operations / CORE.predicting
     assert cost.seconds == pytest.approx(costs.PREDICTION + seconds)
@@ -100,7 +102,7 @@ def test_a_prediction_takes_the_room_of_what_it_keeps(context, keeping, size):
 def test_short_epochs_are_measured_and_count_for_all_epochs(context, monkeypatch):
     monkeypatch.setattr(costs, "_epochs", {})
     monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
-    assert by_figures(train_step(TRIAL), context).seconds == pytest.approx(0.5 + 5 * 2.0)
+    assert estimated(train_step(TRIAL), context).seconds == pytest.approx(0.5 + 5 * 2.0)
 
 
 def test_time_that_other_processes_took_is_not_of_an_epoch(context, monkeypatch):
@@ -138,10 +140,10 @@ def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module,
     """uimnet: single networks, averages of three trials and deep ensembles, raw and calibrated, of two data seeds."""
     monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
     known = base.registry[module.NAME]
-    rehearsal = Rehearsal(context, start("local", 0))
+    rehearsal = DryRun(context, make_launcher("local", 0))
     known.run(replace(known.presets["small"], **changes, backbones=("mlp",)), rehearsal)
     steps = rehearsal.steps.values()
-    assert all(by_figures(step, context).seconds > 0 for step in steps)
+    assert all(estimated(step, context).seconds > 0 for step in steps)
     for name, count in stages.items():
         assert (
             sum(

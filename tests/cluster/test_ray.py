@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nescio.errors import BadInput
-from nescio.work.launchers import Task, start
+from nescio.work.launchers import Task, make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store, StoreError
 from tests.support.cluster_help import (
@@ -79,7 +79,7 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light
         Task("answer", divmod, (7, 3)),
     ]
     seen = []
-    with start("ray", 1, address=cluster.address, retries=2) as launcher:
+    with make_launcher("ray", 1, address=cluster.address, retries=2) as launcher:
         assert launcher.workers == 2
         failures = launcher.run(tasks, lambda *counts: seen.append(counts))
     assert [len(lines(tmp_path, f"t{i}")) for i in range(6)] == [1] * 6
@@ -99,7 +99,7 @@ def test_workers_have_the_folder_and_the_settings_of_the_command(cluster, light,
     monkeypatch.setenv("NESCIO_X", "7")
     monkeypatch.chdir(tmp_path)
     seen = []
-    with start("ray", 1, address=cluster.address) as launcher:
+    with make_launcher("ray", 1, address=cluster.address) as launcher:
         assert launcher.run([Task("t", settings, ())], lambda *counts: seen.append(counts[3])) == []
     assert seen[-1] == ({"NESCIO_X": "7", "NESCIO_THREADS": "1", "OMP_NUM_THREADS": "1"}, str(tmp_path))
 
@@ -109,7 +109,7 @@ def test_the_head_is_not_flooded(cluster, light, monkeypatch):
 
     submitted, wait = [], ray.wait
     monkeypatch.setattr(ray, "wait", lambda refs, **how: submitted.append(len(refs)) or wait(refs, **how))
-    with start("ray", 1, address=cluster.address, in_flight=3) as launcher:
+    with make_launcher("ray", 1, address=cluster.address, in_flight=3) as launcher:
         assert launcher.run([Task("t", time.sleep, (0.01,))] * 30) == []
     assert max(submitted) == 3
 
@@ -118,7 +118,7 @@ def test_what_no_node_has_is_refused_at_once(cluster):
     for wanted in ({"cpus": 2.0}, {"gpus": 0.5}):
         with (
             pytest.raises(BadInput, match="No node of the Ray cluster has"),
-            start("ray", 1, address=cluster.address, **wanted),
+            make_launcher("ray", 1, address=cluster.address, **wanted),
         ):
             pass
 
@@ -126,7 +126,7 @@ def test_what_no_node_has_is_refused_at_once(cluster):
 def test_no_cluster_at_an_address_is_one_sentence():
     with (
         pytest.raises(BadInput, match="No Ray cluster answers at 127"),
-        start("ray", 1, address="127.0.0.1:1"),
+        make_launcher("ray", 1, address="127.0.0.1:1"),
     ):
         pass
 
@@ -146,7 +146,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp
                 os.kill(begun[-1], signal.SIGKILL)
                 killed.append(begun[-1])
 
-    with start("ray", 1, address=cluster.address, retries=20) as launcher:
+    with make_launcher("ray", 1, address=cluster.address, retries=20) as launcher:
         killer = threading.Thread(target=kill)
         killer.start()
         work = evaluated(context, launcher, cards(60))
@@ -161,7 +161,7 @@ def test_a_full_object_store_stops_nothing(cluster, light, tmp_path):
     import numpy as np
     import ray
 
-    with start("ray", 1, address=cluster.address) as launcher:
+    with make_launcher("ray", 1, address=cluster.address) as launcher:
         full = [ray.put(np.ones(MEMORY // 8, np.uint8)) for _ in range(12)]  # more than it holds
         work = evaluated(Context(Store(tmp_path / "store")), launcher, cards(6, 0.05))
         assert len(full) == 12 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
@@ -175,12 +175,12 @@ def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_comma
         sentence = "the file system is read-only: choose another place for the store."
         with (
             pytest.raises(StoreError, match=f"^{disk}/store: {sentence}$"),
-            start("ray", 1, address=cluster.address) as launcher,
+            make_launcher("ray", 1, address=cluster.address) as launcher,
         ):
             evaluated(context, launcher, cards(20))
         protector.join()
         assert remount(disk, "rw")
-        with start("ray", 1, address=cluster.address) as launcher:
+        with make_launcher("ray", 1, address=cluster.address) as launcher:
             work = evaluated(context, launcher, cards(20))
         begun = len(lines(context.store.root, "begun"))
         assert begun < 24 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 20)
@@ -202,7 +202,7 @@ def test_a_full_disk_of_one_node_costs_its_steps_and_the_next_run_goes_on(light,
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     other = subprocess.Popen(command, env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL)
     try:
-        with start("ray", 1, address=made.address) as launcher:
+        with make_launcher("ray", 1, address=made.address) as launcher:
             until(lambda: other.poll() is not None or len(ray.nodes()) == 2)
             if other.poll() is not None:
                 pytest.skip("a process cannot have its own mounts here")
@@ -211,7 +211,7 @@ def test_a_full_disk_of_one_node_costs_its_steps_and_the_next_run_goes_on(light,
         other.wait()
         assert work.failures and len(work.failures) + len(work.rows) == 40
         assert all("the disk is full: make room and run again." in failure.reason for failure in work.failures)
-        with start("ray", 1, address=made.address) as launcher:
+        with make_launcher("ray", 1, address=made.address) as launcher:
             work = evaluated(context, launcher, cards(40))
     finally:
         other.kill()
@@ -234,7 +234,7 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, tmp_path, monke
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     made = two_nodes()
     try:
-        with start("ray", 1, address=made.address, retries=0) as launcher:
+        with make_launcher("ray", 1, address=made.address, retries=0) as launcher:
             failures = launcher.run([Task("large", eat, (4,)), Task("small", log, (tmp_path, "small"))])
     finally:
         made.shutdown()
@@ -289,7 +289,7 @@ def test_a_sweep_that_ends_half_way_leaves_the_store_whole_and_the_next_goes_on(
     finished = [run for run in store.runs() if run.state == "finished"]
     assert 5 < len(finished) < 40
     begun = len(lines(store.root, "begun"))
-    work = evaluated(Context(store), start("local", 0), cards(40, 0))
+    work = evaluated(Context(store), make_launcher("local", 0), cards(40, 0))
     assert work.rows == undisturbed(tmp_path / "local", 40) and work.failures == []
     assert len(lines(store.root, "begun")) == begun + 40 - len(finished)
 
@@ -334,11 +334,11 @@ def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_on
             lose_a_node(made)
 
     try:
-        with start("ray", 1, address=made.address) as launcher:
+        with make_launcher("ray", 1, address=made.address) as launcher:
             found = study(Store(tmp_path / "ray"), launcher, watch)
     finally:
         made.shutdown()
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         wanted = study(Store(tmp_path / "local"), launcher)
     assert lost and found.failures == [] and json.dumps(found.rows) == json.dumps(wanted.rows)
 
@@ -357,9 +357,9 @@ def test_the_command_line_gives_the_same_bytes(cluster, tmp_path):
 
 
 def test_ranges_of_rows_are_predicted_on_all_nodes_and_joined(cluster, tmp_path):
-    with start("ray", 1, address=cluster.address) as launcher:
+    with make_launcher("ray", 1, address=cluster.address) as launcher:
         made = predicted(Store(tmp_path / "ray"), launcher, 3)
-    with start("local", 1) as launcher:
+    with make_launcher("local", 1) as launcher:
         assert made == predicted(Store(tmp_path / "local"), launcher, 1)
 
 

@@ -25,7 +25,7 @@ import pytest
 import nescio.work.slurm
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.work.launchers import Task, start
+from nescio.work.launchers import Task, make_launcher
 from nescio.work.slurm import with_queue
 from nescio.work.steps import Context, Work, evaluation, table
 from nescio.work.store import Store, StoreError
@@ -104,7 +104,7 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_pat
         settings=(settings, ()),
     )
     seen = []
-    with start("slurm", 1, retries=1, cpus=2) as launcher:
+    with make_launcher("slurm", 1, retries=1, cpus=2) as launcher:
         failures = launcher.run(tasks, lambda *counts: seen.append(counts))
     reasons = {each.name: (each.refused, each.reason) for each in failures}
     assert sorted(reasons) == ["broken", "deadly", "odd", "wrong"] and seen[-1][:3] == (7, 4, 7)
@@ -122,14 +122,16 @@ def test_what_slurm_refuses_is_one_sentence(slurm, tmp_path):
     (task,) = tasks_in(tmp_path, t=(log, (tmp_path, "t")))
     for how in ({"partition": "nowhere"}, {"slurm": ("partition=nowhere",)}, {"mem": "9999G"}):
         refusal = pytest.raises(BadInput, match=r"SLURM does not take the jobs \(.*\w")
-        with start("slurm", 1, **how) as launcher, refusal:
+        with make_launcher("slurm", 1, **how) as launcher, refusal:
             launcher.run([task])
 
 
 def test_options_reach_slurm_and_a_free_one_counts_most(light, tmp_path):
     tasks = tasks_in(tmp_path, t=(said, ("scontrol", "show", "job")))
     seen = []
-    with start("slurm", 1, partition="normal", time="30", mem="300M", slurm=("partition=urgent", "nice=7")) as launcher:
+    with make_launcher(
+        "slurm", 1, partition="normal", time="30", mem="300M", slurm=("partition=urgent", "nice=7")
+    ) as launcher:
         assert launcher.run(tasks, lambda *counts: seen.append(counts[3])) == []
     for word in ("Partition=urgent", "TimeLimit=00:30:00", "MinMemoryNode=300M", "Nice=7", "Requeue=1"):
         assert word in seen[-1], word
@@ -173,7 +175,7 @@ def sweeping(context, steps, run=evaluated, **how):
     made = []
 
     def sweep():
-        with start("slurm", 1, **how) as launcher:
+        with make_launcher("slurm", 1, **how) as launcher:
             made.append(run(context, launcher, steps))
 
     thread = threading.Thread(target=sweep, daemon=True)
@@ -194,7 +196,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with start("slurm", 1, retries=20, mem="400M") as launcher:
+    with make_launcher("slurm", 1, retries=20, mem="400M") as launcher:
         work = evaluated(context, launcher, cards(24, 0.5))
     over.set()
     killer.join()
@@ -210,7 +212,7 @@ def test_no_more_jobs_than_in_flight_and_arrays_of_them(light, context, tmp_path
         "_submit",
         lambda self, tasks: arrays.append((len(tasks), len(self.jobs))) or submit(self, tasks),
     )
-    with start("slurm", 1, in_flight=3) as launcher:
+    with make_launcher("slurm", 1, in_flight=3) as launcher:
         work = evaluated(context, launcher, cards(7, 0.01))
     assert work.failures == [] and work.rows == undisturbed(tmp_path / "local", 7)
     assert arrays[0] == (3, 0) and sum(new for new, _ in arrays) == 7 and all(new + old <= 3 for new, old in arrays)
@@ -267,7 +269,7 @@ def test_a_full_disk_of_the_node_stops_its_jobs_and_they_go_on_when_there_is_roo
         thread, made = sweeping(context, cards(3))
         until(lambda: caplog.messages or "drain" in said("sinfo"))
 
-    def mended():
+    def verified_or_rebuilt():
         subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], capture_output=True)
         for line in caplog.messages[len(released) :]:
             released.append(line.split("`")[1].split())
@@ -276,7 +278,7 @@ def test_a_full_disk_of_the_node_stops_its_jobs_and_they_go_on_when_there_is_roo
                 subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+2"], check=True)
         return not thread.is_alive()
 
-    until(mended)
+    until(verified_or_rebuilt)
     assert made[0].failures == [] and made[0].rows == undisturbed(tmp_path / "local", 3)
 
 
@@ -289,7 +291,7 @@ def hoard(part, context):
 
 def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_path, capsys):
     large = evaluation("toy", 1, "large", {"large": 1}, (), hoard)
-    with start("slurm", 1, mem="300M", retries=0) as launcher:
+    with make_launcher("slurm", 1, mem="300M", retries=0) as launcher:
         work = evaluated(context, launcher, [large, *cards(2)])
     (failure,) = work.failures
     assert failure.name == "large" and len(lines(context.store.root, "hoards")) == 1
@@ -306,14 +308,14 @@ def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_comma
         context.store.root.mkdir()
         protector = protecting(disk, context)
         refusal = pytest.raises(StoreError, match=f"^{disk}/store.*the file system is read-only: .*\\.$")
-        with refusal, start("slurm", 1, mem="400M") as launcher:
+        with refusal, make_launcher("slurm", 1, mem="400M") as launcher:
             evaluated(context, launcher, cards(12, 0.5))
         protector.join()
         assert len(capsys.readouterr().err.splitlines()) <= 1  # that jobs stay in the queue
         until(lambda: not queued())
         assert remount(disk, "rw")
         before = len([run for run in context.store.runs() if run.state == "finished"])
-        with start("slurm", 1, mem="400M") as launcher:
+        with make_launcher("slurm", 1, mem="400M") as launcher:
             work = evaluated(context, launcher, cards(12, 0.01))
         assert 0 < before < 12 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 12)
 
@@ -389,7 +391,7 @@ def test_jobs_go_on_without_the_command_which_comes_back_to_them(light, context,
     assert subprocess.run([sys.executable, "-c", code], timeout=90).returncode == 0
     assert set(queued("--states=all")) == known  # no job came for the second command
     assert len(lines(context.store.root, "begun")) == 6
-    assert evaluated(context, start("local", 0), cards(6)).rows == undisturbed(tmp_path / "local", 6)
+    assert evaluated(context, make_launcher("local", 0), cards(6)).rows == undisturbed(tmp_path / "local", 6)
 
 
 def test_two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
@@ -425,7 +427,7 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     thread.join()
     assert made[0].failures == []
     local = Context(Store(tmp_path / "local"), device="cpu")
-    with start("local", 1) as launcher:
+    with make_launcher("local", 1) as launcher:
         trained(local, launcher, [step])
     for place in (context, local):
         folders[place.store.root] = {
@@ -449,7 +451,7 @@ def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
 
 
 def test_ranges_of_rows_are_jobs_and_are_joined(slurm, tmp_path):
-    with start("slurm", 1, mem="1G") as launcher:
+    with make_launcher("slurm", 1, mem="1G") as launcher:
         made = predicted(Store(tmp_path / "slurm"), launcher, 2)
-    with start("local", 1) as launcher:
+    with make_launcher("local", 1) as launcher:
         assert made == predicted(Store(tmp_path / "local"), launcher, 1)

@@ -22,7 +22,7 @@ import nescio.work.slurm
 from nescio.errors import BadInput
 from nescio.training import train_step
 from nescio.trials import Training
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.cluster_help import said
@@ -40,7 +40,7 @@ def alone(tmp_path_factory):
     """Weights by one process: of batches as they are, and with batch-norm of their two halves."""
     store = tmp_path_factory.mktemp("alone")
     halves = trial_of(backbone="conv", training=replace(SHORT, accumulate=2))
-    with start("local", 1) as launcher:
+    with make_launcher("local", 1) as launcher:
         return weights(store, launcher, [trial_of(training=SHORT), halves])
 
 
@@ -114,12 +114,12 @@ def cluster(monkeypatch):
 
 @pytest.mark.parametrize(("processes", "nodes"), [(2, 1), (1, 2)])
 def test_ray_trains_over_several_processes_and_nodes(cluster, alone, tmp_path, processes, nodes):
-    with start("ray", 1, address=cluster.address) as launcher:
+    with make_launcher("ray", 1, address=cluster.address) as launcher:
         assert_learns_the_same(tmp_path, launcher, alone, processes=processes, nodes=nodes)
 
 
 def test_what_ray_does_not_have_is_refused_at_once(cluster, tmp_path):
-    with start("ray", 1, address=cluster.address) as launcher:
+    with make_launcher("ray", 1, address=cluster.address) as launcher:
         for processes, nodes, sentence in ((3, 1, "No node of"), (1, 3, "no 3 nodes of 1 CPUs"), (3, 2, "no 2 nodes")):
             with pytest.raises(BadInput, match=sentence):
                 weights(tmp_path, launcher, [LONG], processes=processes, nodes=nodes)
@@ -138,10 +138,10 @@ def test_a_lost_node_of_a_training_is_replaced_and_it_ends_the_same(cluster, tmp
 
     thread = threading.Thread(target=lose)
     thread.start()
-    with start("ray", 1, address=cluster.address) as launcher:
+    with make_launcher("ray", 1, address=cluster.address) as launcher:
         (lost,) = weights(tmp_path / "ray", launcher, [LONG], nodes=2, checkpoint_seconds=0.5)
     thread.join()
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         (whole,) = weights(tmp_path / "local", launcher, [LONG], processes=2)
     assert apart(lost, whole) == 0 and images(tmp_path / "ray") < images(tmp_path / "local")
 
@@ -182,7 +182,7 @@ def slurm():
 
 @pytest.mark.parametrize(("processes", "nodes"), [(2, 1), (1, 2)])
 def test_slurm_trains_over_several_processes_and_nodes(slurm, alone, tmp_path, processes, nodes):
-    with start("slurm", 1, mem="3500M") as launcher:
+    with make_launcher("slurm", 1, mem="3500M") as launcher:
         assert_learns_the_same(tmp_path, launcher, alone, processes=processes, nodes=nodes)
     assert not list((tmp_path / ".slurm" / "log").glob("*_0_*"))  # what the jobs wrote is gone
 
@@ -202,10 +202,10 @@ def test_a_training_of_two_nodes_that_ends_half_way_goes_on_to_the_same_end(slur
 
     thread = threading.Thread(target=end)
     thread.start()
-    with start("slurm", 1, mem="3500M") as launcher:
+    with make_launcher("slurm", 1, mem="3500M") as launcher:
         (stopped,) = weights(store, launcher, [LONG], nodes=2, checkpoint_seconds=1e6)  # none but at the end of a job
     thread.join()
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         (whole,) = weights(tmp_path / "local", launcher, [LONG], processes=2)
     assert apart(stopped, whole) == 0 and images(store) < images(tmp_path / "local")
     assert not at_work(store)

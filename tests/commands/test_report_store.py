@@ -12,7 +12,7 @@ from nescio.errors import BadInput
 from nescio.provenance import command
 from nescio.report.studies import Study, files
 from nescio.rows import from_parquet
-from nescio.work.store import Damaged, Store
+from nescio.work.store import Corrupted, Store
 
 ROW = {"benchmark": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
 
@@ -30,7 +30,7 @@ def test_a_flipped_bit_in_the_rows_is_named(tmp_path, capsys):
     content = bytearray(rows.read_bytes())
     content[len(content) // 2] ^= 1
     rows.write_bytes(content)
-    with pytest.raises(Damaged, match=r"rows\.parquet changed"):
+    with pytest.raises(Corrupted, match=r"rows\.parquet changed"):
         read_kept(store, run)
     assert main(["report", str(tmp_path)]) == 1
     assert "rows.parquet changed" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 from nescio.benchmarks import base
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.options import command_of, nested, option
 from nescio.report.blocks import Story
 from nescio.rows import Row, from_parquet
@@ -28,7 +28,7 @@ from tests.support.paths import page_of
 
 @tag("plan:counting")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     upto: int = option(3, "how far to count")
     bad: int | None = option(None, "a number that cannot be counted")
     training: Training = nested(Training(epochs=5))

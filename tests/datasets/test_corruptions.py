@@ -13,7 +13,7 @@ from nescio.datasets.changes import Crop, Rotation, bits, normals, uniforms
 from nescio.datasets.corruptions import CONSTANTS, CORRUPTIONS, SEVERITIES, Corruption
 from nescio.errors import BadInput
 from nescio.identity import to_json
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 
 
 def pictures(n=24, h=32, w=32, channels=3, seed=0):
@@ -374,7 +374,7 @@ def test_threads_of_torch_are_as_before(monkeypatch):
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
 def test_a_gpu_shows_what_a_cpu_shows(name, severity):
-    runtime("cuda")  # with the products of training, which may be rounded
+    runtime_for("cuda")  # with the products of training, which may be rounded
     here = apply(name, severity).int()
     there = apply(name, severity, X.cuda(), KEYS.cuda()).cpu().int()
     apart = (here - there).abs()

@@ -407,12 +407,12 @@ def test_a_trained_trial_is_a_reference(digits, tmp_path, capsys):
 
     from nescio.datasets import Batches
     from nescio.methods import registry as methods
-    from nescio.runtime import runtime
+    from nescio.runtime import runtime_for
     from nescio.training import load_method, train
     from nescio.trials import Training, Trial
     from nescio.work.store import Store
 
-    store, here = Store(tmp_path), runtime("cpu")
+    store, here = Store(tmp_path), runtime_for("cpu")
     budget = Training(epochs=1, batch_size=64, augment="none")
     trial = Trial(method="erm", hparams=methods["erm"].hparams_class(), data="digits", backbone="mlp", training=budget)
     key = train(trial, store, here)

@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import kendalltau, multivariate_normal
 
 from nescio import BadInput, Predictions, Undefined
-from nescio.arrays.parallel import one_blas_thread, one_thread, threads
+from nescio.arrays.parallel import one_blas_thread, threads, use_one_thread
 from nescio.distributions import von_mises_fisher
 from nescio.measures import _density, choose_components, gaussian_mixture, gmm, mahalanobis, registry, vmf_mixture
 from tests.support.reference import load, note
@@ -549,6 +549,6 @@ def test_the_inverse_of_a_triangle(d):
 
 def test_little_work_starts_no_thread(monkeypatch):
     monkeypatch.setenv("NESCIO_THREADS", "3")
-    with one_thread():
+    with use_one_thread():
         assert threads() == 1
     assert threads() == 3

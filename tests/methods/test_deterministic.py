@@ -28,7 +28,7 @@ from nescio.methods.mir import MIR, decoder
 from nescio.methods.postnet import PostNet, uncertain_cross_entropy
 from nescio.methods.sngp import SNGP
 from nescio.metrics import auroc
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
@@ -168,7 +168,7 @@ BROKEN = [
 )
 def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
     monkeypatch.setattr(owner, attribute, broken)
-    trial, here, dataset = trial_of(name, epochs=4), runtime("cpu"), datasets.load("digits")
+    trial, here, dataset = trial_of(name, epochs=4), runtime_for("cpu"), datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
     assert not special(method, trial, dataset, here)[what].alive
 
@@ -176,7 +176,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
 @pytest.mark.parametrize(("sign", "effect"), [(-1, "less"), (0, "the same"), (1, "more")])
 def test_postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
     monkeypatch.setattr(PostNet, "loss", with_entropy(sign))
-    trial, here, dataset = trial_of("postnet"), runtime("cpu"), datasets.load("digits")
+    trial, here, dataset = trial_of("postnet"), runtime_for("cpu"), datasets.load("digits")
     seen = special(start_of(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
     assert seen.seen.endswith(f"more entropy, {effect} loss") and seen.alive == (sign < 0)
 
@@ -258,7 +258,7 @@ def test_softmax_entropy_does_not_know_what_lies_around_the_moons():
 
 def test_the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilities_high():
     """Why the second score is there: between classes labels pin the latent functions down."""
-    data, here = datasets.load("digits"), runtime("cpu")
+    data, here = datasets.load("digits"), runtime_for("cpu")
     plan = Training(lr=0.1, epochs=8, batch_size=64, schedule="cosine", warmup=1.0, augment="none")
     hparams = registry["due"].hparams_class()
     of = {"method": "due", "hparams": hparams, "data": "digits", "classes": tuple(range(8)), "backbone": "mlp"}
@@ -382,7 +382,7 @@ def test_duq_centroids_follow_whole_batches():
     plan = Training(lr=0.1, epochs=1, batch_size=64, augment="none", precision="float32")
     trial = Trial(method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=plan)
     whole, parts = (
-        fit(replace(trial, training=replace(plan, accumulate=count)), data, runtime("cpu"), None, 1e9, None)[0]
+        fit(replace(trial, training=replace(plan, accumulate=count)), data, runtime_for("cpu"), None, 1e9, None)[0]
         for count in (1, 4)
     )
     assert torch.equal(whole.counts, parts.counts)
@@ -411,7 +411,7 @@ def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypa
     plan = Training(lr=0.01, epochs=1, batch_size=256, augment="none", precision="float32")
     trial = Trial(method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=plan)
     with pytest.raises(training.Diverged, match="Weights are not finite after the last step"):
-        fit(trial, datasets.load("digits"), runtime("cpu"), None, 1e9, None)
+        fit(trial, datasets.load("digits"), runtime_for("cpu"), None, 1e9, None)
 
 
 def test_duq_penalty_is_two_sided():

@@ -24,7 +24,7 @@ from nescio.methods.oc import OC, Zero
 from nescio.methods.rbf import RBF
 from nescio.methods.rnd import RND, mlp
 from nescio.methods.soft_labels import SoftLabels
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import observe, special, trial_of
@@ -146,7 +146,7 @@ BROKEN = [
 )
 def test_switched_off_is_seen(monkeypatch, name, how, what, cls, attribute, broken):
     monkeypatch.setattr(cls, attribute, broken)
-    trial, here = trial_of(name, epochs=6), runtime("cpu")
+    trial, here = trial_of(name, epochs=6), runtime_for("cpu")
     dataset = datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
     assert not special(method, trial, dataset, here)[what].alive
@@ -292,7 +292,7 @@ def test_one_class_is_refused():
 @pytest.mark.parametrize("name", TEN)
 def test_learns_digits(name):
     plan = Training(epochs=20, batch_size=64, augment="shift")
-    trial, dataset, here = replace(trial_of(name), training=plan), datasets.load("digits"), runtime("cpu")
+    trial, dataset, here = replace(trial_of(name), training=plan), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
     test = datasets.splits(dataset).test
     assert accuracy_of(method, Batches(test, dataset, here.device)) >= 0.95
@@ -456,7 +456,7 @@ def test_due_says_the_log_of_the_mean_probability():
 
 
 def test_due_starts_from_the_features_of_the_first_network():
-    trial, dataset, here = trial_of("due"), datasets.load("digits"), runtime("cpu")
+    trial, dataset, here = trial_of("due"), datasets.load("digits"), runtime_for("cpu")
     from nescio.training import start_of
 
     method = start_of(trial, dataset, here)
@@ -535,7 +535,7 @@ def test_a_method_can_be_copied_between_two_steps(name):
     cls = registry[name]
     plan = Training(batch_size=16, augment=cls.augment or "none")
     trial = Trial(method=name, hparams=cls.hparams_class(), data="digits", backbone="mlp", training=plan)
-    method = training.start_of(trial, datasets.load("digits"), runtime("cpu")).train()
+    method = training.start_of(trial, datasets.load("digits"), runtime_for("cpu")).train()
     x = torch.randn(*((2,) if cls.views > 1 else ()), 16, 1, 8, 8)
     method.update(x, torch.arange(16) % 10, torch.Tensor.backward)
     copied = deepcopy(method).state_dict()

@@ -22,8 +22,8 @@ from nescio.errors import BadInput
 from nescio.methods import Output, Setting, registry
 from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
-from nescio.predict import count_pixels, count_step, load_counts, pixel_answers, predict_step
-from nescio.runtime import runtime
+from nescio.predict import count_pixels, count_step, load_counts, pixel_predictions, predict_step
+from nescio.runtime import runtime_for
 from nescio.testing.methods import observe, special, trial_of
 from nescio.training import WEIGHTS, facts_of, fit, start_of, train, train_step, usual_batch
 from nescio.trials import Training, Trial
@@ -32,7 +32,7 @@ from nescio.work.store import Store
 from tests.support.shapes import VOID, write_shapes
 
 torch.set_num_threads(1)
-HERE = runtime("cpu")
+HERE = runtime_for("cpu")
 REFUSED = {"byol", "simclr", "moco", "dcu", "mimo", "mixup", "due", "duq", "losspred-order"}
 REFUSED |= {"elk", "hib", "infonce", "mc-infonce", "nivmf"}
 DENSE = sorted(set(registry) - REFUSED)
@@ -214,7 +214,7 @@ def test_answers_are_interpolated_bilinearly_and_scores_bicubically(learnt):
     network, x = Segmenter(learnt("ddu")), torch.randn(2, 3, 22, 37)  # no multiples of the stride
     with torch.no_grad():
         output = network(x)
-        called, scores = pixel_answers([output], (22, 37))
+        called, scores = pixel_predictions([output], (22, 37))
     assert output.logits.shape == (2, 1, 3, 6, 10) and output.scores["density"].shape == (2, 6, 10)
     upsampled = nn.functional.interpolate(output.logits[:, 0], (22, 37), mode="bilinear")
     assert torch.equal(called, upsampled.argmax(1))
@@ -235,17 +235,17 @@ def test_an_average_of_members_and_of_draws():
 
     a, b, c = (torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
     pa, pb, pc = (each.softmax(1) for each in (a, b, c))
-    called, scores = pixel_answers([output(a, b), output(c)], (4, 5))
+    called, scores = pixel_predictions([output(a, b), output(c)], (4, 5))
     first = (pa + pb) / 2
     mean = (first + pc) / 2
     assert torch.equal(called, mean.argmax(1)) and scores.keys() == {"entropy", "mutual_information"}
     assert torch.allclose(scores["entropy"], entropy(mean), atol=1e-6)
     over_members = entropy(mean) - (entropy(first) + entropy(pc)) / 2
     assert torch.allclose(scores["mutual_information"], over_members, atol=1e-6)
-    _, scores = pixel_answers([output(a, b)], (4, 5))
+    _, scores = pixel_predictions([output(a, b)], (4, 5))
     over_draws = entropy(first) - (entropy(pa) + entropy(pb)) / 2
     assert torch.allclose(scores["mutual_information"], over_draws, atol=1e-6) and "own" in scores
-    _, scores = pixel_answers([output(c)], (4, 5))
+    _, scores = pixel_predictions([output(c)], (4, 5))
     assert "mutual_information" not in scores
 
 

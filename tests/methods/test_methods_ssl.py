@@ -28,7 +28,7 @@ from nescio.methods.simclr import SimCLR
 from nescio.networks import models
 from nescio.predict import outputs
 from nescio.predictions import Predictions
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import observe, special, trial_of
@@ -54,7 +54,7 @@ def made(name, setting=TINY, **fields):
 def trained(name, epochs=1, dataset=None, **fields):
     trial = trial_of(name, epochs=2, hparams=small(name, **fields))
     trial = replace(trial, training=replace(trial.training, epochs=epochs))
-    dataset, here = dataset or datasets.load("digits"), runtime("cpu")
+    dataset, here = dataset or datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, dataset, here, None, math.inf, None)
     return method, trial, dataset, here
 
@@ -170,7 +170,7 @@ def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied)
     monkeypatch.setattr(cls, "moved", lambda self, done: (seen.append(done), old(self, done)))
     trial = trial_of(name, epochs=2, hparams=small(name))
     trial = replace(trial, backbone="mlp", training=replace(trial.training, accumulate=2, batch_size=128))
-    method, _ = fit(trial, datasets.load("digits"), runtime("cpu"), None, math.inf, None)
+    method, _ = fit(trial, datasets.load("digits"), runtime_for("cpu"), None, math.inf, None)
     assert seen == pytest.approx([(i + 1) / 16 for i in range(16)])  # two epochs of eight whole batches
     assert not any(weight.requires_grad for weight in getattr(method, copied).parameters())
     learn = {id(weight) for group in method.parameter_groups() for weight in group["params"]}
@@ -272,7 +272,7 @@ def test_images_without_classes_are_enough():
 
 
 def test_networks_of_one_seed_start_alike():
-    digits, here = datasets.load("digits"), runtime("cpu")
+    digits, here = datasets.load("digits"), runtime_for("cpu")
     first = [start_of(trial_of(name), digits, here).features.state_dict() for name in ("erm", *THREE)]
     for other in first[1:]:
         assert all(torch.equal(first[0][each], other[each]) for each in other if "weight" in each)
@@ -433,7 +433,7 @@ def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
     plan = Training(epochs=2, batch_size=128, augment="full", accumulate=2, schedule="cosine")
     hparams = small(name, queue=300) if name == "moco" else small(name, hidden=32)
     trial = Trial(method=name, hparams=hparams, data="digits", backbone="mlp", training=plan)
-    whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime("cpu", "float32")
+    whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime_for("cpu", "float32")
     key = train(trial, whole, here)
     steps = iter([5, 3])
     cls = registry[name]
@@ -482,7 +482,7 @@ def test_two_processes_share_one_queue(tmp_path):
     assert done.returncode == 0, done.stderr
     plan = Training(epochs=2, batch_size=128, augment="full", precision="float32")
     trial = Trial(method="moco", hparams=small("moco", queue=200), data="digits", backbone="mlp", training=plan)
-    here = runtime("cpu")
+    here = runtime_for("cpu")
     key = train(trial, Store(tmp_path / "one"), here)
     one, two = (load_method(key, trial, Store(tmp_path / name), here).state_dict() for name in ("one", "two"))
     assert int(one["pushed"]) == int(two["pushed"]) == 2 * 8 * 128

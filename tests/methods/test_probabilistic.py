@@ -20,7 +20,7 @@ from nescio.methods.elk import ELK
 from nescio.methods.hib import HIB
 from nescio.methods.infonce import InfoNCE
 from nescio.methods.mc_infonce import MCInfoNCE
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
@@ -76,7 +76,7 @@ SWITCHES = {
 def test_switched_off_is_seen(monkeypatch, what):
     name, owner, attribute, change, dead = SWITCHES[what]
     monkeypatch.setattr(owner, attribute, change)
-    trial, digits, here = trial_of(name, epochs=2), datasets.load("digits"), runtime("cpu")
+    trial, digits, here = trial_of(name, epochs=2), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, digits, here, None, math.inf, None)
     seen = {each for each, evidence in special(method, trial, digits, here).items() if not evidence.alive}
     assert dead <= seen
@@ -86,7 +86,7 @@ def test_axes_that_do_not_learn_are_seen(monkeypatch):
     cls = registry["nivmf"]
     build = cls.__init__
     monkeypatch.setattr(cls, "__init__", lambda self, *a: (build(self, *a), self.log_k.requires_grad_(False))[0])
-    trial, digits, here = trial_of("nivmf", epochs=2), datasets.load("digits"), runtime("cpu")
+    trial, digits, here = trial_of("nivmf", epochs=2), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, digits, here, None, math.inf, None)
     seen = special(method, trial, digits, here)
     assert not seen["axes differ"].alive and not seen["classes' concentrations learnt"].alive
@@ -193,7 +193,7 @@ def test_scores_are_one_over_kappa_and_minus_the_norm():
 @pytest.mark.parametrize(("kappa", "start"), [("high", 64.0), ("warm", 0.001), ("random", 1.4)])
 def test_kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
     trial = replace(trial_of("hib"), hparams=registry["hib"].hparams_class(kappa=kappa))
-    method = start_of(trial, datasets.load("digits"), runtime("cpu"))
+    method = start_of(trial, datasets.load("digits"), runtime_for("cpu"))
     x = torch.rand(20, 1, 8, 8)
     with torch.no_grad():
         assert float(method.embed(x)[1].mean()) == pytest.approx(start, rel=0.25)
@@ -248,7 +248,7 @@ def kappa_after_adamw(**fields):
         return 20 * normalize(near, dim=1).view(n, 1, 16, 16), y
 
     method.prepare([(*points(64), None)])
-    optimizer = optimizer_of(Training(optimizer="adamw", lr=2e-3), method, runtime("cpu"))
+    optimizer = optimizer_of(Training(optimizer="adamw", lr=2e-3), method, runtime_for("cpu"))
     for _ in range(120):
         optimizer.zero_grad()
         method.loss(*points(64)).backward()
@@ -267,7 +267,7 @@ def test_kappa_differs_after_adamw_but_not_with_a_flat_t_and_a_fast_head():
 @pytest.mark.parametrize(("optimizer", "factor"), [("sgd", 0.5), ("lamb", 0.5), ("adamw", 0.05)])
 def test_the_head_learns_slower_under_adamw(optimizer, factor):
     plan = Training(optimizer=optimizer, lr=0.01)
-    rest, head = optimizer_of(plan, made("elk", head=0.5, adaptive=0.1), runtime("cpu")).param_groups
+    rest, head = optimizer_of(plan, made("elk", head=0.5, adaptive=0.1), runtime_for("cpu")).param_groups
     assert rest["lr"] == 0.01 and head["lr"] == pytest.approx(0.01 * factor)
 
 

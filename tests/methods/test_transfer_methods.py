@@ -22,7 +22,7 @@ from nescio.methods.het_xl import HetXL
 from nescio.methods.losspred import WARM, LossPred
 from nescio.methods.losspred_order import LossPredOrder
 from nescio.methods.mc_dropout import MCDropout
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
@@ -34,7 +34,7 @@ from tests.methods.test_methods import deceive, replace_after
 torch.set_num_threads(1)
 FOUR = ("heads", "het-xl", "losspred", "losspred-order")
 SMALL = Setting("mlp", 1, 8, 3, rows=10)
-HERE = runtime("cpu")
+HERE = runtime_for("cpu")
 PLAN = Training(epochs=6, batch_size=64, augment="shift", schedule="cosine")
 
 

@@ -772,7 +772,7 @@ def test_a_published_network_on_real_images(tmp_path):
     from nescio.datasets.images import ImageSet
     from nescio.networks.export import exportable
     from nescio.networks.models import network, with_weights
-    from nescio.predict import Keeping, predict
+    from nescio.predict import OutputSpec, predict
     from nescio.work.steps import Context
 
     images = Path(os.environ.get("NESCIO_DATA", "")) / "imagenet_val_2k.npz"
@@ -782,7 +782,7 @@ def test_a_published_network_on_real_images(tmp_path):
     store = Store(tmp_path / "store")
     model = with_weights(network("tf_efficientnet_lite0", store), weights)
     few = ImageSet(f"npz:{images}", split="given", limit=40)
-    plain = predict(model, few, Context(store, device="cpu"), Keeping(("logits",), "float16", precision="float32"))
+    plain = predict(model, few, Context(store, device="cpu"), OutputSpec(("logits",), "float16", precision="float32"))
     dump = Temperature(1.2)(plain)
     u = measures.msp(dump)
     rule = Rule(float(np.median(u)), 1.2)

@@ -14,7 +14,7 @@ timm = pytest.importorskip("timm")
 from nescio.networks import forward  # noqa: E402
 from nescio.networks.forward import DropoutPasses, heads  # noqa: E402
 from nescio.networks.models import build_classifier, network, with_weights  # noqa: E402
-from nescio.runtime import runtime  # noqa: E402
+from nescio.runtime import runtime_for  # noqa: E402
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
@@ -130,7 +130,7 @@ def test_the_last_layer_keeps_its_digits_in_bf16():
     head = torch.nn.Linear(64, 100)
     x = torch.randn(8, 64).bfloat16()
     expected = x.float() @ head.weight.T + head.bias
-    forward.exact_heads([head], replace(runtime("cpu"), precision="bf16"))
+    forward.exact_heads([head], replace(runtime_for("cpu"), precision="bf16"))
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         made = head(x)
     assert made.dtype == torch.float32

@@ -19,7 +19,7 @@ from nescio.errors import BadInput
 from nescio.networks.export import export, exportable, load, rule_of
 from nescio.networks.models import build_classifier, network, preprocessed, preprocessing_sentences
 from nescio.networks.preprocessing import Preprocessing, stated, stated_classes
-from nescio.predict import Keeping, predict_all
+from nescio.predict import OutputSpec, predict_all
 from nescio.predictions.model_predictions import predictions_from_store
 from nescio.work.steps import Context
 from nescio.work.store import Store
@@ -140,8 +140,8 @@ def predicted(tmp_path):
     look = Preprocessing(input_size=48, mean=(0.5,), std=(0.25,), crop=0.75)
     (own,) = preprocessed([network(f"{SMALL}@{tmp_path / 'a.pth'}", STORE)], look)
     store = Store(tmp_path / "store")
-    keeping = Keeping(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
-    many = predict_all([(own, ImageSet(f"folder:{data}", "given"))], Context(store, device="cpu"), keeping)
+    output_spec = OutputSpec(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
+    many = predict_all([(own, ImageSet(f"folder:{data}", "given"))], Context(store, device="cpu"), output_spec)
     assert not many.failures
     return store, own, predictions_from_store(store, many.steps[0].key)
 
@@ -170,8 +170,8 @@ def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
     checkpoint(tmp_path / "w" / f"{SMALL}.pth", SMALL)
     images = ImageSet(f"folder:{folder(tmp_path / 'numbers', ('3', '7'), each=1)}", "given")
     named = replace(network(SMALL, STORE), class_map=(("3", 3), ("7", 7)))
-    keeping = Keeping(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
-    many = predict_all([(named, images)], Context(store, device="cpu"), keeping, weights=tmp_path / "w")
+    output_spec = OutputSpec(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
+    many = predict_all([(named, images)], Context(store, device="cpu"), output_spec, weights=tmp_path / "w")
     assert not many.failures
     assert exportable(f"zoo:{SMALL}", store).digest == predictions_from_store(store, many.steps[0].key).weights
 

@@ -12,7 +12,7 @@ import pytest
 from nescio.checkpoints import check_frame, read_weights
 from nescio.errors import BadInput
 from nescio.networks import weights
-from nescio.networks.models import answer_names, build_classifier, network, pick, with_classes, with_weights
+from nescio.networks.models import build_classifier, network, output_class_names, pick, with_classes, with_weights
 from nescio.training import start_key
 from nescio.work.store import Store
 from tests.support.zoo_help import checkpoint
@@ -218,14 +218,14 @@ def test_class_files_name_classes_or_map_names_to_them(tmp_path):
     file, wanted = tmp_path / "classes.txt", replace(network(SMALL, STORE), classes=3)
     file.write_text("rose\ntulip\nlily of the valley\n")
     named = with_classes(wanted, file)
-    assert answer_names(named) == ("rose", "tulip", "lily of the valley") and dict(named.class_map)["tulip"] == 1
+    assert output_class_names(named) == ("rose", "tulip", "lily of the valley") and dict(named.class_map)["tulip"] == 1
     assert named.identity != wanted.identity
     file.write_text("rose\ntulip\nlily of the valley\n", "utf-8-sig")  # as Windows' editors write it
     assert with_classes(wanted, file) == named
     file.write_text("Rosa canina=rose\nRosa alba=0\nLilium\t2\n")
     assert with_classes(named, file).class_map == (("Rosa canina", 0), ("Rosa alba", 0), ("Lilium", 2))
     pretrained = network(SMALL, STORE)
-    assert answer_names(pretrained)[1] == "goldfish, Carassius auratus" and answer_names(wanted) is None
+    assert output_class_names(pretrained)[1] == "goldfish, Carassius auratus" and output_class_names(wanted) is None
     file.write_text("fish=goldfish\nbird=n01514668")
     assert with_classes(pretrained, file).class_map == (("fish", 1), ("bird", 7))
     for text, sentence in (

@@ -8,7 +8,7 @@ import pytest
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import list_stored_predictions, predictions_from_file, predictions_from_text
-from nescio.work.store import Damaged, Store
+from nescio.work.store import Corrupted, Store
 from tests.support.zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("timm")
@@ -84,7 +84,7 @@ def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     flip(found.place / "logits.npy")
     (again,) = list_stored_predictions(Store(tmp_path))
-    with pytest.raises(Damaged, match=r"dump/logits\.npy changed"):
+    with pytest.raises(Corrupted, match=r"dump/logits\.npy changed"):
         again.load()
     flip(found.place.parent / "facts.json")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from nescio.errors import BadInput
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work, evaluation, table
 from nescio.work.store import Busy, Store
 from tests.support.disks import remount
@@ -102,7 +102,7 @@ def evaluated(context, launcher, steps, watch=None):
 
 
 def undisturbed(folder, count):
-    return evaluated(Context(Store(folder)), start("local", 0), cards(count, 0)).rows
+    return evaluated(Context(Store(folder)), make_launcher("local", 0), cards(count, 0)).rows
 
 
 def begun_by(folder):

@@ -13,7 +13,7 @@ from nescio.benchmarks.base import registry, study_of
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import DUMP, FACTS, STAGE, ModelPredictions, predictions_from_file
 from nescio.report.studies import Study
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 
@@ -82,7 +82,7 @@ def study(
     benchmark: str, plan: Any, store: Store, do: Callable[[Work], None], workers: int = 0, watch: Any = None
 ) -> Study:
     """The study of a benchmark's own function over models that are at hand."""
-    with start("local", workers) as launcher:
+    with make_launcher("local", workers) as launcher:
         work = Work(Context(store), launcher, watch)
         do(work)
         return study_of(registry[benchmark], plan, work)

@@ -76,16 +76,16 @@ def images_at(place: Path, **options: Any) -> Any:
 
 
 def answers(place: Path, store: Any, *names: str, images: Any = None, weights: Path | None = None, **how: Any) -> Any:
-    """(models' dumps, failures) of networks on a set; `how` are fields of Keeping, and `batch`."""
+    """(models' dumps, failures) of networks on a set; `how` are fields of OutputSpec, and `batch`."""
     from nescio.networks.models import network
-    from nescio.predict import Keeping, predict_all
+    from nescio.predict import OutputSpec, predict_all
     from nescio.predictions.model_predictions import predictions_from_store
     from nescio.work.steps import Context
 
     batch = how.pop("batch", None)
-    keeping = Keeping(**{"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True} | how)
+    output_spec = OutputSpec(**{"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True} | how)
     shown = images if isinstance(images, list) else [images or images_at(place)]
     pairs = [(network(name, store), one) for name in names for one in shown]
     context = Context(store, device="cpu")
-    many = predict_all(pairs, context, keeping, weights=weights or place / "w", batch=batch)
+    many = predict_all(pairs, context, output_spec, weights=weights or place / "w", batch=batch)
     return [predictions_from_store(store, step.key) for step in many.steps], many.failures

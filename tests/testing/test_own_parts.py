@@ -39,7 +39,7 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
     from nescio.methods import registry
     from nescio.methods.base import Output
     from nescio.methods.erm import ERM
-    from nescio.runtime import runtime
+    from nescio.runtime import runtime_for
     from nescio.trials import Training, Trial
 
     budget = Training(epochs=1, batch_size=64)
@@ -47,10 +47,10 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
         Trial(method="erm", hparams=registry["erm"].hparams_class(), data="digits", backbone="mlp", training=budget),
         datasets.load("digits"),
     )
-    weights = [training.weights_of(training.fit(trial, digits, runtime("cpu"), None, 60.0, None)[0])]
+    weights = [training.weights_of(training.fit(trial, digits, runtime_for("cpu"), None, 60.0, None)[0])]
     with monkeypatch.context() as patch:
         patch.setattr(training, "_check_forward", lambda *_: None)
-        weights.append(training.weights_of(training.fit(trial, digits, runtime("cpu"), None, 60.0, None)[0]))
+        weights.append(training.weights_of(training.fit(trial, digits, runtime_for("cpu"), None, 60.0, None)[0]))
     assert weights[0] == weights[1]
 
     def forward(self, x):
@@ -63,7 +63,7 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
     monkeypatch.setattr(ERM, "forward", forward)
     monkeypatch.setattr(ERM, "update", update)
     with pytest.raises(BadInput, match=r"erm .*logits\[:, None\]"):
-        training.fit(trial, digits, runtime("cpu"), None, 60.0, None)
+        training.fit(trial, digits, runtime_for("cpu"), None, 60.0, None)
 
 
 def test_outputs_of_a_method():
@@ -109,14 +109,14 @@ def test_training_refuses_a_loss_of_many_numbers(monkeypatch):
     from nescio import training
     from nescio.methods import registry
     from nescio.methods.erm import ERM
-    from nescio.runtime import runtime
+    from nescio.runtime import runtime_for
     from nescio.trials import Training, Trial
 
     budget = Training(epochs=1, batch_size=64)
     trial = Trial(method="erm", hparams=registry["erm"].hparams_class(), data="digits", backbone="mlp", training=budget)
     monkeypatch.setattr(ERM, "loss", lambda self, x, y: self.head(self.features(x)).logsumexp(-1))
     with pytest.raises(BadInput, match=r"erm .*\.mean\(\)"):
-        training.fit(trial, datasets.load("digits"), runtime("cpu"), None, 60.0, None)
+        training.fit(trial, datasets.load("digits"), runtime_for("cpu"), None, 60.0, None)
 
 
 @pytest.mark.parametrize("command", ["verify", "train"])

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import nescio.work.launchers
+from nescio import progress
 from nescio.errors import BadInput
-from nescio.work import progress
 from nescio.work.launchers import BLAS, Queue, Task
 from nescio.work.local import LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
@@ -254,10 +254,10 @@ def count_slowly(times):
 
 
 def test_the_progress_of_a_worker_is_shown_by_its_parent(light, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     assert not sweep([Task("pause", shorten_pause, ()), Task("count", count_slowly, (3,))], 1)
     assert "counting: 2 of 3 images" in capsys.readouterr().err
 
 
 def shorten_pause():
-    progress.PAUSE = 0.0
+    progress.LINE_INTERVAL = 0.0

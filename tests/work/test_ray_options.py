@@ -7,7 +7,7 @@ import pytest
 
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 
 RUN = ("run", "uimnet", "--data", "digits", "--methods", "erm", "--trials", "1", "--seeds", "1")
 
@@ -23,7 +23,7 @@ RUN = ("run", "uimnet", "--data", "digits", "--methods", "erm", "--trials", "1",
 )
 def test_what_ray_cannot_give_is_refused_before_it_starts(options, sentence):
     with pytest.raises(BadInput) as error:
-        start("ray", 1, **options)
+        make_launcher("ray", 1, **options)
     assert str(error.value) == sentence
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.work.launchers import start
-from nescio.work.store import Stopped, Store, ending
+from nescio.work.launchers import make_launcher
+from nescio.work.store import Interrupted, Store, shutdown_requested
 
 
 @pytest.mark.parametrize("how", [{"cpus": 0}, {"retries": -1}, {"in_flight": 0}, {"slurm": ("constraint",)}])
 def test_options_that_cannot_be(how):
     with pytest.raises(BadInput):
-        start("slurm", 1, **how)
+        make_launcher("slurm", 1, **how)
 
 
 def test_without_submitit_one_sentence_says_what_to_install(monkeypatch, tmp_path, capsys):
@@ -67,7 +67,7 @@ def test_jobs_that_another_user_submitted_are_in_the_queue_as_well(tmp_path, mon
 
 
 def test_jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
-    launcher = start("slurm", 1)
+    launcher = make_launcher("slurm", 1)
     launcher.jobs = dict.fromkeys(["7_0", "7_1", "8"])
     held = {"7_0": ("PENDING", "JobHeldUser"), "7_1": ("PENDING", "JobHeldUser"), "8": ("PENDING", "Priority")}
     for states in (held, held, held | {"8": ("PENDING", "launch failed requeued held")}):
@@ -80,22 +80,22 @@ def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
     store = Store(tmp_path)
     with store.work("toy", {}) as part:
         assert not part.due(float("inf"), 0.0)
-        ending.set()
+        shutdown_requested.set()
         try:
             assert part.due(float("inf"), 0.0)
-            with pytest.raises(Stopped):
+            with pytest.raises(Interrupted):
                 part.save_checkpoint({}, {"done": 3})
         finally:
-            ending.clear()
+            shutdown_requested.clear()
         assert part.load_checkpoint().meta == {"done": 3}
 
 
 @pytest.mark.parametrize("option", [{"time": "nan"}, {"time": "-5"}, {"gpus": "-1"}, {"gpus": "0"}, {"gpus": "a100:"}])
 def test_limits_of_a_job_that_slurm_would_refuse_are_refused_before(option):
     with pytest.raises(BadInput, match=f"--{next(iter(option))} "):
-        start("slurm", 1, **option)
+        make_launcher("slurm", 1, **option)
 
 
 def test_limits_of_a_job_as_slurm_writes_them():
     for time in ("90", "12:00:00", "2-00:00:00", "1-12"):
-        assert start("slurm", 1, time=time, gpus="a100:2").time == time
+        assert make_launcher("slurm", 1, time=time, gpus="a100:2").time == time

@@ -13,9 +13,9 @@ from functools import partial
 import pytest
 
 from nescio.errors import BadInput
-from nescio.work.launchers import Failure, attempt, launcher, note_death, registry, start
+from nescio.work.launchers import Failure, launcher, make_launcher, record_death_of, registry, run_task
 from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation, table
-from nescio.work.store import Busy, Damaged, Store, StoreError
+from nescio.work.store import Busy, Corrupted, Store, StoreError
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def text(made_step, context):
 
 
 def working(context, workers=0, watch=None):
-    return Work(context, start("local", workers), watch)
+    return Work(context, make_launcher("local", workers), watch)
 
 
 # ---- one step
@@ -123,7 +123,7 @@ def test_a_shard_that_fails_keeps_the_others_and_the_whole_waits_for_it(context)
     work = working(context)
     broken = sharded(3, broken=(1,))
     assert work.do("toys", [broken]) == [] and [failure.name for failure in work.failures] == ["1 of 3"]
-    assert made(context) == ["s0", "s2"] and broken.why_missing(context.store) == "The labels are wrong."
+    assert made(context) == ["s0", "s2"] and broken.failure_reason(context.store) == "The labels are wrong."
     assert work.do("toys", [sharded(3)]) and made(context)[2:] == ["s1"]
 
 
@@ -132,14 +132,14 @@ def test_a_failure_is_noted_at_the_step_that_failed(context):
     above = step("above", broken)
     with pytest.raises(RuntimeError, match="it broke"):
         above.run(context)
-    assert above.why_missing(context.store) == broken.why_missing(context.store) == "RuntimeError: it broke"
+    assert above.failure_reason(context.store) == broken.failure_reason(context.store) == "RuntimeError: it broke"
     assert [(run.stage, run.key, run.state) for run in context.store.runs() if run.state != "finished"] == [
         ("toy", broken.key, "failed")
     ]
     healed = step("broken", step("a"))  # the same recipe, tried again
     assert healed.key == broken.key
     step("above", healed).run(context)
-    assert made(context) == ["a", "broken", "above"] and above.why_missing(context.store) is None
+    assert made(context) == ["a", "broken", "above"] and above.failure_reason(context.store) is None
 
 
 def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(context):
@@ -151,7 +151,7 @@ def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(co
     b.run(context)
     top.died(context.store, "The worker was killed again.")
     assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["The worker was killed again."]
-    assert top.why_missing(context.store) == "The worker was killed again."
+    assert top.failure_reason(context.store) == "The worker was killed again."
 
 
 def test_a_death_is_not_noted_at_what_another_process_makes(context):
@@ -160,11 +160,14 @@ def test_a_death_is_not_noted_at_what_another_process_makes(context):
     above = step("above", a)
     whole = step("whole", above, b)
     with context.store.work(a.stage, a.recipe, (), a.version) as part:
-        assert context.store.going_on(a.stage, a.key) and not context.store.going_on(b.stage, b.key)
+        assert context.store.in_progress(a.stage, a.key) and not context.store.in_progress(b.stage, b.key)
         whole.died(context.store, "The worker was killed.")
         assert [run.key for run in context.store.runs() if run.state == "failed"] == [b.key]
         part.write("text", b"a")
-    assert not context.store.going_on(a.stage, a.key) and whole.why_missing(context.store) == "The worker was killed."
+    assert (
+        not context.store.in_progress(a.stage, a.key)
+        and whole.failure_reason(context.store) == "The worker was killed."
+    )
 
 
 def test_damage_of_finished_work_is_noted_where_it_was_found(context):
@@ -172,11 +175,11 @@ def test_damage_of_finished_work_is_noted_where_it_was_found(context):
     a.run(context)
     (a.folder(context.store) / "text").write_text("b")
     above = step("above", a)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         step("top", above).run(context)
     (failed,) = [run for run in context.store.runs() if run.state == "failed"]
     assert failed.key == above.key and "text changed" in failed.reason and a.finished(context.store)
-    assert step("top", above).why_missing(context.store) == failed.reason
+    assert step("top", above).failure_reason(context.store) == failed.reason
 
 
 def test_work_that_another_process_does_is_waited_for_or_said(context):
@@ -328,7 +331,7 @@ PROGRAMS.set_forkserver_preload(["torch", "nescio.training", "nescio.predict"])
 
 def answer(pipe, task):
     """What such a program does: it reads its task, tries it and writes how it went."""
-    pipe.send_bytes(pickle.dumps(attempt(pickle.loads(task))))
+    pipe.send_bytes(pickle.dumps(run_task(pickle.loads(task))))
 
 
 @dataclass
@@ -349,7 +352,7 @@ class OneProcessPerTask:
         for number, task in enumerate(tasks, start=1):
             state, answer = self._answer(task)
             if state != "done":
-                reason, kind = (note_death(task, answer), "") if state == "died" else answer
+                reason, kind = (record_death_of(task, answer), "") if state == "died" else answer
                 failures.append(Failure(task.name, reason, state == "refused", kind))
             if watch:
                 watch(number, len(failures), len(tasks), answer if state == "done" else None)
@@ -383,14 +386,14 @@ def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses
 
     deadly = test_steps.step("deadly", make=test_steps.die)
     steps = [test_steps.card(0.25, test_steps.step("a")), test_steps.card(0.5, deadly), test_steps.card(0.75)]
-    with start("subprocesses", 3) as crew:
+    with make_launcher("subprocesses", 3) as crew:
         work = Work(context, crew)
         work.evaluate("evaluate", steps)
         assert len(crew.started) == 3
     assert [row["value"] for row in work.rows] == [0.25, 0.75] and made(context) == ["a"]
     assert [(each.name, each.reason) for each in work.failures] == [("card 0.5", "Exit code -9.")]
     assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["Exit code -9."]
-    with start("local", 0) as crew:
+    with make_launcher("local", 0) as crew:
         again = Work(context, crew)
         again.evaluate("evaluate", [steps[0], steps[2]])
     assert again.rows == work.rows and again.failures == [] and made(context) == ["a"]
@@ -409,7 +412,7 @@ def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_pat
     )
     rows = {}
     for name, workers in (("local", 0), ("subprocesses", 1)):
-        with start(name, workers) as crew:
+        with make_launcher(name, workers) as crew:
             study = base.run(base.registry["uimnet"], plan, Work(Context(Store(tmp_path / name), device="cpu"), crew))
         assert study.failures == []
         rows[name] = json.dumps(study.rows)
@@ -418,4 +421,4 @@ def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_pat
 
 def test_an_unknown_launcher_is_one_sentence():
     with pytest.raises(BadInput, match="There is no launcher named 'slurms'"):
-        start("slurms", 1)
+        make_launcher("slurms", 1)

@@ -25,7 +25,7 @@ from nescio.identity import tag
 from nescio.predictions.model_predictions import predictions_from_text
 from nescio.search import HParams, hparam, uniform
 from nescio.trials import Training, Trial
-from nescio.work.store import Busy, Lost, Store, StoreError, _machine, read_checkpoint
+from nescio.work.store import Busy, LockLost, Store, StoreError, _machine, read_checkpoint
 from tests.support import fake_zoo
 from tests.support.disks import disk_of
 
@@ -520,14 +520,14 @@ def test_a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
 
 def test_an_owner_that_was_held_for_dead_gives_up(store):
     key = store.key("train", "r")
-    with pytest.raises(Lost), store.work("train", "r") as late:
+    with pytest.raises(LockLost), store.work("train", "r") as late:
         lock = late.folder / ".work" / "lock.1"
         lock.write_text(json.dumps({**late.lock.owner, "host": "elsewhere"}))  # so that nobody can look at the process
         os.utime(lock, (0, 0))
         with store.work("train", "r", wait=False) as part:
             part.write("x", b"new")
             for attempt in (lambda: late.write("x", b"old"), lambda: late.save_checkpoint({}, {})):
-                with pytest.raises(Lost):
+                with pytest.raises(LockLost):
                     attempt()
         late.write("x", b"old")
     assert (store.path("train", key) / "x").read_bytes() == b"new"

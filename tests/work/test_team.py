@@ -16,10 +16,10 @@ import pytest
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.work import team
-from nescio.work.launchers import Task, start
+from nescio.work.launchers import Task, make_launcher
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Step, Work
-from nescio.work.store import Stopped, Store, ending, reason_of
+from nescio.work.store import Interrupted, Store, describe_error, shutdown_requested
 from nescio.work.team import TeamFailed
 from tests.support.waiting import alive, until
 
@@ -142,13 +142,13 @@ def test_the_first_cause_is_what_is_raised(tmp_path, monkeypatch):
         outcome(tmp_path / "late", 1, {1: 1}, p1=BadInput("bad"))
     monkeypatch.setattr(team, "LATE", 0.01)
     with pytest.raises(TeamFailed, match="The 2 processes were stopped from outside"):
-        outcome(tmp_path / "stopped", 1, {}, p0=Stopped(), p1=Stopped())
-    monkeypatch.setattr(ending, "wait", lambda seconds: True)  # this process is to end as well
-    with pytest.raises(Stopped):
-        outcome(tmp_path / "ending", 1, {}, p0=Stopped(), p1=Stopped())
+        outcome(tmp_path / "stopped", 1, {}, p0=Interrupted(), p1=Interrupted())
+    monkeypatch.setattr(shutdown_requested, "wait", lambda seconds: True)  # this process is to end as well
+    with pytest.raises(Interrupted):
+        outcome(tmp_path / "ending", 1, {}, p0=Interrupted(), p1=Interrupted())
     with pytest.raises(TeamFailed, match=r"The launcher of 2 processes ended with exit code 1. Log: .*agent.log"):
         outcome(tmp_path / "agent", 1, {})
-    monkeypatch.setattr(ending, "is_set", lambda: True)
+    monkeypatch.setattr(shutdown_requested, "is_set", lambda: True)
     outcome(tmp_path / "made", 0, {}, p0=None, p1=None)  # just before the end
 
 
@@ -163,7 +163,7 @@ def test_an_error_that_pickle_cannot_bring_back_is_told_by_its_reason():
     for error, reason in [(Odd(1, 3), "Odd: 1 and 3 are odd."), (BadInput("bad"), "bad")]:
         error.add_note("where it was raised")
         back = pickle.loads(team._packed(error))
-        assert reason_of(back) == reason and back.__notes__ == ["where it was raised"]
+        assert describe_error(back) == reason and back.__notes__ == ["where it was raised"]
 
 
 # ---- what they leave
@@ -244,8 +244,8 @@ def misbehave(part, context, rank, how):
         raise BadInput("The data is wrong.")
     if not (context.store.root / "twice").exists():
         (context.store.root / "twice").touch()
-        until(ending.is_set)
-        raise Stopped
+        until(shutdown_requested.is_set)
+        raise Interrupted
     return {"world": os.environ["WORLD_SIZE"].encode()}
 
 
@@ -254,7 +254,7 @@ def misbehave(part, context, rank, how):
 def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_again(tmp_path, rank, how):
     store = Store(tmp_path)
     step = toy("net", together=True, make=partial(misbehave, rank=rank, how=how))
-    with start("local", 1) as launcher:
+    with make_launcher("local", 1) as launcher:
         work = Work(Context(store, processes=2), launcher)
         assert work.do("train", [step]) == []
         (failure,) = work.failures
@@ -282,7 +282,9 @@ def trained(store, trial, processes, launcher=None, **context):
     from nescio.training import train_step
 
     step = train_step(trial)
-    work = Work(Context(Store(store), device="cpu", processes=processes, **context), launcher or start("local", 0))
+    work = Work(
+        Context(Store(store), device="cpu", processes=processes, **context), launcher or make_launcher("local", 0)
+    )
     assert work.do("train", [step]) == [step], work.failures
     return step.folder(work.store)
 

@@ -19,7 +19,7 @@ from nescio.analysis.ranking import COMPONENTS as TRIED
 from nescio.analysis.ranking import agreements, chosen_components
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.identity import Checked
+from nescio.identity import Validated
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SiblingScores, Similarity, Spaces, kind, member_densities, member_spaces
 from nescio.options import at_least, option
@@ -33,7 +33,7 @@ SCORING = "scores"  # heading of options
 
 
 @dataclass(frozen=True)
-class Scored(Checked):
+class Scored(Validated):
     """Which scores, and how they are computed."""
 
     k: int = option(100, "neighbours of NC, about 2 % of the references", group=SCORING)
@@ -70,7 +70,7 @@ class Scored(Checked):
         return "cosine" if "cosine" in self.distances else self.distances[0]
 
 
-def some(plan: Checked, *names: str) -> None:
+def some(plan: Validated, *names: str) -> None:
     """Refuses a plan that names nothing where it must."""
     for name in names:
         if not getattr(plan, name):

@@ -16,8 +16,8 @@ from nescio.arrays.parallel import one_blas_thread, share
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import MIXTURE_METRICS, Metric, Mixture, Outcomes, Ranking, bins_of, registry
+from nescio.progress import track
 from nescio.specs import parameter
-from nescio.work.progress import track
 
 MOST_RESAMPLES = 1_000_000  # their values are kept
 CALIBRATED = 100  # draws of labels from the probabilities, which say what a metric is where these are right

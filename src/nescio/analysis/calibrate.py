@@ -21,7 +21,7 @@ from nescio.arrays.parallel import blocks, share, threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 BLOCK = 1 << 16  # scores worked on together, by one thread
 HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read

@@ -27,14 +27,14 @@ from nescio.analysis.bootstrap import (
     wanted_metric,
 )
 from nescio.analysis.notebook import Presented
-from nescio.arrays.parallel import one_thread
+from nescio.arrays.parallel import use_one_thread
 from nescio.arrays.types import Array
-from nescio.errors import BadInput, FaultyPart, Undefined, near
+from nescio.errors import BadInput, FaultyPlugin, Undefined, did_you_mean
 from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_outcomes
 from nescio.predictions import Predictions
+from nescio.progress import track
 from nescio.rows import COLUMNS, Row
 from nescio.specs import group_of
-from nescio.work.progress import track
 
 LARGE = 20_000_000  # above this many probabilities what is heavy costs more than all the rest
 OOD_ROWS = "ood_rows"  # the split of rows with in_distribution = False
@@ -106,7 +106,7 @@ class Scorecard(Presented):
         for row in self.reasons:
             if row["metric"] in (metric, None) and row["measure"] in (measure, None):
                 raise Undefined(row["reason"])
-        there = f"{near(metric, labels)} There are: {', '.join(labels)}." if labels else ""
+        there = f"{did_you_mean(metric, labels)} There are: {', '.join(labels)}." if labels else ""
         raise Undefined(f"There is no {metric} of {measure or 'the predictions'} on this scorecard.{there}")
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ def scorecard(
 def _few_threads(*dumps: Predictions | None) -> AbstractContextManager[None]:
     """One thread, where several would wait for each other longer than they work."""
     embeddings = [dump.embeddings for dump in dumps if dump is not None and dump.embeddings is not None]
-    return one_thread() if 0 < sum(own.size for own in embeddings) < FEW_NUMBERS else nullcontext()
+    return use_one_thread() if 0 < sum(own.size for own in embeddings) < FEW_NUMBERS else nullcontext()
 
 
 def _notes(dumps: Mapping[str, Predictions | None]) -> list[str]:
@@ -332,7 +332,7 @@ class _Maker:
     def lost(self, measure: str, split: str, reason: ValueError) -> None:
         """The reason why a measure has no rows; also a note where the measure itself is at fault."""
         self.because(measure, None, split, str(reason))
-        if isinstance(reason, FaultyPart):
+        if isinstance(reason, FaultyPlugin):
             self.note(str(reason))
 
     def note(self, sentence: str) -> None:
@@ -645,7 +645,7 @@ class _Maker:
     def by_group(self, known: Predictions, group: str) -> None:
         if group not in known.groups:
             there = ", ".join(known.groups) or "none"
-            hint = near(group, known.groups)
+            hint = did_you_mean(group, known.groups)
             raise BadInput(f"There is no group named {group!r} in this dump.{hint} There are: {there}.")
         base, self.base = self.base, self.base | {"calibrated": False}
         for value in np.unique(known.groups[group]):

@@ -18,7 +18,7 @@ from nescio.measures import summary
 from nescio.metrics import Ranking, auroc
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import ModelPredictions, check_comparable
-from nescio.work.progress import track
+from nescio.progress import track
 
 RESAMPLES = 1000
 

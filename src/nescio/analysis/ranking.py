@@ -22,13 +22,13 @@ from nescio.analysis.comparison import Comparison, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.identity import Checked
+from nescio.identity import Validated
 from nescio.measures import ComponentChoice, choose_components
 from nescio.measures.siblings import SCORES, Quantity, SiblingScores, Similarity, kind, rankings_agree, sibling_scores
 from nescio.metrics import Metric, kendall
 from nescio.options import option
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 K = 100  # neighbours of NC …
 SHARE = 20  # … or one for so many references, where there are fewer than K · SHARE
@@ -47,7 +47,7 @@ GROUP = "scores"  # heading of options
 
 
 @dataclass(frozen=True)
-class Scoring(Checked):
+class Scoring(Validated):
     """How rows are scored; the options of `nescio reliability` and `nescio rank`."""
 
     split: int | None = option(

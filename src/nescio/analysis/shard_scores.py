@@ -17,7 +17,7 @@ from nescio.analysis.answers import answerable
 from nescio.analysis.bootstrap import shown_metrics
 from nescio.analysis.cards import OOD_ROWS, Scorecard, floored_note, members_of
 from nescio.arrays.types import Array
-from nescio.errors import BadInput, FaultyPart, Undefined
+from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.measures import summary, top_k_outcomes
 from nescio.metrics import ScoreCounts, ece_gaps
 from nescio.predictions import Predictions
@@ -56,7 +56,7 @@ class ShardScores:
                 scores.counts[name] = ScoreCounts.count(of(dump), wrong)
             except (Undefined, BadInput) as reason:  # one measure is lost, the others are not
                 scores.reasons[name, None] = str(reason)
-                if isinstance(reason, FaultyPart):
+                if isinstance(reason, FaultyPlugin):
                     scores = replace(scores, faults=(*scores.faults, str(reason)))
         return scores
 

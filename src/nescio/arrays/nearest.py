@@ -19,7 +19,7 @@ from nescio.arrays.checks import matrix
 from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.work.progress import track
+from nescio.progress import track
 
 METRICS = ("cosine", "euclidean")
 BLOCK = 1 << 22  # entries of one block of products

@@ -26,7 +26,7 @@ def blocks(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-_little_work: list[None] = []  # not empty within `one_thread`
+_little_work: list[None] = []  # not empty within `use_one_thread`
 _limits: list[None] = []  # not empty while BLAS is at one thread: looking for its libraries again takes a millisecond
 
 
@@ -47,7 +47,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Neither BLAS nor `share` starts another thread: for little work, on which threads wait longer than they work."""
     with one_blas_thread():
         _little_work.append(None)

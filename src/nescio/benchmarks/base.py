@@ -36,7 +36,7 @@ from nescio.report.tables import Table
 from nescio.rows import Row
 from nescio.work.launchers import Failure
 from nescio.work.steps import Work
-from nescio.work.store import ENV, Damaged, Store, StoreError, environment
+from nescio.work.store import ENV, Corrupted, Store, StoreError, environment
 from nescio.work.store import Run as KeptRun
 
 BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
@@ -217,7 +217,7 @@ def read_kept(store: Store, run: KeptRun) -> Study:
     """A study of a store, byte for byte as it was kept, in today's columns."""
     store.verify("study", run.key)
     if _number(run) == math.inf:
-        raise Damaged(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
+        raise Corrupted(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
     study = upgraded(read_study(run.folder, verified=True))
     return replace(study, key=run.key, made=made_by(run.folder))
 

@@ -11,7 +11,7 @@ from nescio.datasets.images import ImageSet
 from nescio.datasets.partition import RULE, Partition, dump_means, imagenot, pixel_means
 from nescio.errors import BadInput
 from nescio.networks.models import trained
-from nescio.predict import load_dump, predict_step
+from nescio.predict import load_predictions, predict_step
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation
 from nescio.work.store import Part, StoreError
@@ -44,7 +44,7 @@ def divided(
     else:
         step = partition_step(benchmark, reference, plan.features or "reference", root)
         if not work.do(STAGE, [step], before):
-            if work.rehearsed:
+            if work.is_dry_run:
                 return _stand_in(datasets.load(data, root))
             raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
         partition = Partition.load(step.verified(work.store) / PARTITION)
@@ -84,6 +84,6 @@ def partition_step(benchmark: tuple[str, int], reference: Trial, features: str, 
 
 def _partition(part: Part, context: Context, data: str, features: str, source: Step | str) -> Files:
     dataset = datasets.load(data, context.root)
-    dump = None if isinstance(source, str) else load_dump(source, context.store)
+    dump = None if isinstance(source, str) else load_predictions(source, context.store)
     means = pixel_means(dataset) if dump is None else dump_means(dump, dataset)
     return {PARTITION: imagenot(dataset, means, features).to_json().encode()}

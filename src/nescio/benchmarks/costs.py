@@ -21,11 +21,11 @@ from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.networks.models import Network
-from nescio.predict import Keeping
-from nescio.runtime import runtime
+from nescio.predict import OutputSpec
+from nescio.runtime import runtime_for
 from nescio.training import fit
 from nescio.trials import Trial
-from nescio.work.rehearsal import Cost, Expected
+from nescio.work.dry_run import Cost, Expected
 from nescio.work.steps import Context, Step
 
 SHORT = 3.0  # seconds of an epoch by figures up to which it is measured
@@ -107,15 +107,15 @@ def predicting_seconds(machine: Machine, network: Arithmetic, images: float) -> 
 
 
 def machine_of(device: str) -> Machine:
-    return H200 if runtime(device).device.type == "cuda" else CORE
+    return H200 if runtime_for(device).device.type == "cuda" else CORE
 
 
 def clock_of(device: str) -> str:
     """The time of finished work that counts: on a CPU that of the processor, which other processes do not lengthen."""
-    return "seconds" if runtime(device).device.type == "cuda" else "processor_seconds"
+    return "seconds" if runtime_for(device).device.type == "cuda" else "processor_seconds"
 
 
-def by_figures(step: Step, context: Context) -> Cost | None:
+def estimated(step: Step, context: Context) -> Cost | None:
     """What a step takes; None where that is not known: of networks that are not timm's, and of unknown stages."""
     if isinstance(step, Expected):
         return step.cost
@@ -126,8 +126,8 @@ def by_figures(step: Step, context: Context) -> Cost | None:
         return _evaluating(step, context)
     if "probes" in recipe:
         return _probing(step, context)
-    images, keeping = recipe.get("images"), recipe.get("keeping")
-    if not isinstance(images, ImageSet) or not isinstance(keeping, Keeping):
+    images, output_spec = recipe.get("images"), recipe.get("keeping")
+    if not isinstance(images, ImageSet) or not isinstance(output_spec, OutputSpec):
         return None
     trial = next((parent.recipe for parent in step.parents if isinstance(parent, Step)), None)
     loaded = images.load(context.root, context.store)
@@ -141,24 +141,24 @@ def by_figures(step: Step, context: Context) -> Cost | None:
             network = arithmetic(recipe["model"], images.view.channels, images.view.shape)
     except BadInput:
         return None
-    kept = classes * ("logits" in keeping.fields) + network.width * ("embeddings" in keeping.fields)
-    size = len(loaded) * kept * (2 if keeping.dtype == "float16" else 4)
+    kept = classes * ("logits" in output_spec.fields) + network.width * ("embeddings" in output_spec.fields)
+    size = len(loaded) * kept * (2 if output_spec.dtype == "float16" else 4)
     return Cost(PREDICTION + predicting_seconds(machine_of(context.device), network, len(loaded)), size)
 
 
 # ---- pretrained networks
 
 
-def pretrained_prediction(network: Network, images: int, keeping: Keeping, device: str) -> Cost | None:
+def pretrained_prediction(network: Network, images: int, output_spec: OutputSpec, device: str) -> Cost | None:
     """Cost of predicting so many images; None for networks that timm does not have."""
     name = network.trial.backbone if network.trial else network.arch
     try:
         own = arithmetic(name, network.view.channels, network.view.shape)
     except BadInput:
         return None
-    kept = network.classes + own.width * ("embeddings" in keeping.fields)
+    kept = network.classes + own.width * ("embeddings" in output_spec.fields)
     seconds = LOADED + predicting_seconds(machine_of(device), own, images)
-    return Cost(seconds, images * kept * (2 if keeping.dtype == "float16" else 4))
+    return Cost(seconds, images * kept * (2 if output_spec.dtype == "float16" else 4))
 
 
 def decoding(images: int, view: View) -> Cost:
@@ -206,7 +206,7 @@ def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
 
 def _train_once(trial: Trial, context: Context) -> tuple[float, float]:
     short = replace(trial, kept=(), training=replace(trial.training, epochs=1))
-    here = runtime(context.device).at(trial.training.precision)
+    here = runtime_for(context.device).at(trial.training.precision)
     started, worked = time.monotonic(), time.process_time()
     try:
         _, facts = fit(short, datasets.load(trial.data, context.root), here, None, math.inf, None, context.store)

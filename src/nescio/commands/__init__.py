@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from nescio import __version__
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.options import add_options, options_of
 
 GROUPS = {
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         """Refuses a command that is none, and says which may have been meant."""
         if action.choices is not None and value not in action.choices:
             known, what = list(action.choices), str(action.metavar or "command").lower()
-            raise BadInput(f"There is no {what} {value!r}.{near(value, known)} There are: {', '.join(known)}.")
+            raise BadInput(f"There is no {what} {value!r}.{did_you_mean(value, known)} There are: {', '.join(known)}.")
 
     def error(self, message: str) -> NoReturn:
         sentence = message[:1].upper() + message[1:].rstrip(".")

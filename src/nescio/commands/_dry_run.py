@@ -10,7 +10,7 @@ from shutil import disk_usage
 from nescio.commands._output import json_of, say, size_text
 from nescio.report import grid
 from nescio.report.words import plural
-from nescio.work.rehearsal import StageCost
+from nescio.work.dry_run import StageCost
 from nescio.work.steps import Context
 
 
@@ -34,7 +34,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
     free = disk_usage(next(place for place in (root, *root.parents) if place.is_dir())).free
     time = f"{duration(seconds / workers + beside)} with {plural(workers, 'worker').lower()}"
     say(f"{missing:,} steps are missing: about {time}, {size_text(size)} of {size_text(free)} that are free.")
-    if any(stage.by_figures for stage in stages):
+    if any(stage.estimated for stage in stages):
         where = f"docs/performance.md ({machine_of(context.device).name})"
         say(f"Figures: short epochs are measured on this machine, other work is that of {where}.")
     if unknown := sum(stage.unknown for stage in stages):
@@ -43,9 +43,9 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
 
 
 def _line(stage: StageCost) -> dict[str, str]:
-    sources = {"seen here": stage.measured, "figures": stage.by_figures, "unknown": stage.unknown}
+    sources = {"seen here": stage.measured, "figures": stage.estimated, "unknown": stage.unknown}
     by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
-    known = stage.measured + stage.by_figures
+    known = stage.measured + stage.estimated
     return {
         "stage": stage.stage,
         "finished": f"{stage.finished:,}",

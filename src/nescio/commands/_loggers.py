@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from nescio.errors import BadInput, install, near
+from nescio.errors import BadInput, did_you_mean, install
 from nescio.specs import source
 
 SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
@@ -28,7 +28,7 @@ def check_log(log: str | None) -> None:
     """Raises BadInput unless --log names a kind and a place."""
     kind, place = source(log or "")
     if log is not None and (kind not in LOGGERS or not place):
-        raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{near(kind, LOGGERS)}")
+        raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{did_you_mean(kind, LOGGERS)}")
 
 
 class _TensorBoard:

@@ -19,12 +19,12 @@ from nescio.commands._loggers import logger
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 from nescio.files import read_list, write_file
-from nescio.options import brought, option
+from nescio.options import option, options_from
+from nescio.progress import Stages
 from nescio.rows import COLUMNS
 from nescio.work import launchers
-from nescio.work.progress import Stages
 from nescio.work.steps import Context, Work
-from nescio.work.store import Store, reason_of
+from nescio.work.store import Store, describe_error
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
@@ -49,7 +49,7 @@ def check_device(device: str) -> None:
 
 
 @dataclass(frozen=True)
-class PlaceOptions:
+class StoreOptions:
     """Where the work is kept, where the data lies, on what it runs."""
 
     store: str = option("store", "folder of finished work; a second run does what is missing")
@@ -67,7 +67,7 @@ class PlaceOptions:
 
 
 @dataclass(frozen=True)
-class CrewOptions:
+class WorkerOptions:
     """Who does the work."""
 
     workers: int | None = option(
@@ -91,7 +91,7 @@ class CrewOptions:
     nodes: int = option(
         1, "nodes that share one training, with --processes on each: of ray or slurm", group="place", metavar="M"
     )
-    engine: dict[str, Any] = brought("launcher", launchers.launcher_class)  # options of the launcher itself
+    engine: dict[str, Any] = options_from("launcher", launchers.launcher_class)  # options of the launcher itself
 
     def __post_init__(self) -> None:
         for name, value in (("--processes", self.processes), ("--nodes", self.nodes)):
@@ -106,12 +106,12 @@ class CrewOptions:
         return 1 if gpu else len(os.sched_getaffinity(0))
 
     def launch(self, workers: int) -> launchers.Launcher:
-        launcher = launchers.start(self.launcher, workers, **self.engine)
+        launcher = launchers.make_launcher(self.launcher, workers, **self.engine)
         if self.nodes > 1 and not getattr(launcher, "many_nodes", False):
             raise BadInput(f"--nodes {self.nodes} needs --launcher ray or slurm: {self.launcher} works on one machine.")
         return launcher
 
-    def context(self, place: PlaceOptions) -> Context:
+    def context(self, place: StoreOptions) -> Context:
         return replace(place.context(), processes=self.processes, nodes=self.nodes)
 
 
@@ -132,7 +132,7 @@ def _has_gpu() -> bool:
 
 @contextmanager
 def working(
-    place: PlaceOptions, crew: CrewOptions, log: str | None = None, about: dict[str, Any] | None = None
+    place: StoreOptions, crew: WorkerOptions, log: str | None = None, about: dict[str, Any] | None = None
 ) -> Iterator[Work]:
     """A Work with its launcher, progress and log, all of which end with the block."""
     if place.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is a GPU
@@ -173,7 +173,7 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
         except BrokenPipeError:  # who reads has read enough; the page is written
             raise
         except OSError as error:
-            failed.append(f"writing the report: {reason_of(error, folder)}")
+            failed.append(f"writing the report: {describe_error(error, folder)}")
     if not study.rows and not failed:
         failed.append("; ".join(study.notes) or "The study has no result: no network and no rows fit its plan.")
     for line, times in Counter(failed).items():

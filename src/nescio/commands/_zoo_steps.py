@@ -11,8 +11,8 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.models import Network
-from nescio.predict import Keeping, as_seen
-from nescio.work.rehearsal import Cost, Expected
+from nescio.predict import OutputSpec, with_view_of
+from nescio.work.dry_run import Cost, Expected
 from nescio.work.steps import Context
 from nescio.work.store import Run
 
@@ -32,12 +32,12 @@ class ExpectedPrediction:
 
 
 def expected_prediction(
-    network: Network, images: ImageSet, keeping: Keeping, context: Context, finished: Sequence[Run]
+    network: Network, images: ImageSet, output_spec: OutputSpec, context: Context, finished: Sequence[Run]
 ) -> ExpectedPrediction:
     """A prediction is taken as finished if the store has one of the same model, images and settings."""
     parents, found = list[str](), True
     try:
-        shown = as_seen(images.named(context.root), network, context.root)
+        shown = with_view_of(images.named(context.root), network, context.root)
         count = len(images.load(context.root))
         parents.append(images.load_revision(context.root))
     except BadInput:
@@ -46,19 +46,19 @@ def expected_prediction(
     if network.trial is not None or network.checksum:
         parent = network.parent(context.root)
         parents.append(parent if isinstance(parent, str) else parent.key)
-    recipe = {"images": shown, "keeping": keeping, **network.identity}
+    recipe = {"images": shown, "keeping": output_spec, **network.identity}
     plain = canonical(recipe)
     key = next((run.key for run in finished if run.recipe == plain and set(parents) <= set(run.parents)), None)
-    cost = pretrained_prediction(network, count, keeping, context.device)
+    cost = pretrained_prediction(network, count, output_spec, context.device)
     step = Expected(network.name, "predict", recipe, _nothing, cost=cost, done=key is not None)
     return ExpectedPrediction(network, shown, found, count, step, key)
 
 
 def expected_predictions(
-    pairs: Sequence[tuple[Network, ImageSet]], keeping: Keeping, context: Context
+    pairs: Sequence[tuple[Network, ImageSet]], output_spec: OutputSpec, context: Context
 ) -> list[ExpectedPrediction]:
     finished = [run for run in context.store.runs("predict") if run.state == "finished"]
-    return [expected_prediction(network, images, keeping, context, finished) for network, images in pairs]
+    return [expected_prediction(network, images, output_spec, context, finished) for network, images in pairs]
 
 
 def decodings(predictions: Sequence[ExpectedPrediction]) -> list[Expected]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nescio.commands._output import say
-from nescio.commands._work import CrewOptions, PlaceOptions, show, working
+from nescio.commands._work import StoreOptions, WorkerOptions, show, working
 from nescio.options import option
 from nescio.work.store import Store
 
@@ -29,9 +29,9 @@ def run(options: Options) -> int:
     from nescio.benchmarks import base
 
     folder = Path(options.to)
-    place = PlaceOptions(store=str(folder / "store"), device="cpu")
+    place = StoreOptions(store=str(folder / "store"), device="cpu")
     benchmark = base.registry["uimnet"]
-    with working(place, CrewOptions(workers=options.workers)) as work:
+    with working(place, WorkerOptions(workers=options.workers)) as work:
         study = base.run(benchmark, benchmark.presets["demo"], work)
     show(study, folder)
     say("Open it in a browser. What lies behind it:")

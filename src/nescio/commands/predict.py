@@ -22,7 +22,7 @@ from typing import Literal
 
 from nescio.commands._inputs import limit_option, own_data_option
 from nescio.commands._output import say
-from nescio.commands._work import CrewOptions, PlaceOptions, shards_option, tell_notes, working
+from nescio.commands._work import StoreOptions, WorkerOptions, shards_option, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import subset_note
@@ -42,14 +42,14 @@ class Options:
     probes: bool = option(False, "Jacobian and test-time augmentation as well")
     compile: bool = option(False, "torch.compile the network: worth it on large sets")
     shards: int | None = shards_option()
-    place: PlaceOptions = nested(PlaceOptions())
-    crew: CrewOptions = nested(CrewOptions(workers=0), omit=("processes", "nodes"))
+    place: StoreOptions = nested(StoreOptions())
+    crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
 
 
 def run(options: Options) -> int:
     from nescio.datasets.images import ImageSet, set_name
     from nescio.networks.models import check_own_data, preprocessing_sentences, stored
-    from nescio.predict import load_dump, predict_step, probe_step, row_ranges
+    from nescio.predict import load_predictions, predict_step, probe_step, row_ranges
 
     context = options.place.context()
     store, root = context.store, context.root
@@ -77,7 +77,7 @@ def run(options: Options) -> int:
         print(f"nescio predict: {failure.name}: {failure.reason}", file=sys.stderr)
     if work.failures:
         return 2 if all(failure.refused for failure in work.failures) else 1
-    dump, *probed = (load_dump(step, store) for step in steps)
+    dump, *probed = (load_predictions(step, store) for step in steps)
     for other in probed:
         dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})
     stamp = [subset_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []

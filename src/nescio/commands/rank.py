@@ -42,7 +42,7 @@ from nescio.analysis.candidates import Candidate, in_one_order, read
 from nescio.analysis.ranking import QUANTITIES, Ranked, Scoring, arrays_of, rank, table_of
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
-from nescio.commands._work import PlaceOptions
+from nescio.commands._work import StoreOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
 from nescio.networks.preprocessing import Preprocessing
@@ -99,7 +99,7 @@ class Options:
     )
     level: float = option(0.95, "of the intervals", group=COMPARISON)
     preprocessing: Preprocessing = nested(Preprocessing())
-    place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
+    place: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
     weights: str | None = option(
         None,
         "of pretrained models: a checkpoint, or a folder of files named by models",

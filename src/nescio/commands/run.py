@@ -27,11 +27,11 @@ from nescio.benchmarks import base
 from nescio.commands._dry_run import say_costs
 from nescio.commands._loggers import check_log
 from nescio.commands._output import check_place, page_option, report_folder
-from nescio.commands._work import CrewOptions, PlaceOptions, end, page_place, working
+from nescio.commands._work import StoreOptions, WorkerOptions, end, page_place, working
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
-from nescio.work.rehearsal import Rehearsal, costs
+from nescio.work.dry_run import DryRun, costs
 from nescio.work.store import StoreError
 
 
@@ -39,8 +39,8 @@ from nescio.work.store import StoreError
 class RunOptions:
     """What every benchmark takes."""
 
-    place: PlaceOptions = nested(PlaceOptions())
-    crew: CrewOptions = nested(CrewOptions())
+    place: StoreOptions = nested(StoreOptions())
+    crew: WorkerOptions = nested(WorkerOptions())
     log: str | None = option(
         None,
         "tensorboard:DIR or wandb:PROJECT: validation NLL, seconds and pace of every finished trial",
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _start(benchmark: base.Benchmark) -> RunOptions:
-    return RunOptions(crew=CrewOptions(workers=benchmark.workers))
+    return RunOptions(crew=WorkerOptions(workers=benchmark.workers))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -99,22 +99,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _rehearse(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
     """Says what a run would do and take."""
-    from nescio.benchmarks.costs import STORY, by_figures, clock_of, waking
-    from nescio.work.launchers import one_thread, start
+    from nescio.benchmarks.costs import STORY, clock_of, estimated, waking
+    from nescio.work.launchers import make_launcher, use_one_thread
 
     started = process_time()  # of this process, and so of a worker
-    one_thread()
+    use_one_thread()
     context = options.place.context()
     workers = max(1, options.crew.launch(options.crew.count(options.place.device)).workers)
     if context.store.root.is_file():
         raise BadInput(f"{context.store.root} is a file, and a store is a folder: name another --store.")
-    rehearsal = Rehearsal(context, start("local", 0))
+    rehearsal = DryRun(context, make_launcher("local", 0))
     with suppress(StoreError):  # what all else needs is not there yet: the last line says so
         benchmark.run(plan, rehearsal)
     crew = options.crew
     together, places = crew.processes * crew.nodes, min(crew.processes, workers)
     steps = rehearsal.steps.values()
-    figures = partial(by_figures, context=context)
+    figures = partial(estimated, context=context)
     stages = costs(steps, context.store, figures, together, places, clock=clock_of(context.device))
     say_costs(stages, context, workers, 2 * started + STORY + waking(), options.json)
     return 0

@@ -75,7 +75,7 @@ def run(options: Options) -> int:
 
 def _checked(run: Run, store: Store, whole: bool) -> Run:
     """Finished work that is not what was written is damaged: by the sizes of its files, or the whole of them."""
-    from nescio.work.store import Damaged
+    from nescio.work.store import Corrupted
 
     if run.state != "finished":
         return run
@@ -84,8 +84,8 @@ def _checked(run: Run, store: Store, whole: bool) -> Run:
             store.verify(run.stage, run.key)
         files = store.recipe(run.stage, run.key).get("files", {})
         wrong = [name for name, file in files.items() if _size(run.folder / name) != file["bytes"]]
-    except (Damaged, AttributeError, KeyError, TypeError) as error:
-        reason = str(error) if isinstance(error, Damaged) else "recipe.json is not as it was written."
+    except (Corrupted, AttributeError, KeyError, TypeError) as error:
+        reason = str(error) if isinstance(error, Corrupted) else "recipe.json is not as it was written."
         return replace(run, state="damaged", reason=reason)
     reason = f"{', '.join(wrong)} went missing or changed: remove the folder {run.key} and run again."
     return replace(run, state="damaged", reason=reason) if wrong else run

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from nescio.commands._output import say, size_text
 from nescio.errors import BadInput
 from nescio.options import add_options, argument, option, options_of
-from nescio.work.progress import track
+from nescio.progress import track
 from nescio.work.pruning import OldWork, damaged_work, old_work, prune
 from nescio.work.store import Busy, Store, StoreError
 

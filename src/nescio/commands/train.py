@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._loggers import check_log, logger
 from nescio.commands._output import say
-from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
+from nescio.commands._work import StoreOptions, WorkerOptions, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option
 from nescio.provenance import follow_up
@@ -81,14 +81,14 @@ class Options:
     log: str | None = option(
         None, "tensorboard:DIR or wandb:PROJECT: loss, rate and pace of this training", metavar="KIND:PLACE"
     )
-    crew: CrewOptions = nested(CrewOptions())
-    place: PlaceOptions = nested(PlaceOptions())
+    crew: WorkerOptions = nested(WorkerOptions())
+    place: StoreOptions = nested(StoreOptions())
 
 
 def run(options: Options) -> int:
-    from nescio.runtime import leave, runtime
+    from nescio.progress import EpochProgress
+    from nescio.runtime import leave, runtime_for
     from nescio.training import Diverged, train, train_step
-    from nescio.work.progress import EpochProgress
     from nescio.work.store import Busy, StoreError
 
     check_log(options.log)
@@ -97,7 +97,7 @@ def run(options: Options) -> int:
     if options.members != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
         return _launched(trial, options)
     context = options.place.context()
-    here, step = runtime(context.device), train_step(trial, context.root)
+    here, step = runtime_for(context.device), train_step(trial, context.root)
     known = step.finished(context.store)
     about = {**trial.describe(), "key": step.key}
     silent = known or here.rank > 0
@@ -137,7 +137,7 @@ def _next(step: Step, options: Options) -> str:
         words = ["run", "shift", "--task", options.task, "--data", options.data, "--networks", f"store:{step.key}"]
     else:
         words = ["predict", step.key, "--to", "test.npz"]
-    place, usual = options.place, PlaceOptions()
+    place, usual = options.place, StoreOptions()
     named = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
     words += [word for name, value in named for word in (f"--{name}", str(value))]
     return f"Next: {follow_up(*words)}"

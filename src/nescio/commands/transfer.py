@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from nescio.commands._inputs import InputOptions, limit_option
 from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
-from nescio.commands._work import PlaceOptions
+from nescio.commands._work import StoreOptions
 from nescio.errors import BadInput
 from nescio.measures.gallery import J, K
 from nescio.networks.preprocessing import Preprocessing
@@ -72,7 +72,7 @@ class Options:
         group="place",
     )
     preprocessing: Preprocessing = nested(Preprocessing())
-    place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
+    place: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
     to: tuple[str, ...] = scores_option("image")
     format: str = formats()
 
@@ -120,8 +120,8 @@ def _networks(options: Options) -> Dumps:
     from nescio.datasets.images import set_name
     from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
     from nescio.networks.retrieval import device_search
-    from nescio.predict import Keeping, embed, embed_crops, predict
-    from nescio.runtime import runtime
+    from nescio.predict import OutputSpec, embed, embed_crops, predict
+    from nescio.runtime import runtime_for
 
     if options.data is None:
         raise BadInput(
@@ -136,11 +136,11 @@ def _networks(options: Options) -> Dumps:
     for sentence in preprocessing_sentences([own, *siblings]):
         print(sentence, file=sys.stderr, flush=True)
     images = _images(options, own)
-    device = runtime(options.place.device).device
+    device = runtime_for(options.place.device).device
     others: dict[str, Any] = {} if device.type == "cpu" else {"search": device_search(device)}
     if known := _reference(options, own):
         others["reference"] = embed([own], known, context)[0]
-    dump = predict(own, images, context, Keeping(precision="float32"))  # bf16 cannot order neighbours
+    dump = predict(own, images, context, OutputSpec(precision="float32"))  # bf16 cannot order neighbours
     return dump, embed_crops(own, images, options.crops, context), embed(siblings, images, context), others
 
 

@@ -37,9 +37,9 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.methods import registry
+    from nescio.progress import track
     from nescio.report import grid
     from nescio.testing.methods import observe, trial_of
-    from nescio.work.progress import track
 
     if not options.spectral > 0:
         raise BadInput(f"--spectral must be above 0, not {options.spectral:g}.")

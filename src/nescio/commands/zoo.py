@@ -42,21 +42,21 @@ from nescio.benchmarks.cood import Plan as GradingPlan
 from nescio.benchmarks.selective import Plan as SelectivePlan
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import json_of, page_option, report_folder, say
-from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, page_place, shards_option
+from nescio.commands._work import StoreOptions, WorkerOptions, end, padding_option, page_place, shards_option
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.pairs import pairs_of
+from nescio.progress import Stages
 from nescio.specs import NetworkName, mapping, numbers
 from nescio.work.launchers import Failure
-from nescio.work.progress import Stages
 from nescio.work.steps import Context, Step, Work
 
 if TYPE_CHECKING:
     from nescio.benchmarks.cood.models import ClassNames
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import Network
-    from nescio.predict import Keeping, ManyPredictions
+    from nescio.predict import ManyPredictions, OutputSpec
     from nescio.predictions.model_predictions import ModelPredictions
     from nescio.report.studies import Study
 
@@ -135,8 +135,8 @@ class Options:
         False, "remove decoded images when the last model that sees them so is done", group="predicting"
     )
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
-    place: PlaceOptions = nested(PlaceOptions())
-    crew: CrewOptions = nested(CrewOptions(workers=0), omit=("processes", "nodes"))
+    place: StoreOptions = nested(StoreOptions())
+    crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
     to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo-KEY, by the key of the study")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
@@ -191,14 +191,14 @@ def _check_names(options: Options) -> None:
 
 def _rehearse(options: Options) -> int:
     """Prints what a run would do and take; no weights are read, and images need not be there."""
-    from nescio.benchmarks.costs import STORY, by_figures, clock_of
+    from nescio.benchmarks.costs import STORY, clock_of, estimated
     from nescio.benchmarks.selective import winners
     from nescio.commands import _zoo_steps
     from nescio.commands._dry_run import say_costs
     from nescio.predictions.model_predictions import predictions_from_store
     from nescio.report import grid
-    from nescio.work.launchers import start
-    from nescio.work.rehearsal import Rehearsal, costs
+    from nescio.work.dry_run import DryRun, costs
+    from nescio.work.launchers import make_launcher
 
     started = process_time()
     context, crew = options.place.context(), options.crew
@@ -208,7 +208,7 @@ def _rehearse(options: Options) -> int:
     for each in {each.images.data: each for each in predictions if not each.found}.values():
         _tell(f"{each.images.data} is not there: counted as {each.count:,} images, the number of --limit.")
     if all(each.step.done for each in predictions):
-        rehearsal = Rehearsal(context, start("local", 0))
+        rehearsal = DryRun(context, make_launcher("local", 0))
         names = _class_names(options, rehearsal) if options.out else None
         dumps = [predictions_from_store(context.store, str(each.key)) for each in predictions]
         _judge(options, _inside(dumps), dumps, names, rehearsal, rehearsal)
@@ -219,7 +219,7 @@ def _rehearse(options: Options) -> int:
     if not options.json:
         say(grid(_zoo_steps.model_lines(predictions)))
     steps = [*_zoo_steps.decodings(predictions), *(each.step for each in predictions), *judged]
-    stages = costs(steps, context.store, partial(by_figures, context=context), clock=clock_of(context.device))
+    stages = costs(steps, context.store, partial(estimated, context=context), clock=clock_of(context.device))
     say_costs(stages, context, workers, (process_time() - started) + STORY, options.json)
     return 0
 
@@ -306,14 +306,14 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     )
 
 
-def _keeping(options: Options) -> Keeping:
-    from nescio.predict import Keeping
-    from nescio.runtime import runtime
+def _keeping(options: Options) -> OutputSpec:
+    from nescio.predict import OutputSpec
+    from nescio.runtime import runtime_for
 
     # "auto" is bf16 on one device and float32 on another: the key holds which
-    precision: Any = runtime(options.place.device).at(options.precision).precision
-    keeping = Keeping(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
-    return replace(keeping, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
+    precision: Any = runtime_for(options.place.device).at(options.precision).precision
+    output_spec = OutputSpec(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
+    return replace(output_spec, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
 
 
 def _image_sets(options: Options) -> list[ImageSet]:

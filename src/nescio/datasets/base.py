@@ -19,7 +19,7 @@ from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.errors import BadInput
 from nescio.identity import seed_for, to_json
-from nescio.registry import Registry, file_of
+from nescio.registry import Registry, source_file
 from nescio.specs import DatasetName
 
 P = TypeVar("P", str, Path)
@@ -378,7 +378,7 @@ def source(
             signature(read).bind(None)
         except TypeError:
             raise BadInput(
-                f"The dataset {name} ({file_of(read)}): its function must take one argument, the request."
+                f"The dataset {name} ({source_file(read)}): its function must take one argument, the request."
             ) from None
         registry.add(name, Source(name, read, path, size, words))
         return read
@@ -417,8 +417,8 @@ def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wan
     made = found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
     if not isinstance(made, Dataset):
         raise BadInput(
-            f"The dataset {name} ({file_of(found.read)}): its function returns {type(made).__name__}, not a Dataset: "
-            "end it with return resident(…)."
+            f"The dataset {name} ({source_file(found.read)}): its function returns {type(made).__name__}, not a "
+            "Dataset: end it with return resident(…)."
         )
     return made
 

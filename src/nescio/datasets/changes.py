@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nescio.errors import BadInput
-from nescio.identity import Checked, seed_for, tag
+from nescio.identity import Validated, seed_for, tag
 
 if TYPE_CHECKING:  # processes that only decode images do without torch
     from torch import Tensor
@@ -26,7 +26,7 @@ TABLES, ROWS, PLACES = 6, 32, 4096  # of random numbers: 2³⁰ combinations of 
 
 @tag("change")
 @dataclass(frozen=True)
-class Change(Checked, ABC):
+class Change(Validated, ABC):
     """What is done to images before a network sees them."""
 
     moves: ClassVar[bool] = False  # whether it moves what is seen, so that a label map no longer fits

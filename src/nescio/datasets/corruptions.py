@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio.datasets.changes import Change, bits, looked_up, normals, quantiles, uniforms, unsigned
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.identity import seed_for, tag
 from nescio.registry import by_alias
 
@@ -129,7 +129,7 @@ class Corruption(Change):
 
     def check(self) -> None:
         if self.name not in CONSTANTS:
-            hint = near(self.name, CONSTANTS)
+            hint = did_you_mean(self.name, CONSTANTS)
             raise BadInput(f"There is no corruption named {self.name!r}.{hint} There are: {', '.join(CONSTANTS)}.")
         if self.severity not in SEVERITIES:
             raise BadInput(f"A corruption has a severity from 1 to 5, not {self.severity}.")

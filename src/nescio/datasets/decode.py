@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nescio.arrays.parallel import threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.work.progress import track
+from nescio.progress import track
 
 RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -26,7 +26,7 @@ from nescio.datasets.base import Dataset, Images, Joined, Wanted, load, registry
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import Checked, ContentName, renamed, seed_for, tag
+from nescio.identity import ContentName, Validated, renamed, seed_for, tag
 from nescio.specs import DatasetName, select, selections, split_severity
 from nescio.work.store import Store
 
@@ -35,7 +35,7 @@ Split = Literal["train", "val", "test", "out", "learnt", "given", "outside"]
 
 @tag("image-set")
 @dataclass(frozen=True)
-class ImageSet(Checked):
+class ImageSet(Validated):
     """Everything that decides which pixels are shown, in which order, under which labels.
 
     split  train    the training images but for the tenth that is held out

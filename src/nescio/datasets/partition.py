@@ -26,7 +26,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import read_json, write_file
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset

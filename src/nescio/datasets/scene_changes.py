@@ -95,7 +95,7 @@ class Fog(SceneChange):
     condition = "fog"
 
     def check(self) -> None:
-        self.need(0, "density")
+        self.require_min(0, "density")
 
     @property
     def level(self) -> float:

@@ -28,7 +28,7 @@ from nescio.datasets.images import LoadedImages
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.files import read_list
-from nescio.work.progress import track
+from nescio.progress import track
 from nescio.work.store import WORK, Part, Store, StoreError
 from nescio.work.versions import PIXELS as VERSION
 

@@ -17,7 +17,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.heads._minimise import cast, namespace
 from nescio.heads._tasks import TASKS, Heads
-from nescio.work.progress import track
+from nescio.progress import track
 
 BLOCK = 1 << 22  # predictions of all members that are held at once
 

@@ -21,7 +21,7 @@ from nescio.distributions import von_mises_fisher
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import cached, measure
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 Fit = Callable[[Predictions], Array]
 Item = TypeVar("Item")

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 
 from nescio.arrays.types import Array
-from nescio.errors import BadInput, FaultyPart, Undefined
+from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.predictions import Predictions
-from nescio.registry import Registry, file_of, is_outside
+from nescio.registry import Registry, is_plugin_code, source_file
 
 Kind = Literal[
     "plain",  # f(predictions) -> u (n,)
@@ -74,15 +74,15 @@ class Measure:
                 if u.dtype.kind in "fiub"
                 else type(u.item() if u.ndim == 0 else u).__name__
             )
-            raise FaultyPart(
-                f"The measure {self.name} ({file_of(self.function)}) returns {what} for {len(dump)} rows: it must give "
-                "one number per row."
+            raise FaultyPlugin(
+                f"The measure {self.name} ({source_file(self.function)}) returns {what} for {len(dump)} rows: it must "
+                "give one number per row."
             )
-        if is_outside(self.function) and not (finite := np.isfinite(u)).all():
+        if is_plugin_code(self.function) and not (finite := np.isfinite(u)).all():
             row = int(np.argmin(finite))
-            raise FaultyPart(
-                f"The measure {self.name} ({file_of(self.function)}) returns {u[row]} in row {row}: it must give one "
-                "finite number per row."
+            raise FaultyPlugin(
+                f"The measure {self.name} ({source_file(self.function)}) returns {u[row]} in row {row}: it must give "
+                "one finite number per row."
             )
         return u
 
@@ -104,11 +104,11 @@ class Measure:
         except (Undefined, MemoryError):
             raise
         except Exception as error:  # another's code can raise anything
-            if not is_outside(self.function):
+            if not is_plugin_code(self.function):
                 raise
             reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-            place = f"The measure {self.name} ({file_of(self.function)})"
-            raise FaultyPart(f"{place} fails: {reason.rstrip('.')}.") from error
+            place = f"The measure {self.name} ({source_file(self.function)})"
+            raise FaultyPlugin(f"{place} fails: {reason.rstrip('.')}.") from error
 
 
 registry: Registry[Measure] = Registry(
@@ -169,7 +169,7 @@ def measure(
 
     def register(function: F) -> F:
         if kind not in get_args(Kind):
-            place = f"The measure {name or function.__name__} ({file_of(function)})"
+            place = f"The measure {name or function.__name__} ({source_file(function)})"
             raise BadInput(f"{place} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
         label = name or function.__name__
         part = Measure(

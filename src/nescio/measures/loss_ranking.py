@@ -16,7 +16,7 @@ from nescio.measures._density import _doubles, _each, _embeddings, _parts
 from nescio.measures._softmax import summary
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 WIDTH, MARGIN, SLOPE, FLOOR = 512, 0.1, 0.01, 1e-6  # units of a hidden layer, of the cost, of LeakyReLU, of u
 BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW

@@ -20,7 +20,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._neighbours import _aligned, _check_members, _embeddings, _sizes, consistency
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 Similarity = Literal["jaccard", "overlap"]
 ALONE = "A lone model has no neighbours to agree with: give two or more siblings."

@@ -37,7 +37,7 @@ class ProbabilisticHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "t", "head", "adaptive", above=True)
+        self.require_min(0, "t", "head", "adaptive", exclusive=True)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SamplingHParams(ProbabilisticHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(1, "samples")
+        self.require_min(1, "samples")
 
 
 class Probabilistic(Method):

@@ -14,7 +14,7 @@ class SpectralHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "bound", above=True)
+        self.require_min(0, "bound", exclusive=True)
 
 
 def bounded(setting: Setting, hparams: SpectralHParams) -> Setting:

@@ -15,7 +15,7 @@ from nescio.backbones import Locations
 from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
 from nescio.layers.spectral import held_back, spectral_normalize
-from nescio.registry import Registry, file_of
+from nescio.registry import Registry, source_file
 from nescio.search import HParams, LogUniform, hparam, log_uniform, searched
 
 STRONGER = Literal["larger", "smaller"]
@@ -34,10 +34,10 @@ class BaseHParams(HParams):
     weight_decay: float = hparam(1.0, log_uniform(0.1, 10.0), "factor on the budget's weight decay", in_keys="decay")
 
     def check(self) -> None:
-        self.need(0, "lr", above=True)
-        self.need(0, "weight_decay")
+        self.require_min(0, "lr", exclusive=True)
+        self.require_min(0, "weight_decay")
 
-    def below(self, most: float, *names: str) -> None:
+    def require_below(self, most: float, *names: str) -> None:
         """Raises BadInput when one of the fields is not below `most`."""
         for name in names:
             if not getattr(self, name) < most:
@@ -324,7 +324,7 @@ def check_output(method: Method, output: Any, rows: int | None = None, finished:
     finished  the method is trained: before, scores may be missing
     """
     if fault := _fault(method, output, rows, finished):
-        raise BadInput(f"The method {method.name} ({file_of(type(method))}): forward returns {fault}.")
+        raise BadInput(f"The method {method.name} ({source_file(type(method))}): forward returns {fault}.")
 
 
 def check_loss(method: Method, loss: Any) -> None:
@@ -337,7 +337,7 @@ def check_loss(method: Method, loss: Any) -> None:
         fault = "a value that no weight changes: keep the gradient (no detach, item or no_grad)"
     else:
         return
-    raise BadInput(f"The method {method.name} ({file_of(type(method))}): the loss has {fault}.")
+    raise BadInput(f"The method {method.name} ({source_file(type(method))}): the loss has {fault}.")
 
 
 def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str:

@@ -24,10 +24,10 @@ class BYOLHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "momentum", above=True)
-        self.below(1, "momentum")
-        self.need(1, "hidden")
-        self.need(2, "width")
+        self.require_min(0, "momentum", exclusive=True)
+        self.require_below(1, "momentum")
+        self.require_min(1, "hidden")
+        self.require_min(2, "width")
 
 
 @method("byol", BYOLHParams)

@@ -24,8 +24,8 @@ class DCSHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "weight", "margin", "output", above=True)
-        self.need(1, "width")
+        self.require_min(0, "weight", "margin", "output", exclusive=True)
+        self.require_min(1, "width")
 
 
 @method("dcs", DCSHParams)

@@ -26,9 +26,9 @@ class DCUHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "weight", "pretraining", "temperature", above=True)
-        self.below(1, "pretraining")
-        self.need(2, "width")
+        self.require_min(0, "weight", "pretraining", "temperature", exclusive=True)
+        self.require_below(1, "pretraining")
+        self.require_min(2, "width")
 
 
 @method("dcu", DCUHParams)

@@ -18,8 +18,8 @@ class DeepAEHParams(RNDHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "bottleneck", above=True)
-        self.below(1, "bottleneck")
+        self.require_min(0, "bottleneck", exclusive=True)
+        self.require_below(1, "bottleneck")
 
 
 @method("deep-ae", DeepAEHParams)

@@ -42,8 +42,8 @@ class DUEHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(1, "inducing", "samples", "test_samples")
-        self.need(0, "posterior", above=True)
+        self.require_min(1, "inducing", "samples", "test_samples")
+        self.require_min(0, "posterior", exclusive=True)
 
 
 class ClassProcesses(gpytorch.models.ApproximateGP):

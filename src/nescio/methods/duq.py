@@ -37,11 +37,11 @@ class DUQHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "penalty", "lengthscale", above=True)
-        self.need(0, "momentum")
-        self.below(1, "momentum")
-        self.need(1, "width")
-        self.need(0, "penalized", above=True)
+        self.require_min(0, "penalty", "lengthscale", exclusive=True)
+        self.require_min(0, "momentum")
+        self.require_below(1, "momentum")
+        self.require_min(1, "width")
+        self.require_min(0, "penalized", exclusive=True)
         if self.penalized > 1:
             raise BadInput(f"DUQHParams.penalized is a share, at most 1, not {self.penalized}.")
 

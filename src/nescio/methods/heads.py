@@ -20,7 +20,7 @@ class HeadsHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(2, "heads")
+        self.require_min(2, "heads")
 
 
 @method("heads", HeadsHParams)

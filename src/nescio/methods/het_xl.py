@@ -27,7 +27,7 @@ class HetXLHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(1, "rank", "samples", "test_samples")
+        self.require_min(1, "rank", "samples", "test_samples")
 
 
 @method("het-xl", HetXLHParams)

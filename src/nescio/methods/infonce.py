@@ -22,7 +22,7 @@ class InfoNCEHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "t", above=True)
+        self.require_min(0, "t", exclusive=True)
 
 
 @method("infonce", InfoNCEHParams)

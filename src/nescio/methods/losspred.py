@@ -28,7 +28,7 @@ class LossPredHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "weight", above=True)
+        self.require_min(0, "weight", exclusive=True)
 
 
 @method("losspred", LossPredHParams)

@@ -23,8 +23,8 @@ class LossPredOrderHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "margin", above=True)
-        self.need(1, "width", "depth", "cached")
+        self.require_min(0, "margin", exclusive=True)
+        self.require_min(1, "width", "depth", "cached")
 
 
 @method("losspred-order", LossPredOrderHParams)

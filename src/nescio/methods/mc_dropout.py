@@ -25,9 +25,9 @@ class MCDropoutHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "dropout", above=True)
-        self.below(1, "dropout")
-        self.need(2, "mc_samples")
+        self.require_min(0, "dropout", exclusive=True)
+        self.require_below(1, "dropout")
+        self.require_min(2, "mc_samples")
 
 
 @method("mc-dropout", MCDropoutHParams)

@@ -20,10 +20,10 @@ class MIMOHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(2, "inputs")
-        self.need(0, "repetition")
-        self.below(1, "repetition")
-        self.need(1, "repeats")
+        self.require_min(2, "inputs")
+        self.require_min(0, "repetition")
+        self.require_below(1, "repetition")
+        self.require_min(1, "repeats")
 
 
 @method("mimo", MIMOHParams)

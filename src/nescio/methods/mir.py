@@ -23,8 +23,8 @@ class MIRHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "weight", above=True)
-        self.need(1, "width")
+        self.require_min(0, "weight", exclusive=True)
+        self.require_min(1, "width")
 
 
 def decoder(

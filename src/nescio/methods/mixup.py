@@ -20,8 +20,8 @@ class MixupHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "alpha", above=True)
-        self.need(1, "kept")
+        self.require_min(0, "alpha", exclusive=True)
+        self.require_min(1, "kept")
 
 
 @method("mixup", MixupHParams)

@@ -27,10 +27,10 @@ class MoCoHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "temperature", "momentum", above=True)
-        self.below(1, "momentum")
-        self.need(1, "queue")
-        self.need(2, "width")
+        self.require_min(0, "temperature", "momentum", exclusive=True)
+        self.require_below(1, "momentum")
+        self.require_min(1, "queue")
+        self.require_min(2, "width")
 
 
 @method("moco", MoCoHParams)

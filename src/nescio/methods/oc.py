@@ -21,8 +21,8 @@ class OCHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "width", "weight", "orthogonality", above=True)
-        self.below(1, "width")
+        self.require_min(0, "width", "weight", "orthogonality", exclusive=True)
+        self.require_below(1, "width")
 
 
 class Zero(nn.Module):

@@ -35,8 +35,8 @@ class PostNetHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "entropy", "density", above=True)
-        self.need(1, "latent", "flows")
+        self.require_min(0, "entropy", "density", exclusive=True)
+        self.require_min(1, "latent", "flows")
 
 
 def uncertain_cross_entropy(alpha: Tensor, y: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class RBFHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "scale", above=True)
+        self.require_min(0, "scale", exclusive=True)
 
 
 @method("rbf", RBFHParams)

@@ -20,8 +20,8 @@ class RNDHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(1, "width")
-        self.need(0, "weight", above=True)
+        self.require_min(1, "width")
+        self.require_min(0, "weight", exclusive=True)
 
 
 def mlp(*widths: int) -> nn.Sequential:

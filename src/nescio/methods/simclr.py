@@ -20,8 +20,8 @@ class SimCLRHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0, "temperature", above=True)
-        self.need(2, "width")
+        self.require_min(0, "temperature", exclusive=True)
+        self.require_min(2, "width")
 
 
 @method("simclr", SimCLRHParams)

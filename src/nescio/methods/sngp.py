@@ -39,8 +39,8 @@ class SNGPHParams(SpectralHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(1, "width")
-        self.need(0, "output", above=True)
+        self.require_min(1, "width")
+        self.require_min(0, "output", exclusive=True)
 
 
 @method("sngp", SNGPHParams)

@@ -17,8 +17,8 @@ class SoftLabelsHParams(BaseHParams):
 
     def check(self) -> None:
         super().check()
-        self.need(0.5, "most", above=True)
-        self.below(1, "most")
+        self.require_min(0.5, "most", exclusive=True)
+        self.require_below(1, "most")
 
 
 @method("soft-labels", SoftLabelsHParams)

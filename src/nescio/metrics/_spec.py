@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
 from nescio.errors import BadInput
-from nescio.registry import Registry, file_of
+from nescio.registry import Registry, source_file
 
 Kind = Literal[
     "predictions",  # f(probs, labels)
@@ -90,7 +90,7 @@ def metric(
 
     def register(function: F) -> F:
         label = name or function.__name__
-        place = f"The metric {label} ({file_of(function)})"
+        place = f"The metric {label} ({source_file(function)})"
         if better not in get_args(Better):
             raise BadInput(f"{place} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
         if strange := next((kind for kind in kinds if kind not in get_args(Kind)), None):

@@ -35,11 +35,11 @@ from nescio.networks.fitted_scores import LOGIT_SCORES, MeanSoftmax, ScoreNetwor
 from nescio.networks.forward import heads
 from nescio.networks.models import (
     Network,
-    answer_names,
     build,
     build_classifier,
     check_own_data,
     network,
+    output_class_names,
     preprocessed,
     with_classes,
     with_weights,
@@ -497,7 +497,7 @@ def exportable(
     names = _mapped_names(wanted)
     if classes is not None and names is None:
         raise BadInput(f"{classes} does not name all {wanted.classes} classes of {wanted.name}, each once.")
-    names = names or answer_names(wanted) or (stored.facts.get("class_names") if stored else None)
+    names = names or output_class_names(wanted) or (stored.facts.get("class_names") if stored else None)
     if wanted.trial is not None and wanted.trial.task == "segmentation":
         raise BadInput(f"{wanted.name} segments images: only classifiers are exported.")
     if wanted.trial is not None:

@@ -24,7 +24,7 @@ from nescio.datasets import imagenet
 from nescio.datasets.base import Pixels
 from nescio.datasets.images import named
 from nescio.datasets.view import View
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.files import read_text
 from nescio.identity import ContentName, canonical
 from nescio.methods import registry as methods
@@ -134,7 +134,7 @@ def _of_family(family: str, folder: Path | None) -> list[str]:
     if folder and any(belongs(name, family) for name in _all(None)):
         raise BadInput(f"No model of the family {family!r} has its weights in {folder}.")
     known = sorted({family_of(name) for name in _all(None)})
-    hint = near(family, known)
+    hint = did_you_mean(family, known)
     raise BadInput(f"No model is of the family {family!r}.{hint} The families are: {', '.join(known)}.")
 
 
@@ -551,7 +551,7 @@ def build_classifier(wanted: Network, drop: float | None = None) -> tuple[nn.Mod
 # ---- names of classes
 
 
-def answer_names(wanted: Network) -> tuple[str, ...] | None:
+def output_class_names(wanted: Network) -> tuple[str, ...] | None:
     """What the network's answers are called, class 0 first; None where that is not known."""
     if wanted.class_names is not None:
         return wanted.class_names

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.options import option
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
@@ -29,7 +29,7 @@ CLASS_NAMES = ("class_names", "classes", "label_names")
 
 @tag("preprocessing")
 @dataclass(frozen=True)
-class Preprocessing(Checked):
+class Preprocessing(Validated):
     """Settings that replace those of a model's published weights; None: as they are."""
 
     input_size: int | None = option(
@@ -50,8 +50,8 @@ class Preprocessing(Checked):
     )
 
     def check(self) -> None:
-        self.need(1, "input_size")
-        self.need(0, "crop", above=True)
+        self.require_min(1, "input_size")
+        self.require_min(0, "crop", exclusive=True)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is None:
                 continue

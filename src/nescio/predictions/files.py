@@ -21,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from nescio.arrays.types import Array
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.files import beside, flush, flush_folder, read_json
 from nescio.predictions.containers import (
     FORMAT,
@@ -220,7 +220,7 @@ def _not_whole(ending: str) -> str:
 def near_file(path: Path) -> str:
     """The question whether a neighbour of a file that is not there was meant."""
     others = os.listdir(path.parent) if path.parent.is_dir() else []
-    return near(path.name, [name for name in others if name != path.name])  # it is there as a link to nothing
+    return did_you_mean(path.name, [name for name in others if name != path.name])  # it is there as a link to nothing
 
 
 def _check_file(path: Path) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.files import parse_json, read_small
 from nescio.identity import ContentName, canonical
 from nescio.predictions import Predictions
 from nescio.predictions.files import RECIPE, check_format, near_file
 from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, place_of
-from nescio.work.store import Damaged, Store, StoreError, reason_of
+from nescio.work.store import Corrupted, Store, StoreError, describe_error
 
 STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
 OWN = "predictions"  # the dataset of a file that does not name one
@@ -125,8 +125,8 @@ def predictions_from_store(store: Store, key: str) -> ModelPredictions:
                 data = ContentName(name, digest)
         return ModelPredictions(facts.pop("model"), data, facts, folder / DUMP, key, store)
     except PermissionError as error:
-        raise StoreError(reason_of(error)) from None
-    except (OSError, ValueError, TypeError, KeyError, Damaged):
+        raise StoreError(describe_error(error)) from None
+    except (OSError, ValueError, TypeError, KeyError, Corrupted):
         raise BadInput(f"{folder} is damaged: remove this folder and run again.") from None
 
 
@@ -193,7 +193,9 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPre
     names = sorted({dump.model for dump in dumps})
     known = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
     on = f" on {data}" if data else ""
-    raise BadInput(f"The store {store.root} holds no predictions of {model!r}{on}: {known}.{near(model, names)}")
+    raise BadInput(
+        f"The store {store.root} holds no predictions of {model!r}{on}: {known}.{did_you_mean(model, names)}"
+    )
 
 
 def _places(dumps: Sequence[ModelPredictions]) -> str:
@@ -222,8 +224,8 @@ def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPr
                 if not os.path.lexists(folder / FACTS) and FACTS not in store.recipe(STAGE, folder.name)["files"]:
                     continue
                 dump = predictions_from_store(store, folder.name)
-            except (BadInput, Damaged, KeyError, TypeError) as error:
-                reason = str(error) if isinstance(error, (BadInput, Damaged)) else f"{folder} is damaged."
+            except (BadInput, Corrupted, KeyError, TypeError) as error:
+                reason = str(error) if isinstance(error, (BadInput, Corrupted)) else f"{folder} is damaged."
                 if damaged is None:
                     raise BadInput(reason) from None
                 damaged.append(reason)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nescio.errors import BadInput, near, nearest_word
+from nescio.errors import BadInput, closest_match, did_you_mean
 
 Flat = dict[str, Any]  # key -> array: a field, or `scores/NAME`, `variants/NAME`, `groups/NAME`
 MAPPINGS = ("scores", "variants", "groups")
@@ -44,7 +44,7 @@ def is_field(key: str) -> bool:
 
 def unknown(what: str, name: str, meant: Mapping[str, str], known: list[str], others: Iterable[str] = ()) -> str:
     """The sentence about a name that means nothing here; it ends with the map that reads it and the `others`."""
-    guess = meant.get(name.lower()) or nearest_word(name, known)
+    guess = meant.get(name.lower()) or closest_match(name, known)
     hint = f" (did you mean {guess!r}?)" if guess else ""
     found = proposed_map([*others, name])
     cure = f"; say --map {found} (in Python, names=…)" if found else ""
@@ -55,7 +55,7 @@ def proposed_map(names: Iterable[str]) -> str:
     """FIELD=NAME,… of the names in a file whose fields can be guessed; "" where none can."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(re.sub(r"_?\d{1,9}$", "", name) or name for name in names):
-        field = name if is_field(name) else MEANT.get(name.lower()) or nearest_word(name, ARRAYS) or ""
+        field = name if is_field(name) else MEANT.get(name.lower()) or closest_match(name, ARRAYS) or ""
         if is_field(field) and "/" not in field and not re.search(r"[=,\s]", name) and name.isprintable():
             found.setdefault(field, name)
     return ",".join(f"{field}={name}" for field, name in found.items() if len(name) <= 60)
@@ -109,7 +109,7 @@ class Names:
         if missing is not None:
             names = list(there)
             fields = ", ".join(map(shown, names[:20])) or "nothing"
-            close = near(missing, names) if missing not in names else ""
+            close = did_you_mean(missing, names) if missing not in names else ""
             raise BadInput(
                 f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {fields}.{close}"
             )

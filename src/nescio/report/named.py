@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, did_you_mean
 from nescio.files import write_file
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Made, figures_of, flat, tables_of
@@ -87,7 +87,8 @@ def find(name: str, benchmarks: Sequence[str] | None = None) -> Report:
         raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit --only.")
     other = next((part.benchmark for part in registry.parts() if part.bare == name), None)
     known = list(dict.fromkeys(part.bare for part in wanted))
-    hint = f" Benchmark {other} has one: `nescio run {other}` makes a study of it." if other else near(name, known)
+    hint = f" Benchmark {other} has one: `nescio run {other}` makes a study of it." if other else ""
+    hint = hint or did_you_mean(name, known)
     raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(known)}.")
 
 

@@ -33,7 +33,7 @@ from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
 from nescio.predict import count_pixels, outputs
-from nescio.runtime import Runtime, runtime, seed_everything
+from nescio.runtime import Runtime, runtime_for, seed_everything
 from nescio.search import HParams
 from nescio.training import fit, load_method, start_of, train, usual_batch
 from nescio.trials import Training, Trial
@@ -72,7 +72,7 @@ def trial_of(
 
 def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = None) -> Iterator[tuple[str, Evidence]]:
     """Trains a trial on the CPU and yields what was seen, one observation after the other."""
-    dataset, here = datasets.load(trial.data, root), runtime("cpu", trial.training.precision)
+    dataset, here = datasets.load(trial.data, root), runtime_for("cpu", trial.training.precision)
     losses: dict[int, list[float]] = {}
 
     def watch(seen: dict[str, Any]) -> None:

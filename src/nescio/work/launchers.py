@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from nescio.errors import BadInput
 from nescio.registry import Registry
-from nescio.work.store import Busy, StoreError, reason_of
+from nescio.work.store import Busy, StoreError, describe_error
 
 BUILT_IN = ("local", "ray", "slurm")  # modules beside this one
 BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -54,7 +54,9 @@ class Failure:
     kind: str = ""  # class name of the error, for those who treat one kind apart
 
 
-Counts = Callable[[int, int, int, Any], None]  # done, failed, all; what the task returned that was done just now
+ProgressCallback = Callable[
+    [int, int, int, Any], None
+]  # done, failed, all; what the task returned that was done just now
 
 
 class Launcher(Protocol):
@@ -62,7 +64,7 @@ class Launcher(Protocol):
 
     workers: int  # how many tasks run at once
 
-    def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]: ...
+    def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]: ...
 
     def __enter__(self) -> Launcher: ...
 
@@ -84,28 +86,28 @@ def launcher(name: str) -> Callable[[L], L]:
     return register
 
 
-def attempt(task: Task) -> tuple[str, Any]:
+def run_task(task: Task) -> tuple[str, Any]:
     """What becomes of a task here: done and its answer; busy; refused or failed, with reason and class of the error."""
     try:
         return "done", task.call(*task.args)
     except Busy:
         return "busy", ""
     except BadInput as error:
-        return "refused", (reason_of(error), type(error).__name__)
+        return "refused", (describe_error(error), type(error).__name__)
     except Exception as error:  # any failure of one task must not stop the others; its reason is kept and shown
-        return "failed", (reason_of(error), type(error).__name__)
+        return "failed", (describe_error(error), type(error).__name__)
 
 
-def attempt_packed(packed: bytes) -> tuple[str, Any]:
+def run_pickled_task(packed: bytes) -> tuple[str, Any]:
     """What becomes of a pickled task in a worker."""
     try:
         task = pickle.loads(packed)
     except Exception as error:  # a plug-in that cannot be imported here, say
-        return "failed", (reason_of(error), type(error).__name__)
-    return attempt(task)
+        return "failed", (describe_error(error), type(error).__name__)
+    return run_task(task)
 
 
-def note_death(task: Task, reason: str) -> str:
+def record_death_of(task: Task, reason: str) -> str:
     """The reason of a worker's death, after the task's own `died` wrote it down."""
     try:
         if task.died:
@@ -149,8 +151,10 @@ class Queue:
         return max(0.0, self.busy[0][0] - time.monotonic()) if self.busy else None
 
 
-def follow(
-    tasks: Sequence[Task], answers: Callable[[Queue], Iterator[tuple[Task, str, Any]]], watch: Counts | None = None
+def run_queue(
+    tasks: Sequence[Task],
+    answers: Callable[[Queue], Iterator[tuple[Task, str, Any]]],
+    watch: ProgressCallback | None = None,
 ) -> list[Failure]:
     """Counts what becomes of tasks, and returns what failed and why; a busy one goes back into the queue.
 
@@ -166,7 +170,7 @@ def follow(
             continue
         done += 1
         if state == "died":
-            failures.append(Failure(task.name, note_death(task, answer)))
+            failures.append(Failure(task.name, record_death_of(task, answer)))
         elif state != "done":
             failures.append(Failure(task.name, answer[0], state == "refused", answer[1]))
         if watch:
@@ -174,14 +178,14 @@ def follow(
     return failures
 
 
-def threads(count: int) -> dict[str, str]:
+def thread_environment(count: int) -> dict[str, str]:
     """Environment of a worker that counts on so many cores, and its BLAS on one, because code that needs more brings
     its own threads. What the user has set stays."""
     ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
     return {name: value for name, value in ours.items() if name not in os.environ}
 
 
-def search_path() -> str:
+def python_path() -> str:
     """PYTHONPATH of a worker that is to import what this process can: plug-ins, say."""
     places = [place for place in sys.path if place and not place.startswith((sys.prefix, sys.base_prefix))]
     return os.pathsep.join(places)
@@ -198,7 +202,7 @@ def end_with_parent(parent: int, how: int = signal.SIGTERM) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def death(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """How a process ended, from its exit code."""
     if code == -signal.SIGKILL:
         return "was killed; most often the machine had no memory left"
@@ -207,7 +211,7 @@ def death(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def one_thread() -> None:
+def use_one_thread() -> None:
     """Torch computes on one thread in this process, so that no result depends on how many work."""
     try:
         import torch
@@ -226,6 +230,6 @@ def launcher_class(name: str) -> Callable[..., Launcher]:
     return registry[name]
 
 
-def start(name: str, workers: int, **options: Any) -> Launcher:
+def make_launcher(name: str, workers: int, **options: Any) -> Launcher:
     """The launcher of a name, with so many workers and options of its own."""
     return launcher_class(name)(workers, **options)

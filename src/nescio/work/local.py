@@ -15,21 +15,21 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from nescio.errors import BadInput
+from nescio.progress import relay_to, show
 from nescio.work.launchers import (
-    Counts,
     Failure,
+    ProgressCallback,
     Queue,
     Task,
-    attempt,
-    attempt_packed,
-    death,
+    describe_exit,
     end_with_parent,
-    follow,
     launcher,
-    one_thread,
-    threads,
+    run_pickled_task,
+    run_queue,
+    run_task,
+    thread_environment,
+    use_one_thread,
 )
-from nescio.work.progress import relay_to, show
 from nescio.work.team import PATIENCE, PLACES
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ class LocalWorkers:
             worker.join()
         self.processes.clear()
 
-    def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
         """Does every task once and returns what failed and why."""
         processes, cores = max((task.processes for task in tasks), default=1), len(os.sched_getaffinity(0))
         if processes > cores:
             log.warning("The %d processes of a training share the %d cores of this machine.", processes, cores)
-        return follow(tasks, self._answers, watch)
+        return run_queue(tasks, self._answers, watch)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
         """(task, what became of it, why or what it returned), as they come; one put back into the queue comes again."""
@@ -72,7 +72,7 @@ class LocalWorkers:
             if task is None:
                 time.sleep(queue.pause() or 0)
             else:
-                yield task, *attempt(task)
+                yield task, *run_task(task)
         while queue or any(worker.task for worker in self.processes):
             while (places := self._places(queue.first())) and (task := queue.next()):
                 self._idle().give(task, places)
@@ -140,7 +140,7 @@ class _Worker:
                 return None
         self.process.join()
         self.task = None
-        return task, "died", f"The worker {death(self.process.exitcode)}."
+        return task, "died", f"The worker {describe_exit(self.process.exitcode)}."
 
     def stop(self) -> None:
         if self.task is not None:
@@ -157,7 +157,7 @@ class _Worker:
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Processes started inside share the cores: each counts on so many."""
-    ours = threads(count)
+    ours = thread_environment(count)
     os.environ.update(ours)
     try:
         yield
@@ -170,9 +170,9 @@ def _serve(pipe: Any) -> None:
     """A worker's life: one task after the other, on one thread of torch, so that no result depends on how many work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(os.getppid())
-    one_thread()
+    use_one_thread()
     relay_to(lambda *said: pipe.send((PROGRESS, said)))
     with suppress(EOFError, OSError):
         while True:
             os.environ[PLACES], packed = pipe.recv()
-            pipe.send(attempt_packed(packed))
+            pipe.send(run_pickled_task(packed))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nescio.work.store import REMOVED, Busy, Run, Store
-from nescio.work.versions import GONE, STAGES
+from nescio.work.versions import RETIRED_STAGES, STAGES
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def _old(run: Run, benchmarks: Mapping[str, int]) -> bool:
     if run.state == "running" or run.version is None:
         return False
     today = STAGES.get(run.stage) or benchmarks.get(str(run.recipe.get("benchmark")), 0)
-    return run.stage in GONE or run.version < today
+    return run.stage in RETIRED_STAGES or run.version < today
 
 
 def damaged_work(store: Store) -> list[Run]:

@@ -20,18 +20,18 @@ from nescio.errors import BadInput
 from nescio.options import option
 from nescio.work.launchers import (
     BLAS,
-    Counts,
     Failure,
+    ProgressCallback,
     Queue,
     Task,
-    attempt_packed,
-    follow,
     launcher,
-    one_thread,
-    search_path,
-    threads,
+    python_path,
+    run_pickled_task,
+    run_queue,
+    thread_environment,
+    use_one_thread,
 )
-from nescio.work.team import dismiss, help_at, meeting, meeting_place
+from nescio.work.team import dismiss, make_rendezvous_folder, meeting, serve_node
 
 LOOK = 5.0  # seconds between two looks at the head
 GONE = 20.0  # seconds without a head, after which it is gone: after 60, Ray itself ends this process without a word
@@ -98,15 +98,15 @@ class RayTasks:
 
         ray.shutdown()  # tasks of ours that still run end with it
 
-    def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
         """Does every task once and returns what failed and why."""
-        return follow(tasks, self._answers, watch)
+        return run_queue(tasks, self._answers, watch)
 
     def _environment(self) -> dict[str, str]:
         """Of the workers: threads, GPUs only where --gpus says so, and what this process has of its own for nescio."""
         ours = {name: value for name, value in os.environ.items() if name in BLAS or name.startswith("NESCIO_")}
-        ours |= {"PYTHONPATH": search_path(), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
-        return threads(max(1, int(self.cpus))) | ours
+        ours |= {"PYTHONPATH": python_path(), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+        return thread_environment(max(1, int(self.cpus))) | ours
 
     def _at_once(self) -> int:
         """How many steps the nodes can run at once."""
@@ -143,7 +143,7 @@ class RayTasks:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         assert task.folder is not None, "what several nodes make is in a store"
-        place = meeting_place(task.folder.parents[1])
+        place = make_rendezvous_folder(task.folder.parents[1])
         bundle = {name: count for name, count in wanted.items() if count}
         bundles = placement_group([bundle] * task.nodes, "STRICT_SPREAD")
         first, *others = [PlacementGroupSchedulingStrategy(bundles, number) for number in range(task.nodes)]
@@ -253,21 +253,21 @@ def _work(packed: bytes, folder: str, place: Path | None = None) -> tuple[str, A
     except OSError:
         reason = f"There is no {folder} on {socket.gethostname()}: all nodes need the file system of the store."
         return "failed", (reason, "OSError")
-    one_thread()
+    use_one_thread()
     if place is None:
-        return attempt_packed(packed)
+        return run_pickled_task(packed)
     import ray
 
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
     with meeting(place, ray.util.get_node_ip_address(), port):
-        return attempt_packed(packed)
+        return run_pickled_task(packed)
 
 
 def _help(place: Path) -> tuple[str, Any]:
     """What a worker on another node does for a task."""
-    help_at(place)
+    serve_node(place)
     return "done", None
 
 

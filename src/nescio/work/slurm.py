@@ -34,19 +34,19 @@ from nescio.files import read_json, write_file
 from nescio.options import option
 from nescio.work.launchers import (
     PATIENCE,
-    Counts,
     Failure,
+    ProgressCallback,
     Queue,
     Task,
-    attempt_packed,
-    follow,
     launcher,
-    one_thread,
-    search_path,
-    threads,
+    python_path,
+    run_pickled_task,
+    run_queue,
+    thread_environment,
+    use_one_thread,
 )
-from nescio.work.store import Run, Stopped, Store, ending, sentences
-from nescio.work.team import help_at, meeting
+from nescio.work.store import Interrupted, Run, Store, readable_errors, shutdown_requested
+from nescio.work.team import meeting, serve_node
 
 JOBS, LOGS = ".slurm", "log"
 LOOK = 5.0  # seconds between two looks at the queue
@@ -137,9 +137,9 @@ class SlurmJobs:
                 file=sys.stderr,
             )
 
-    def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
         """Does every task once and returns what failed and why."""
-        return follow(tasks, self._answers, watch)
+        return run_queue(tasks, self._answers, watch)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
         """(task, what became of it, why or what it returned), as they come."""
@@ -161,7 +161,7 @@ class SlurmJobs:
                 else:
                     queue.ready.append(job.task)
 
-    @sentences()
+    @readable_errors()
     def _attach(self, queue: Queue) -> None:
         """Takes the tasks out of the queue whose jobs are in that of SLURM, which an earlier command submitted."""
         notes = [(note, task) for task in queue.ready if (note := _read(_note(task)))]
@@ -176,7 +176,7 @@ class SlurmJobs:
                 self.jobs[job.number] = job
                 queue.ready.remove(job.task)
 
-    @sentences()
+    @readable_errors()
     def _fill(self, queue: Queue) -> None:
         """Submits as many tasks as there is room for; what SLURM does not take now waits for the next look."""
         from submitit.core.utils import FailedJobError
@@ -201,7 +201,7 @@ class SlurmJobs:
         executor = submitit.SlurmExecutor(_note(tasks[0]).parent / LOGS)
         wanted = self._wanted(tasks[0])
         cpus = {"SRUN_CPUS_PER_TASK": str(wanted["cpus-per-task"])}
-        environment = {**threads(self.cpus), "PYTHONPATH": search_path(), **cpus}
+        environment = {**thread_environment(self.cpus), "PYTHONPATH": python_path(), **cpus}
         executor.update_parameters(
             job_name="nescio",
             time=None,
@@ -284,7 +284,7 @@ class _Job:
         about = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr), "user": self.user}
         write_file(_note(self.task), json.dumps(about))
 
-    @sentences()
+    @readable_errors()
     def answer(self) -> tuple[str, Any] | None:
         """What became of the task, as the job wrote it down."""
         try:
@@ -298,7 +298,7 @@ class _Job:
         self.seen = self.seen or time.monotonic()
         return time.monotonic() - self.seen >= seconds
 
-    @sentences()
+    @readable_errors()
     def forget(self) -> None:
         paths = self.paths
         for path in (_note(self.task), paths.submitted_pickle, paths.result_pickle, paths.stdout, paths.stderr):
@@ -411,7 +411,7 @@ def _work(packed: bytes) -> tuple[str, Any]:
 
     def end(number: int, _: object) -> None:
         received.append(number)
-        ending.set()
+        shutdown_requested.set()
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, end)
@@ -431,21 +431,21 @@ def _nodes() -> Iterator[None]:
     place = job.paths.folder / f"{job.job_id}_nodes_{os.environ.get('SLURM_RESTART_COUNT', 0)}"
     place.mkdir(exist_ok=True)
     if job.global_rank:
-        help_at(place)
+        serve_node(place)
         sys.exit(0)  # without an answer, which is that of the first
     with meeting(place, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
         yield
 
 
 def _attempt(packed: bytes, received: Sequence[int]) -> tuple[str, Any]:
-    one_thread()
+    use_one_thread()
     try:
-        while (answer := attempt_packed(packed))[0] == "busy":
-            if ending.is_set():
-                raise Stopped
+        while (answer := run_pickled_task(packed))[0] == "busy":
+            if shutdown_requested.is_set():
+                raise Interrupted
             time.sleep(PATIENCE)
         return answer
-    except Stopped:
+    except Interrupted:
         if signal.SIGUSR2 in received:
             subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
         sys.exit(128 + signal.SIGTERM)

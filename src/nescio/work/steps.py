@@ -20,8 +20,8 @@ from nescio.files import read_list
 from nescio.identity import ContentName, content_names
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
-from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
-from nescio.work.team import clear, make_together
+from nescio.work.store import Busy, Corrupted, Part, Run, Store, StoreError, describe_error, key_of
+from nescio.work.team import clear, make_distributed
 
 ROWS, REASONS, TIMES = "rows.parquet", "reasons.json", "times.parquet"
 TRAIN = "train"  # the stage of networks …
@@ -77,11 +77,11 @@ class Step:
             found = parent.names | found
         return found
 
-    def keep_names(self, store: Store) -> None:
+    def update_names(self, store: Store) -> None:
         """Remembers where the content of finished work is today."""
         if names := content_names(self.recipe):
             with suppress(StoreError):  # damaged: whoever uses it says so
-                store.keep_names(self.stage, self.key, names)
+                store.update_names(self.stage, self.key, names)
 
     @property
     def _parent_keys(self) -> tuple[str, ...]:
@@ -98,11 +98,11 @@ class Step:
         store.verify(self.stage, self.key)
         return self.folder(store)
 
-    def mended(self, context: Context) -> Path:
+    def verified_or_rebuilt(self, context: Context) -> Path:
         """The folder of finished work; what is damaged is made again."""
         try:
             return self.verified(context.store)
-        except Damaged:
+        except Corrupted:
             context.store.remove(Run(self.stage, self.key, "finished", self.folder(context.store), {}))
             self.run(context, wait=True)
             return self.verified(context.store)
@@ -110,7 +110,7 @@ class Step:
     def run(self, context: Context, *, wait: bool = False) -> None:
         """Makes what is missing, the parents first. Raises Busy while another process makes it, unless it waits."""
         if self.finished(context.store):
-            self.keep_names(context.store)
+            self.update_names(context.store)
             return self._remove_shards(context.store)
         elsewhere: Busy | None = None
         for needed in self._steps():
@@ -127,7 +127,7 @@ class Step:
                 if part is not None:
                     for name, content in self._made(part, context).items():
                         part.write(name, content)
-        except Damaged as error:  # finished work that turns out to be damaged has no note of its own
+        except Corrupted as error:  # finished work that turns out to be damaged has no note of its own
             with suppress(StoreError):  # the first error is the one to raise
                 self.fail(context.store, str(error))
             raise
@@ -138,7 +138,7 @@ class Step:
     def _made(self, part: Part, context: Context) -> Files:
         """The files that are to be written; those of several processes are."""
         if self.together and context.processes * context.nodes > 1:
-            make_together(self.make, part, context.alone, context.processes, context.nodes)
+            make_distributed(self.make, part, context.alone, context.processes, context.nodes)
             return {}
         return self.make(part, context) or {}
 
@@ -174,12 +174,12 @@ class Step:
         """Whether another process is making this, or what it needs first."""
         if self.finished(store):
             return False
-        return store.going_on(self.stage, self.key) or any(parent._going_on(store) for parent in self._steps())
+        return store.in_progress(self.stage, self.key) or any(parent._going_on(store) for parent in self._steps())
 
-    def why_missing(self, store: Store) -> str | None:
+    def failure_reason(self, store: Store) -> str | None:
         """The reason that the store has for this or for what it needs; None if it has none."""
         for parent in self._steps():
-            if reason := parent.why_missing(store):
+            if reason := parent.failure_reason(store):
                 return reason
         return None if self.finished(store) else store.failure(self.stage, self.key)
 
@@ -258,7 +258,7 @@ class Work:
     def store(self) -> Store:
         return self.context.store
 
-    rehearsed = False  # nothing is done: steps that results choose are those of stand-ins
+    is_dry_run = False  # nothing is done: steps that results choose are those of stand-ins
 
     def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         """Runs the steps that are not finished, each once, and returns those that are finished then.
@@ -269,7 +269,7 @@ class Work:
         missing = [step for step in steps if not step.finished(self.store)]
         for step in steps:
             if step not in missing:
-                step.keep_names(self.store)
+                step.update_names(self.store)
         if missing:
             if before is not None:
                 before()
@@ -315,7 +315,7 @@ class Work:
         lost = [step for step in steps if step.title not in failed and not step.finished(self.store)]
         return [Failure(step.title, reason) for step in lost]
 
-    def counts_on(self, step: Step) -> bool:
+    def will_exist(self, step: Step) -> bool:
         """Whether later steps can be built on this one."""
         return step.finished(self.store)
 
@@ -367,4 +367,4 @@ def check_writable(store: Store) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise StoreError(reason_of(OSError(error.errno, error.strerror), store.root)) from error
+        raise StoreError(describe_error(OSError(error.errno, error.strerror), store.root)) from error

@@ -51,11 +51,11 @@ class StoreError(RuntimeError):
     """The store cannot do its work: one sentence says what is wrong, where, and what to do."""
 
 
-class Damaged(StoreError):
+class Corrupted(StoreError):
     """Finished work is not byte for byte what was written."""
 
 
-class Lost(StoreError):
+class LockLost(StoreError):
     """Another process took this work over, because this one gave no sign of life."""
 
 
@@ -63,11 +63,13 @@ class Busy(RuntimeError):
     """Another live process is doing this work."""
 
 
-class Stopped(BaseException):
+class Interrupted(BaseException):
     """This process is to end; what it was doing has its checkpoint, and is stopped half-way."""
 
 
-ending = threading.Event()  # set when this process is to end soon: work that can writes a checkpoint and stops
+shutdown_requested = (
+    threading.Event()
+)  # set when this process is to end soon: work that can writes a checkpoint and stops
 
 
 class Checkpoint(NamedTuple):
@@ -108,10 +110,10 @@ class Store:
         return self.root / stage / key
 
     def finished(self, stage: str, key: str) -> bool:
-        with sentences(self.root):
+        with readable_errors(self.root):
             return self.path(stage, key).is_dir()
 
-    def going_on(self, stage: str, key: str) -> bool:
+    def in_progress(self, stage: str, key: str) -> bool:
         """Whether a live process is doing the work."""
         goal = self.path(stage, key)
         folder = goal.with_name(f"{goal.name}.part") / WORK
@@ -136,7 +138,7 @@ class Store:
         """
         document = _document(stage, recipe, parents, version)
         goal = self.path(stage, _key(document))
-        with sentences(self.root):
+        with readable_errors(self.root):
             lock = _acquire(goal, wait)
         if lock is None:
             yield None
@@ -149,7 +151,7 @@ class Store:
             part._begin()
             yield part
             part._finish()
-        except (Lost, Busy):  # Busy: something that this work needs is still being done; nothing failed
+        except (LockLost, Busy):  # Busy: something that this work needs is still being done; nothing failed
             raise
         except Exception as error:
             part._fail(error)
@@ -169,16 +171,16 @@ class Store:
         """recipe.json of finished work: stage, version, parents, recipe, and size and checksum of every file."""
         path = self.path(stage, key) / RECIPE
         try:
-            with sentences(path):
+            with readable_errors(path):
                 return read_json(path)
         except ValueError:
-            raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
+            raise Corrupted(f"{path} is damaged: {_again(path.parent)}") from None
 
     def names(self, stage: str, key: str) -> dict[str, str]:
         """Of content that the recipe of finished work has by its digest, the name and path where it was last."""
         return _names(self.recipe(stage, key))
 
-    def keep_names(self, stage: str, key: str, names: Mapping[str, str]) -> None:
+    def update_names(self, stage: str, key: str, names: Mapping[str, str]) -> None:
         """Remembers where the content of finished work is today; a store that is read-only keeps the old names."""
         path = self.path(stage, key) / RECIPE
         document = self.recipe(stage, key)
@@ -192,19 +194,19 @@ class Store:
         A process checks the same files once: again only when their sizes or times have changed.
         """
         folder = self.path(stage, key)
-        with sentences(folder):
+        with readable_errors(folder):
             state = _state(folder)
         if _verified.get(folder) == state:
             return
         recipe = self.recipe(stage, key)
         document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
         if _key(document) != key or not isinstance(recipe.get("files"), dict):
-            raise Damaged(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
-        with sentences(folder):
+            raise Corrupted(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
+        with readable_errors(folder):
             found = {name: _summary(path) for name, path in _payload(folder).items() if name != ENV}
         wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
         if wrong:
-            raise Damaged(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
+            raise Corrupted(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
         _verified[folder] = state
 
     def receive(self, other: Store, stage: str, key: str) -> bool:
@@ -214,12 +216,12 @@ class Store:
         """
         other.verify(stage, key)
         source, goal = other.path(stage, key), self.path(stage, key)
-        with sentences(self.root):
+        with readable_errors(self.root):
             lock = _acquire(goal, wait=False)
         if lock is None:
             return False
         try:
-            with sentences(lock.folder.parent):
+            with readable_errors(lock.folder.parent):
                 _copy(source, lock.folder.parent)
                 _settle(lock, goal)
         finally:
@@ -245,12 +247,12 @@ class Store:
 
     def runs(self, stage: str = "*") -> list[Run]:
         """Everything in the store, or of one stage: finished, running, failed with its reason, and stopped half-way."""
-        with sentences(self.root):
+        with readable_errors(self.root):
             return [run for folder in self.folders(stage) if (run := self._run(folder)) is not None]
 
     def folders(self, stage: str = "*") -> list[Path]:
         """The folders of a stage, or of all; StoreError where one may not look into it."""
-        with sentences(self.root):
+        with readable_errors(self.root):
             stages = [place for place in sorted(self.root.glob(stage)) if place.is_dir()]
             return [place / name for place in stages for name in sorted(os.listdir(place)) if (place / name).is_dir()]
 
@@ -273,7 +275,7 @@ class Store:
         """Removes work, after it was moved out of sight at once; Busy while another process is doing it."""
         goal = self.path(run.stage, run.key)
         aside = goal.with_name(f"{REMOVED}{run.key}")
-        with sentences(goal):
+        with readable_errors(goal):
             lock = None if run.state == "finished" else _acquire(goal, wait=False)
             try:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -313,7 +315,7 @@ class Part:
             raise BadInput(f"A payload file cannot be named {name!r}.")
         self.lock.check()
         path = self.folder / name
-        with sentences(path):
+        with readable_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return path
@@ -332,23 +334,23 @@ class Part:
         about = {"meta": json.dumps(meta), "bytes": json.dumps([n for n in tensors if isinstance(tensors[n], bytes)])}
         content = save(arrays, {**about, "sha256": _fingerprint(arrays, about)})
         self.lock.check()
-        with sentences(self.folder / WORK / CHECKPOINT):
+        with readable_errors(self.folder / WORK / CHECKPOINT):
             _write(self.folder / WORK / CHECKPOINT, content)
-        if ending.is_set():
-            raise Stopped
+        if shutdown_requested.is_set():
+            raise Interrupted
 
     def due(self, saved: float, seconds: float) -> bool:
         """Whether to save a checkpoint: the last is from `saved` (of time.monotonic), or this process is to end."""
-        return ending.is_set() or time.monotonic() - saved >= seconds
+        return shutdown_requested.is_set() or time.monotonic() - saved >= seconds
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
         path = self.folder / WORK / CHECKPOINT
-        with sentences(path):
+        with readable_errors(path):
             return read_checkpoint(path) if path.is_file() else None
 
     def _begin(self) -> None:
-        with sentences(self.folder):
+        with readable_errors(self.folder):
             self._clear()
             _write(self.folder / RECIPE, _json(self.document))
 
@@ -359,7 +361,7 @@ class Part:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _finish(self) -> None:
-        with sentences(self.folder):
+        with readable_errors(self.folder):
             payload = _payload(self.folder)
             files = {name: _summary(path) for name, path in payload.items()}
             for place in {self.folder, *payload.values(), *(path.parent for path in payload.values())}:
@@ -371,7 +373,7 @@ class Part:
             _settle(self.lock, self.goal)
 
     def _fail(self, error: Exception) -> None:
-        note = {"reason": reason_of(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
+        note = {"reason": describe_error(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
         try:
             self.lock.check()
             try:
@@ -432,7 +434,7 @@ class _Lock:
 
     def check(self) -> None:
         if not self.ours():
-            raise Lost(f"{self.folder.parent} was taken over by another process, or was removed: this one stops.")
+            raise LockLost(f"{self.folder.parent} was taken over by another process, or was removed: this one stops.")
 
     def release(self) -> None:
         self.stop.set()
@@ -494,7 +496,7 @@ def _settle(lock: _Lock, goal: Path) -> None:
         os.rename(lock.folder.parent, goal)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise Lost(f"{goal} was finished by another process.") from None
+            raise LockLost(f"{goal} was finished by another process.") from None
         raise
     lock.gone = True
     _flush(goal.parent)
@@ -627,7 +629,7 @@ def _copy(source: Path, part: Path) -> None:
             shutil.copyfile(source / name, path)
             _flush(path)
         if _summary(path) != summary:
-            raise Damaged(f"{path} is not what was read from {source}: run again.")
+            raise Corrupted(f"{path} is not what was read from {source}: run again.")
     for folder in {part, *((part / name).parent for name in names)}:
         _flush(folder)
 
@@ -734,15 +736,15 @@ ADVICE = {
 
 
 @contextmanager
-def sentences(path: Path | None = None) -> Iterator[None]:
+def readable_errors(path: Path | None = None) -> Iterator[None]:
     """Errors of the system are StoreErrors for people; `path` is where they happen, if they do not say."""
     try:
         yield
     except OSError as error:
-        raise StoreError(reason_of(error, path)) from error
+        raise StoreError(describe_error(error, path)) from error
 
 
-def reason_of(error: Exception, path: Path | None = None) -> str:
+def describe_error(error: Exception, path: Path | None = None) -> str:
     """Why, in one line; `path` is where it happened, if the error does not say."""
     if isinstance(error, OSError) and (error.filename or path):
         place = str(error.filename or path)

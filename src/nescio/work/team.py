@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from nescio.files import read_list
-from nescio.work.launchers import PARENT, death, end_with_parent, one_thread, search_path
-from nescio.work.store import Part, Stopped, _Lock, ending, reason_of, sentences
+from nescio.work.launchers import PARENT, describe_exit, end_with_parent, python_path, use_one_thread
+from nescio.work.store import Interrupted, Part, _Lock, describe_error, readable_errors, shutdown_requested
 
 FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
@@ -65,9 +65,9 @@ class Meeting:
 _meeting: Meeting | None = None  # of the step at hand, where a launcher has several nodes for it
 
 
-def meeting_place(root: Path) -> Path:
+def make_rendezvous_folder(root: Path) -> Path:
     """A new folder of the store for the helpers of one step."""
-    with sentences(root):
+    with readable_errors(root):
         (root / FOLDER).mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="nodes-", dir=root.absolute() / FOLDER))
 
@@ -90,11 +90,11 @@ def dismiss(folder: Path) -> None:
         _write(folder / OVER, b"")
 
 
-def help_at(folder: Path) -> None:
+def serve_node(folder: Path) -> None:
     """What a helper does: it starts what the first node names, until that has no more work."""
     for number in count():
         while not (call := folder / str(number)).is_file():
-            if ending.is_set() or (folder / OVER).is_file() or not folder.is_dir():
+            if shutdown_requested.is_set() or (folder / OVER).is_file() or not folder.is_dir():
                 return
             time.sleep(LOOK)
         _run(read_list(call), folder / f"{socket.gethostname()}-{os.getpid()}.log")
@@ -106,7 +106,7 @@ def clear(goal: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_together(make: Callable[[Part, Any], Any], part: Part, context: Any, processes: int, nodes: int) -> None:
+def make_distributed(make: Callable[[Part, Any], Any], part: Part, context: Any, processes: int, nodes: int) -> None:
     """Has processes × nodes processes call `make`, the first of them with the part; its files are then in the part."""
     clear(part.goal)
     stage = part.goal.absolute().parent
@@ -127,7 +127,7 @@ def make_together(make: Callable[[Part, Any], Any], part: Part, context: Any, pr
 
 def _run(command: Sequence[str], log: Path) -> int:
     """The exit code of an agent, which ends with this process, and when this one is to end."""
-    environment = os.environ | {"PYTHONPATH": search_path(), PARENT: str(os.getpid())}
+    environment = os.environ | {"PYTHONPATH": python_path(), PARENT: str(os.getpid())}
     if places := os.environ.get(PLACES):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
@@ -140,7 +140,7 @@ def _run(command: Sequence[str], log: Path) -> int:
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
             )
         try:
-            while not (ending.is_set() or terminated.is_set()):
+            while not (shutdown_requested.is_set() or terminated.is_set()):
                 with suppress(subprocess.TimeoutExpired):
                     return agent.wait(LOOK)
         finally:
@@ -180,14 +180,16 @@ def _raise_outcome(folder: Path, world: int, code: int) -> None:
     codes = {int(path.stem): int(path.read_text()) for path in folder.glob("*.code")}
     for rank, how in sorted(codes.items()):
         if rank not in outcomes:
-            raise TeamFailed(f"The process of rank {rank}, one of {world}, {death(how)}. Log: {folder / f'{rank}.log'}")
+            raise TeamFailed(
+                f"The process of rank {rank}, one of {world}, {describe_exit(how)}. Log: {folder / f'{rank}.log'}"
+            )
     if errors:
         raise errors[0]
-    if ending.is_set() or (any(outcomes.values()) and ending.wait(LATE)):
-        raise Stopped
+    if shutdown_requested.is_set() or (any(outcomes.values()) and shutdown_requested.wait(LATE)):
+        raise Interrupted
     if any(outcomes.values()):
         raise TeamFailed(f"The {world} processes were stopped from outside, or a node was. Log: {folder / 'agent.log'}")
-    raise TeamFailed(f"The launcher of {world} processes {death(code)}. Log: {folder / 'agent.log'}")
+    raise TeamFailed(f"The launcher of {world} processes {describe_exit(code)}. Log: {folder / 'agent.log'}")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -246,8 +248,8 @@ def _member(folder: str) -> None:
             os.dup2(log.fileno(), stream)
     end_with_parent(int(os.environ[PARENT]), signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, lambda *_: ending.set())
-    one_thread()
+        signal.signal(number, lambda *_: shutdown_requested.set())
+    use_one_thread()
     outcome: BaseException | None = None
     try:
         make, goal, inside, lock, document, context = pickle.loads((place / CALL).read_bytes())
@@ -256,7 +258,7 @@ def _member(folder: str) -> None:
         if part is not None:
             for name, content in files.items():
                 part.write(name, content)
-    except (Exception, Stopped) as error:
+    except (Exception, Interrupted) as error:
         traceback.print_exc()
         error.add_note("".join(traceback.format_exception(error)))  # a traceback does not reach the worker, a note does
         outcome = error
@@ -271,7 +273,7 @@ def _packed(outcome: BaseException | None) -> bytes:
         pickle.loads(packed)
     except Exception:  # whatever the constructor of somebody's error raises
         assert isinstance(outcome, Exception), "None and Stopped are plain"
-        failed = TeamFailed(reason_of(outcome))
+        failed = TeamFailed(describe_error(outcome))
         failed.__notes__ = outcome.__notes__
         packed = pickle.dumps(failed)
     return packed

@@ -15,4 +15,4 @@ STAGES = {
     **{"train": TRAIN, "features": TRAIN, "predict": PREDICT, "shard": PREDICT, "count": COUNT},
     **{"pixels": PIXELS, "damaged": PIXELS},
 }
-GONE = ("zoo", "embed")  # stages that older versions had: nothing reads them any more
+RETIRED_STAGES = ("zoo", "embed")  # stages that older versions had: nothing reads them any more

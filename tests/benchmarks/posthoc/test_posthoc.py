@@ -15,11 +15,11 @@ from nescio.benchmarks.posthoc import PRESETS, VIT, reports, steps
 from nescio.benchmarks.shift.steps import trials_of as shift_trials
 from nescio.errors import BadInput
 from nescio.networks.models import trained
-from nescio.predict import load_dump
+from nescio.predict import load_predictions
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.training import train_step
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Work
 
 SMALL = PRESETS["small"]
@@ -28,8 +28,8 @@ PLAN = replace(PLAN, training=replace(SMALL.training, epochs=2))
 
 
 @pytest.fixture(scope="module")
-def study(context, one_thread):
-    with start("local", 0) as launcher:
+def study(context, use_one_thread):
+    with make_launcher("local", 0) as launcher:
         study = base.run(base.registry["posthoc"], PLAN, Work(context, launcher))
     assert study.failures == []
     return study
@@ -40,7 +40,7 @@ def collect_predictions(context, line):
     predictor = steps.average(steps.trials_of(PLAN, None)[line], None)
     parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
     names = ("train", "val", "test", "near:left out")
-    return [{name: load_dump(next(parents), context.store) for name in names} for _ in predictor.networks]
+    return [{name: load_predictions(next(parents), context.store) for name in names} for _ in predictor.networks]
 
 
 def test_networks_of_the_gpu_preset_are_those_of_shift():

@@ -31,7 +31,7 @@ from nescio.measures import choose_components
 from nescio.measures.siblings import sibling_scores
 from nescio.metrics import kendall
 from nescio.options import add_options, options_of
-from nescio.predict import load_dump
+from nescio.predict import load_predictions
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
 from nescio.report import pages
@@ -43,7 +43,7 @@ from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.paths import page_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("use_one_thread")
 PLAN = Plan(
     methods=("simclr", "moco"),
     members=3,
@@ -79,7 +79,7 @@ def candidate():
 
 def seen(siblings, images, context, plan=PLAN):
     embedded = steps.embedding_steps(plan, siblings.trials, None)
-    return [load_dump(embedded[trial, images], context.store) for trial in siblings.trials]
+    return [load_predictions(embedded[trial, images], context.store) for trial in siblings.trials]
 
 
 def references(siblings, sample, context):
@@ -441,10 +441,10 @@ def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path)
     """Images of another size are resized before a network sees them; those of its own size stay as they are."""
     from nescio.datasets import views
     from nescio.networks.models import trained
-    from nescio.predict import as_seen
+    from nescio.predict import with_view_of
 
     network = trained(siblings_of(PLAN)[0].first)
-    images = as_seen(downstream_sets(other)[1], network)
+    images = with_view_of(downstream_sets(other)[1], network)
     assert (images.view.size, images.view.channels) == (8, 1)
     whole = images.load()
     pixels = np.load(views.cache(whole, images.view, Store(tmp_path)))
@@ -453,7 +453,7 @@ def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path)
     assert np.array_equal(whole.labels, own.labels) and np.array_equal(whole.index, own.index)
     assert abs(float(pixels.mean()) - float(own.pixels.mean())) < 3
     same = downstream_sets("digits")[1]
-    assert as_seen(same, network) == same
+    assert with_view_of(same, network) == same
 
 
 # ---- the truth

@@ -21,11 +21,11 @@ from nescio.errors import BadInput
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
-from nescio.predict import load_dump, predict_step
+from nescio.predict import load_predictions, predict_step
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.search import HParams
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 
@@ -40,12 +40,12 @@ PLAN = replace(
 
 
 def run(plan, context):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         return base.run(base.registry["sensitivity"], plan, Work(context, launcher))
 
 
 @pytest.fixture(scope="module")
-def study(context, one_thread):
+def study(context, use_one_thread):
     study = run(PLAN, context)
     assert study.failures == []
     return study
@@ -85,7 +85,7 @@ def test_all_angles_are_pooled(study, context):
     u, wrong = [], []
     for change in (None, Rotation(60.0), Rotation(180.0)):
         images = ImageSet("digits", change=change)
-        dump = load_dump(predict_step(trained(trial), images, keeping=KEEPING), context.store)
+        dump = load_predictions(predict_step(trained(trial), images, output_spec=KEEPING), context.store)
         u.append(dump.scores["density"])
         wrong.append(np.asarray(dump.logits[:, 0]).argmax(1) != dump.labels)
     expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))

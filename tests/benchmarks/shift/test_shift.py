@@ -23,23 +23,23 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks.models import build, trained
-from nescio.predict import load_dump, predict_step
+from nescio.predict import load_predictions, predict_step
 from nescio.predictions import stack
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study
 from nescio.report.words import legend
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.warm import Warm
 from tests.support.zoo_help import checkpoint, pack
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("use_one_thread")
 NAMES = {1: "erm", 2: "deep-ensemble"}  # by the number of networks
 OPTIONS = (
     *(
@@ -70,7 +70,7 @@ PLAN = replace(
 
 
 def run(plan, context):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         return base.run(base.registry["shift"], plan, Work(context, launcher))
 
 
@@ -98,7 +98,7 @@ def study(context, place, calls):
 
 def dump(trial, context, change=None, split="test", **more):
     images = ImageSet("digits", split, change=change, **more)
-    return load_dump(predict_step(trained(trial), images, keeping=steps.KEEPING), context.store)
+    return load_predictions(predict_step(trained(trial), images, output_spec=steps.KEEPING), context.store)
 
 
 def value(study, **facts):
@@ -137,7 +137,7 @@ def test_more_runs_and_members_train_no_network_again():
 def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
     """As that of a pretrained network: entropies of three digits would be tied."""
     (trial,) = next(trials for trials in lines() if trials[0].method == name)
-    module, _ = build(trained(trial), context.store, replace(runtime("cpu"), precision="bf16"))
+    module, _ = build(trained(trial), context.store, replace(runtime_for("cpu"), precision="bf16"))
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         logits = module(torch.rand(20, 1, 8, 8)).logits
     assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).float().mean() > 0.9
@@ -227,7 +227,7 @@ def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
 
 
 def test_one_strength_is_the_default_and_none_is_tried(context):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         work = Work(context, launcher)
         assert steps.chosen(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
     assert work.rows == []
@@ -293,7 +293,7 @@ def test_images_of_another_set_against_clean_ones(study, context, place):
     (trial,) = lines()[0]
     data = f"npz:{place / 'noise.npz'}"
     images = ImageSet(data, "outside", limit=steps.OUT_ROWS)
-    out = load_dump(predict_step(trained(trial), images, keeping=steps.KEEPING), context.store)
+    out = load_predictions(predict_step(trained(trial), images, output_spec=steps.KEEPING), context.store)
     u, others = by_hand([dump(trial, context)])[0], measures.entropy(out)
     assert len(others) == 40
     wins = (others[:, None] > u).mean() + (others[:, None] == u).mean() / 2
@@ -353,9 +353,9 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
         for severity in plan.severities:
             other = tmp_path / f"{name}-{severity}.npz"
             np.savez(other, **clean, x_test=array[(severity - 1) * n : severity * n])
-            step = predict_step(trained(trial), ImageSet(f"npz:{other}"), keeping=steps.KEEPING)
+            step = predict_step(trained(trial), ImageSet(f"npz:{other}"), output_spec=steps.KEEPING)
             step.run(context)
-            u, wrong = by_hand([load_dump(step, context.store)])
+            u, wrong = by_hand([load_predictions(step, context.store)])
             facts = {"condition": name, "level": severity, "split": "test"}
             assert 0 < wrong.mean() < 1 and value(found, **facts, metric="accuracy") == pytest.approx(1 - wrong.mean())
             expected = metrics.raulc(u, wrong)

@@ -31,14 +31,14 @@ from nescio.predict import inputs, load_counts
 from nescio.report.blocks import Gallery, blocks_of, figures_of, tables_of
 from nescio.report.studies import read_study
 from nescio.rows import from_parquet
-from nescio.runtime import runtime
-from nescio.work.launchers import start
+from nescio.runtime import runtime_for
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.shapes import VOID, write_folders, write_shapes
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-HERE = runtime("cpu")
+pytestmark = pytest.mark.usefixtures("use_one_thread")
+HERE = runtime_for("cpu")
 PLAN = replace(
     PRESETS["scenes"],
     methods=("erm", "mc-dropout", "deep-ensemble"),
@@ -83,7 +83,7 @@ def study(plan, place):
 
 
 def run(plan, context):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         return base.run(base.registry["shift"], plan, Work(context, launcher))
 
 

@@ -19,13 +19,13 @@ from nescio.options import add_options, options_of
 from nescio.specs import SpecError
 from nescio.training import train_step
 from nescio.trials import Training
-from nescio.work.launchers import start
-from nescio.work.rehearsal import Rehearsal
+from nescio.work.dry_run import DryRun
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.shapes import write_folders
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("use_one_thread")
 PLAN = replace(
     PRESETS["small"],
     methods=("erm",),
@@ -47,7 +47,7 @@ DENSE = replace(
 
 
 def run(plan, context):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         return base.run(base.registry["shift"], plan, Work(context, launcher))
 
 
@@ -58,7 +58,7 @@ def plan_of(*words):
 
 
 def rehearse(plan, context):
-    rehearsal = Rehearsal(context, start("local", 0))
+    rehearsal = DryRun(context, make_launcher("local", 0))
     base.registry["shift"].run(plan, rehearsal)
     return [step.stage for step in rehearsal.steps.values()], rehearsal
 

@@ -22,16 +22,16 @@ from nescio.identity import tag
 from nescio.methods import BaseHParams, Method, Output, classifiers, registry
 from nescio.methods.base import method
 from nescio.options import add_options, command_of, instance_of, options_of
-from nescio.predict import load_dump
+from nescio.predict import load_predictions
 from nescio.predictions import Predictions
 from nescio.report.studies import read_study
 from nescio.search import draw, hparam, searched, uniform
 from nescio.trials import Training
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store, StoreError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("use_one_thread")
 SEEN = (0, 1, 2, 3, 4, 5)
 NEW = (6, 7, 8, 9)
 PLAN = Plan(
@@ -48,7 +48,7 @@ PLAN = Plan(
 
 
 def run(plan, context, watch=None):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         return base.run(base.registry["uimnet"], plan, Work(context, launcher, watch))
 
 
@@ -66,7 +66,7 @@ def study(context, heard):
 
 
 def dump(trial, split, context):
-    return load_dump(steps.dump_steps(trial, NEW, None, (split,))[split], context.store)
+    return load_predictions(steps.dump_steps(trial, NEW, None, (split,))[split], context.store)
 
 
 def probs(logits, temperature=1.0):
@@ -649,7 +649,7 @@ def test_a_reference_network_divides_by_its_features(tmp_path):
     found = run(plan, context).plan
     trial = steps.reference(plan)
     assert trial.classes is None and trial.method == "erm"
-    seen = load_dump(steps.dump_steps(trial, None, None, ("train",))["train"], context.store)
+    seen = load_predictions(steps.dump_steps(trial, None, None, ("train",))["train"], context.store)
     assert len(seen) == 1078  # the training rows, without those held out
     expected = imagenot(datasets.load("digits"), class_means(seen.embeddings, seen.labels), "reference")
     assert (found["inside"], found["outside"]) == (expected.inside, expected.outside)
@@ -702,6 +702,6 @@ def test_a_partition_file_says_which_classes_are_in(tmp_path, capsys):
     made = Partition.load(path)
     plan = replace(DIVIDED, partition=str(path))
     assert planned("--partition", str(path)).partition == str(path)
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         found = steps._divided(plan, Work(Context(Store(tmp_path), device="cpu"), launcher))
     assert (found.inside, found.outside, found.partition) == (made.inside, made.outside, None)

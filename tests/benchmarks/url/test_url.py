@@ -22,7 +22,7 @@ from nescio.errors import BadInput
 from nescio.layers.uncertainty_head import UncertaintyHead
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
-from nescio.predict import load_dump, predict_step
+from nescio.predict import load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
@@ -30,13 +30,13 @@ from nescio.report.named import find, names_of
 from nescio.report.studies import read_study
 from nescio.training import train_step
 from nescio.trials import from_plain
-from nescio.work.launchers import start
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.zoo_help import checkpoint, pack
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("use_one_thread")
 FIGURES = {f"fig{number}" for number in range(1, 14)} | {"table1"}
 
 
@@ -67,7 +67,7 @@ def plan(votes):
 
 
 def run(plan, context):
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         return base.run(base.registry["url"], plan, Work(context, launcher))
 
 
@@ -97,7 +97,7 @@ def network(study, context, method="erm", trial=0, seed=0):
 
 
 def dump(network, context, images):
-    return load_dump(predict_step(network, images, keeping=questions.KEEPING), context.store)
+    return load_predictions(predict_step(network, images, output_spec=questions.KEEPING), context.store)
 
 
 def loops(embeddings, labels, u):
@@ -288,7 +288,7 @@ def test_means_over_sets_choose_the_best_score_counts_and_low_recall_is_filtered
 def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_auroc(context):
     facts = {trial: {"method": "erm", "backbone": "mlp", "trial": trial} for trial in (0, 1)}
     results = {0: {"r_auroc": (0.7, "entropy"), "recall_at_1": (0.9, "entropy")}, 1: {"recall_at_1": (1.0, "entropy")}}
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         work = Work(context, launcher)
         assert steps.choose(work, "val", facts, results) == {"r_auroc": 0, "recall_at_1": 1}
     recall = {"method": "erm", "backbone": "mlp", "data_seed": 0, "split": "test", "metric": "recall_at_1"}
@@ -317,7 +317,7 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
         return dict.fromkeys(steps.CRITERIA, (-abs(np.log(tried[facts["trial"]].hparams.lr / goal)), "entropy"))
 
     monkeypatch.setattr(steps, "judged", made_up)
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         work = Work(context, launcher)
         chosen = steps.search(replace(plan, methods=("erm",), trials=12, extension=3), [], work, None)
     assert len(tried) == trials and any("was extended" in note for note in work.notes) == (trials > 12)
@@ -338,7 +338,7 @@ def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
         return {"recall_at_1": (1.0, scores[0])}
 
     monkeypatch.setattr(steps, "judged", undefined)
-    with start("local", 0) as launcher:
+    with make_launcher("local", 0) as launcher:
         for text in ("digits#7-9", "digits#5-6#7-9"):
             one = replace(plan, methods=("erm",), trials=1, downstream=(text,))
             steps.search(one, [steps.downstream(text, one, None)], Work(context, launcher), None)
@@ -360,7 +360,7 @@ def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(pl
             return []
 
         monkeypatch.setattr(Work, "evaluate", evaluate)
-        with start("local", 0) as launcher:
+        with make_launcher("local", 0) as launcher:
             work = Work(context, launcher)
             chosen = steps.search(one, [steps.downstream("digits#5-6#7-9", one, None)], work, None)
         assert bool(chosen) == known and bool(work.notes) != known

@@ -24,7 +24,7 @@ from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_c
 from nescio.benchmarks.pretrained import ModelRows, recipe_of, row_of
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
-from nescio.identity import Checked, tag, to_json
+from nescio.identity import Validated, tag, to_json
 from nescio.measures import summary
 from nescio.options import at_least, option
 from nescio.predictions import Predictions
@@ -46,7 +46,7 @@ OVERLAP = "classes that overlap"  # heading of options
 
 @tag("plan:cood")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """Which models are graded, and how their out-classes are divided."""
 
     pair: tuple[str, ...] = option(

@@ -9,7 +9,7 @@ from typing import Any
 from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
 from nescio.benchmarks.shift import CIFAR, SMALL
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.specs import method_on
@@ -29,7 +29,7 @@ AMONG_BEST = "among_best"  # 1 where a score cannot be told from the best of its
 
 @tag("plan:posthoc")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """Which networks are trained or taken, and what they are shown."""
 
     data: str = option(
@@ -59,10 +59,10 @@ class Plan(Checked):
 
     def check(self) -> None:
         check_preprocessing(self)
-        self.need(2, "members")
-        self.need(1, "runs", "fitted", "limit", "transformer_epochs")
-        self.need(0, "left_out", "transformer_weight_decay", "seed")
-        self.need(0, "transformer_lr", above=True)
+        self.require_min(2, "members")
+        self.require_min(1, "runs", "fitted", "limit", "transformer_epochs")
+        self.require_min(0, "left_out", "transformer_weight_decay", "seed")
+        self.require_min(0, "transformer_lr", exclusive=True)
         for pair in self.trained:
             method_on(pair)
 

@@ -31,7 +31,7 @@ from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.families import architecture
 from nescio.networks.models import Network
-from nescio.predict import Keeping, load_dump, predict_step
+from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Row
@@ -41,7 +41,7 @@ from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
-KEEPING = Keeping(fields=("logits", "embeddings"), dtype="float16")
+KEEPING = OutputSpec(fields=("logits", "embeddings"), dtype="float16")
 OTHERS = ("gaussian_mixture", "vmf_mixture", "knn_distance")  # scores of representations, and slow at many rows
 TEST = "test"
 
@@ -58,7 +58,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         refuse_impossible(plan, root)
         lines = trials_of(plan, root)
         work.do(TRAIN, [train_step(trial, root) for members in lines for trial in members])
-        done = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in lines]
+        done = [all(work.will_exist(train_step(trial, root)) for trial in members) for members in lines]
         predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
     work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
     work.note(subset_limit_note(plan.limit, plan.seed, "images of the test set and of each other set"))
@@ -137,7 +137,7 @@ def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
     others = other_images(plan, predictor.networks[0], root)
     sets = own_images(plan, predictor.networks[0], root) | others
     dumps = [
-        {name: predict_step(each, images, root=root, keeping=KEEPING) for name, images in sets.items()}
+        {name: predict_step(each, images, root=root, output_spec=KEEPING) for name, images in sets.items()}
         for each in predictor.networks
     ]
     recipe = {"facts": predictor.facts, "sets": list(sets)}
@@ -150,7 +150,7 @@ def _evaluate(
 ) -> Files:
     made = RowMaker((NAME, VERSION), predictor.facts)
     made.learnt(predictor, context)
-    members = [{name: load_dump(step, context.store) for name, step in own.items()} for own in dumps]
+    members = [{name: load_predictions(step, context.store) for name, step in own.items()} for own in dumps]
     cards = [card_of(own, others) for own in members]
     card = cards[0] if len(cards) == 1 else card_of(ensemble(members, cards), others)
     for row in card.rows:

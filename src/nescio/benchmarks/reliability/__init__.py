@@ -13,7 +13,7 @@ from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
 from nescio.identity import renamed
 from nescio.options import at_least, nested, option
-from nescio.registry import canonical_part
+from nescio.registry import canonical_name
 from nescio.rows import Row
 from nescio.specs import assignment, counts
 from nescio.trials import Training
@@ -65,8 +65,8 @@ class Plan(Scored):
     def divided(self, target: str) -> tuple[str, str]:
         """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""
         typed = next((data for data in self.data if target.startswith(f"{data}=")), "") or assignment(target)[0]
-        names = {canonical_part("dataset", data): data for data in self.data}
-        source = names.get(canonical_part("dataset", typed), "") if typed else ""
+        names = {canonical_name("dataset", data): data for data in self.data}
+        source = names.get(canonical_name("dataset", typed), "") if typed else ""
         before = len(typed) + 1 if source else 0
 
         def after(name: str) -> str:

@@ -20,11 +20,11 @@ from nescio.errors import BadInput
 from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
-from nescio.predict import EMBEDDINGS, load_dump, predict_step
+from nescio.predict import EMBEDDINGS, load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz, to_npz
 from nescio.rows import Row
-from nescio.runtime import runtime
+from nescio.runtime import runtime_for
 from nescio.training import check_views, members_facts, train_step
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -48,7 +48,7 @@ def compare(plan: Plan, work: Work) -> None:
     questions = [
         replace(question, distance=distance, sample=sample)
         for step, question in truths.items()
-        if step in judged or work.rehearsed
+        if step in judged or work.is_dry_run
         for distance, sample in product(plan.distances, range(plan.seeds))
     ]
     if "ll" in plan.scores:
@@ -57,7 +57,7 @@ def compare(plan: Plan, work: Work) -> None:
     scored = work.evaluate("scores", scores)
     rivals: dict[tuple[Any, ...], list[Question]] = {}
     for step, question in scores.items():
-        if step in scored or work.rehearsed:
+        if step in scored or work.is_dry_run:
             rivals.setdefault(question.rivals, []).append(question)
     work.evaluate("rankings", [rank_step(group, plan, embedded) for group in rivals.values() if len(group) > 1])
 
@@ -161,7 +161,7 @@ Dumps = Mapping[str, Sequence[Step]]  # refs, train or tests → one embedding s
 def embedding_steps(plan: Plan, trials: Iterable[Trial], root: str | None) -> dict[tuple[Trial, ImageSet], Step]:
     """One step per network and image set."""
     return {
-        (trial, images): _titled(predict_step(trained(trial, root), images, root=root, keeping=EMBEDDINGS), trial)
+        (trial, images): _titled(predict_step(trained(trial, root), images, root=root, output_spec=EMBEDDINGS), trial)
         for trial in trials
         for images in image_sets(plan, trial.data)
     }
@@ -179,8 +179,8 @@ def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
     training = {trial: _titled(train_step(trial, root), trial) for trial in trials}
     work.do("train", training.values())
     steps = embedding_steps(plan, trials, root)
-    work.do("embed", [step for (trial, _), step in steps.items() if work.counts_on(training[trial])])
-    missing = {trial for (trial, _), step in steps.items() if not work.counts_on(step)}
+    work.do("embed", [step for (trial, _), step in steps.items() if work.will_exist(training[trial])])
+    missing = {trial for (trial, _), step in steps.items() if not work.will_exist(step)}
     alive = [Siblings(tuple(trial for trial in own.trials if trial not in missing)) for own in wanted]
     for own, whole in zip(alive, wanted, strict=True):
         if len(own.trials) < len(whole.trials):
@@ -245,13 +245,13 @@ def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
 
 def _make_truth(part: Part, context: Context, question: Question, dumps: Dumps, tasks: str) -> Files:
     train, tests = _load(dumps, context, "train", "tests")
-    losses = downstream_losses(train, tests, tasks, runtime(context.device).put)
+    losses = downstream_losses(train, tests, tasks, runtime_for(context.device).put)
     return table(agreement.truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
 
 
 def _load(dumps: Dumps, context: Context, *roles: str) -> list[list[Predictions]]:
     """Of each role the embeddings of every member."""
-    return [[load_dump(step, context.store) for step in dumps[role]] for role in roles]
+    return [[load_predictions(step, context.store) for step in dumps[role]] for role in roles]
 
 
 def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -263,7 +263,7 @@ def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
 def _make_accuracy(part: Part, context: Context, question: Question, dumps: Dumps, k: int) -> Files:
     (train,), (test,) = _load(dumps, context, "train", "tests")
     facts = question.facts(context) | {"init_seed": question.siblings.first.init_seed}
-    return table(agreement.accuracy_rows(train, test, k, facts, runtime(context.device).put))
+    return table(agreement.accuracy_rows(train, test, k, facts, runtime_for(context.device).put))
 
 
 def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:

@@ -22,7 +22,7 @@ from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.pretrained import USUAL, ModelRows, recipe_of
 from nescio.errors import BadInput, Undefined
-from nescio.identity import Checked, seed_for, tag
+from nescio.identity import Validated, seed_for, tag
 from nescio.measures import summary
 from nescio.options import argument, at_least, option
 from nescio.predictions import Predictions
@@ -51,7 +51,7 @@ TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these i
 
 @tag("plan:selective")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """Which models are judged, and how."""
 
     files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")

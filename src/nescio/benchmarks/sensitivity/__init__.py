@@ -11,7 +11,7 @@ from nescio.benchmarks.names import measure_names, method_names
 from nescio.benchmarks.recipes import check_fixed, fixed_option
 from nescio.benchmarks.shift import MEASURES
 from nescio.errors import BadInput
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.options import nested, option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -24,7 +24,7 @@ MOST_NETWORKS = 10_000  # of a method, in one direction
 
 @tag("plan:sensitivity")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """Which strengths of which methods are trained, and how far images are turned."""
 
     data: str = option("digits", "dataset: digits, mnist, fashion-mnist, npz:PATH …", part="dataset")
@@ -48,9 +48,9 @@ class Plan(Checked):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.need(1, "runs")
+        self.require_min(1, "runs")
         check_fixed(self.hparams)
-        self.need(2, "strengths", "members")
+        self.require_min(2, "strengths", "members")
         if max(self.strengths, self.runs) > MOST_NETWORKS:
             raise BadInput(f"--strengths and --runs are at most {MOST_NETWORKS:,}: fewer show the same.")
         if not self.degrees or any(degrees % 360 == 0 for degrees in self.degrees):

@@ -11,7 +11,7 @@ from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.benchmarks.names import corruption_names, measure_names, method_names
 from nescio.benchmarks.recipes import check_fixed, fixed_option
 from nescio.errors import BadInput
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.trials import Training
@@ -26,7 +26,7 @@ CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: dat
 
 @tag("plan:shift")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """What is trained, how images are corrupted, and what is measured."""
 
     task: Literal["classification", "segmentation"] = option(
@@ -88,8 +88,8 @@ class Plan(Checked):
 
     def check(self) -> None:
         check_preprocessing(self)
-        self.need(1, "runs", "strengths", "limit")
-        self.need(0, "seed")
+        self.require_min(1, "runs", "strengths", "limit")
+        self.require_min(0, "seed")
         check_fixed(self.hparams)
         if min(self.members, default=2) < 2:
             raise BadInput("An ensemble has at least two members; single networks are always there.")

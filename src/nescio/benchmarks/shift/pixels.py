@@ -52,7 +52,7 @@ from nescio.methods import registry as methods
 from nescio.networks.models import build
 from nescio.predict import count_step, load_counts, pixel_maps
 from nescio.rows import Row
-from nescio.runtime import Runtime, runtime
+from nescio.runtime import Runtime, runtime_for
 from nescio.specs import DatasetName
 from nescio.training import build as build_method
 from nescio.training import check_batch
@@ -278,7 +278,7 @@ def pictures_step(predictors: Sequence[Predictor], levels: Mapping[Level, ImageS
 def _pictures(part: Part, context: Context, predictors: Sequence[Predictor], levels: Mapping[Level, ImageSet]) -> Files:
     trial = predictors[0].networks[0].trial
     assert trial is not None, "networks that segment are trials"
-    here = runtime(context.device).at(trial.training.precision)
+    here = runtime_for(context.device).at(trial.training.precision)
     loaded = {level: images.load(context.root, context.store) for level, images in levels.items()}
     made: list[Row] = []
     with here.threads(trial.training.threads):

@@ -31,7 +31,7 @@ from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corru
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
-from nescio.predict import Keeping, load_dump, predict_step
+from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import COLUMNS, Row
@@ -43,7 +43,7 @@ from nescio.work.store import Part, Store
 Level = tuple[str, float]  # what was changed, and how much
 Task = Literal["classification", "segmentation"]
 CLEAN: Level = ("clean", 0.0)
-KEEPING = Keeping(fields=("logits", "scores"), dtype="float16")
+KEEPING = OutputSpec(fields=("logits", "scores"), dtype="float16")
 ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
 TRAIN, CHOOSE, EVALUATE = "train", "choose strengths", "predict and evaluate"  # stages
 OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
@@ -234,7 +234,7 @@ def chosen(plan: Plan, work: Work) -> dict[str, int]:
         for number in range(plan.strengths)
     ]
     work.evaluate(CHOOSE, steps)
-    numbers = {name: 0 for name in plan.trained if work.rehearsed or name not in tried}
+    numbers = {name: 0 for name in plan.trained if work.is_dry_run or name not in tried}
     if rows := [row for row in work.rows if row["split"] == "val" and row["metric"] == "nll"]:
         best = best_trials(rows, 1, by=("method",), trials=range(plan.strengths))
         work.note(*best.notes)
@@ -245,14 +245,14 @@ def chosen(plan: Plan, work: Work) -> dict[str, int]:
 def strength_step(trial: Trial, root: str | None) -> Step:
     """Trains one strength in run 0 and keeps the NLL of its validation images."""
     images = ImageSet(trial.data, "val", seed=trial.data_seed)
-    dump = predict_step(trained(trial, root), images, root=root, keeping=KEEPING)
+    dump = predict_step(trained(trial, root), images, root=root, output_spec=KEEPING)
     make = partial(_strength, trial=trial, dump=dump)
     return evaluation(NAME, VERSION, title_of(trial), {"step": "strength"}, [dump], make)
 
 
 def _strength(part: Part, context: Context, trial: Trial, dump: Step) -> Files:
     rows = RowMaker((NAME, VERSION), trial.describe() | {"members": 1}, "val")
-    answers = measures.summary(load_dump(dump, context.store)).outcomes()
+    answers = measures.summary(load_predictions(dump, context.store)).outcomes()
     rows.add("nll", metrics.nll(answers), answers.n)
     rows.add("strength", float(strength_of(trial) or 0), answers.n)
     return table(rows.rows)
@@ -334,7 +334,7 @@ def train(
     """
     root, trials = work.context.root, trials_of(plan, numbers)
     work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members], before)
-    there = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in trials]
+    there = [all(work.will_exist(train_step(trial, root)) for trial in members) for members in trials]
     augment = plan.training.augment
     return [average(members, root, augment) for members, done in zip(trials, there, strict=True) if done]
 
@@ -357,7 +357,10 @@ def evaluation_step(
     """
     # one network after the other: the last one that was built is kept
     made = [
-        {images: predict_step(each, images, root=root, keeping=KEEPING) for images in (*levels.values(), *out.values())}
+        {
+            images: predict_step(each, images, root=root, output_spec=KEEPING)
+            for images in (*levels.values(), *out.values())
+        }
         for each in predictor.networks
     ]
     dumps = {level: [steps[images] for steps in made] for level, images in levels.items()}
@@ -404,7 +407,7 @@ class Outcome:
 
     @classmethod
     def of(cls, steps: Sequence[Step], names: Sequence[str], store: Store) -> Outcome:
-        dump = averaged([load_dump(step, store) for step in steps])
+        dump = averaged([load_predictions(step, store) for step in steps])
         u, missing = {}, {}
         for name in names:
             try:

@@ -9,7 +9,7 @@ from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.benchmarks.names import ALL, measure_names, method_names
 from nescio.errors import BadInput
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.options import nested, option
 from nescio.rows import Row
 from nescio.trials import Training
@@ -34,7 +34,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 
 @tag("plan:uimnet")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """What to compare, on what, with which budget."""
 
     data: str = option("digits", "dataset: digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
@@ -80,7 +80,7 @@ class Plan(Checked):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.need(1, "trials", "seeds")
+        self.require_min(1, "trials", "seeds")
         if min(self.members, default=0) < 1:
             raise BadInput("An ensemble has at least one member.")
         if DEEP_ENSEMBLE in self.methods and max(self.members) < 2:

@@ -25,7 +25,7 @@ from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
-from nescio.predict import load_dump, predict_step, probe_facts, probe_step
+from nescio.predict import load_predictions, predict_step, probe_facts, probe_step
 from nescio.rows import COLUMNS, Row
 from nescio.search import HParams, draw, guided
 from nescio.training import members_facts, pace, title_of
@@ -56,7 +56,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     work.take(oracles)
     temperatures = {trial: own["temperature"] for trial, own in fitted.items()}
     ensembles = select(plan, temperatures, work)
-    if work.rehearsed and len(taken) < len(steps):
+    if work.is_dry_run and len(taken) < len(steps):
         ensembles = stand_ins(plan, steps)
     selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
     work.note(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected if trial in fitted}))
@@ -192,7 +192,7 @@ def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) 
 
 
 def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
-    val, test, out = (load_dump(dumps[split], context.store) for split in SPLITS)
+    val, test, out = (load_predictions(dumps[split], context.store) for split in SPLITS)
     facts = {**_facts([trial], context), "calibrated": False, "condition": TRIAL}
     cards = [
         scorecard(val, split="val", calibration=None, only=(), facts=facts),
@@ -243,7 +243,7 @@ def oracle_step(trial: Trial, root: str | None) -> Step:
 
 
 def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
-    val, test = (load_dump(step, context.store) for step in dumps.values())
+    val, test = (load_predictions(step, context.store) for step in dumps.values())
     u_val, u = (measures.mean_probs(dump)[:, 1] for dump in (val, test))
     out_val, out = (np.asarray(dump.labels) == 1 for dump in (val, test))
     cut = metrics.threshold(u_val[~out_val])
@@ -340,7 +340,7 @@ def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before
     steps = {each: trial_step(each, plan.outside, work.context.root) for more in others.values() for each in more}
     done = {*work.do(TRAIN, steps.values(), before)}
     fitted = {each: _calibrated(step, work.store)["temperature"] for each, step in steps.items() if step in done}
-    if work.rehearsed:
+    if work.is_dry_run:
         fitted = dict.fromkeys(steps) | fitted
     return [
         Ensemble((trial, *more), (best[trial], *(fitted[each] for each in more)))
@@ -384,8 +384,8 @@ def _line(
     dumps: Sequence[Mapping[str, Step]],
     probes: Mapping[str, Step],
 ) -> Files:
-    members = [{split: load_dump(step, context.store) for split, step in steps.items()} for steps in dumps]
-    probed = {split: load_dump(step, context.store) for split, step in probes.items()}
+    members = [{split: load_predictions(step, context.store) for split, step in steps.items()} for steps in dumps]
+    probed = {split: load_predictions(step, context.store) for split, step in probes.items()}
     whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
     there = [name for name in wanted if name in measures.registry or name in measures.score_names(whole["test"])]

@@ -10,7 +10,7 @@ from nescio.benchmarks.base import benchmark, check_preprocessing, networks_opti
 from nescio.benchmarks.names import measure_names
 from nescio.benchmarks.recipes import check_fixed, fixed_option
 from nescio.errors import BadInput
-from nescio.identity import Checked, tag
+from nescio.identity import Validated, tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.specs import mapping, product
@@ -26,7 +26,7 @@ MEASURES = ("entropy", "msp", "norm")
 
 @tag("plan:url")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
 
     data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …", part="dataset")
@@ -90,9 +90,9 @@ class Plan(Checked):
 
     def check(self) -> None:
         check_preprocessing(self)
-        self.need(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
-        self.need(2, "members")
-        self.need(0, "extension", "bootstrap", "seed")
+        self.require_min(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        self.require_min(2, "members")
+        self.require_min(0, "extension", "bootstrap", "seed")
         for name in ("least", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"--{name} is a share from 0 to below 1, not {getattr(self, name):g}.")

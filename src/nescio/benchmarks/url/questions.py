@@ -21,14 +21,14 @@ from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import seed_for
 from nescio.networks.models import Network
-from nescio.predict import FACTS, Keeping, load_dump, predict_step
+from nescio.predict import FACTS, OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.rows import COLUMNS, Row
 from nescio.training import facts_of, title_of, train_step
 from nescio.work.steps import Context, Files, Step, evaluation, table
 from nescio.work.store import Part
 
-KEEPING = Keeping(precision="float32")  # bf16 has too few digits to order neighbours
+KEEPING = OutputSpec(precision="float32")  # bf16 has too few digits to order neighbours
 CROP = Crop()
 OWN_IMAGE = "own image"  # condition: the neighbour of a crop is right when it is the image that it was cut from
 UPSTREAM, OUT, MIXED = "upstream", "out", "mixed"  # splits, beside val and test classes of downstream sets
@@ -72,7 +72,7 @@ def evaluate_step(
     sets = dict(targets.sets())
 
     def steps_of(images: ImageSet) -> tuple[Step, ...]:
-        return tuple(predict_step(each, images, root=root, keeping=KEEPING) for each in (network, *others))
+        return tuple(predict_step(each, images, root=root, output_spec=KEEPING) for each in (network, *others))
 
     whole = {name: steps_of(images) for name, images in sets.items()}
     crops = {
@@ -117,7 +117,7 @@ def _evaluate(
     rows = _Rows(_facts(network, whole, context) | named["facts"], named["bootstrap"])
 
     def embedded(images: ImageSet, steps: Sequence[Step]) -> Embedded:
-        dump = averaged([load_dump(step, context.store) for step in steps])
+        dump = averaged([load_predictions(step, context.store) for step in steps])
         loaded = images.load(context.root, context.store).images
         votes = None if loaded.annotations is None or len(loaded) != len(dump) else loaded.annotations
         return Embedded(dump, np.asarray(dump.labels), votes, rows.uncertainties(dump, named["measures"]))

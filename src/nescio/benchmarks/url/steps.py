@@ -284,7 +284,7 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     guided(hparam_sets, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
     note_extended(plan, results, work)
     chosen: dict[Trial, list[str]] = {}
-    if work.rehearsed:
+    if work.is_dry_run:
         return {
             next(trial for trial in results if (trial.method, trial.backbone) == line): [*CRITERIA] for line in lines
         }

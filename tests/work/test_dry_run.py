@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from nescio.errors import BadInput
-from nescio.work.launchers import start
-from nescio.work.rehearsal import Cost, Expected, Rehearsal, costs
+from nescio.work.dry_run import Cost, DryRun, Expected, costs
+from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Step, Work
 from nescio.work.store import Store
 
@@ -35,7 +35,7 @@ def context(tmp_path):
 
 
 def rehearse(context, steps, **more):
-    rehearsal = Rehearsal(context, start("local", 0))
+    rehearsal = DryRun(context, make_launcher("local", 0))
     return rehearsal.do("train", steps, **more), rehearsal
 
 
@@ -62,7 +62,7 @@ def test_steps_are_gathered_with_what_they_need_and_nothing_is_done(context):
 def test_what_is_finished_is_told_apart_and_needs_nothing(context):
     networks = [training(number) for number in range(2)]
     steps = [predicting(network) for network in networks]
-    Work(context, start("local", 0)).do("predict", steps[:1])
+    Work(context, make_launcher("local", 0)).do("predict", steps[:1])
     finished, rehearsal = rehearse(context, steps)
     assert finished == steps[:1]
     assert [
@@ -162,7 +162,7 @@ def test_without_such_work_figures_are_used_and_named(context):
     steps = [training(1), training(2, backbone="conv"), predicting(training(0))]
     figures = {steps[1].key: Cost(7.0, 70)}
     trained, predicted = costs(steps, context.store, lambda step: figures.get(step.key))
-    assert (trained.measured, trained.by_figures, trained.seconds, trained.bytes) == (1, 1, 27.0, 1070)
+    assert (trained.measured, trained.estimated, trained.seconds, trained.bytes) == (1, 1, 27.0, 1070)
     assert (predicted.unknown, predicted.missing, predicted.seconds) == (1, 1, 0.0)
 
 

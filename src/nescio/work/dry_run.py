@@ -17,12 +17,12 @@ from nescio.work.store import ENV, Store, StoreError
 
 
 @dataclass
-class Rehearsal(Work):
+class DryRun(Work):
     """Gathers the steps of a benchmark in place of running them; to the benchmark, what is not finished has failed."""
 
     steps: dict[str, Step] = field(default_factory=dict)  # by key, parents among them
 
-    rehearsed = True
+    is_dry_run = True
 
     def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         steps = list({step.key: step for step in steps}.values())
@@ -34,7 +34,7 @@ class Rehearsal(Work):
         self.failures += [Failure(step.title, "it is not done yet.") for step in steps if step not in finished]
         return finished
 
-    def counts_on(self, step: Step) -> bool:
+    def will_exist(self, step: Step) -> bool:
         return True  # it is to come
 
     def _gather(self, step: Step) -> None:
@@ -72,14 +72,14 @@ class StageCost:
     stage: str
     finished: int = 0
     measured: int = 0
-    by_figures: int = 0
+    estimated: int = 0
     unknown: int = 0
     seconds: float = 0.0
     bytes: float = 0.0
 
     @property
     def missing(self) -> int:
-        return self.measured + self.by_figures + self.unknown
+        return self.measured + self.estimated + self.unknown
 
 
 def costs(
@@ -112,7 +112,7 @@ def costs(
             seconds, size = (median(each) for each in zip(*seen[kind], strict=True))
             cost = Cost(seconds * _units(recipe) * (1 if kind[0] == 1 else places), size * _sampled(recipe))
         elif (guess := figures(step)) is not None:
-            stage.by_figures += 1
+            stage.estimated += 1
             cost = guess
         else:
             stage.unknown += 1

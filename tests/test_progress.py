@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from nescio.work import progress
-from nescio.work.progress import EpochProgress, Stages, track
+from nescio import progress
+from nescio.progress import EpochProgress, Stages, track
 
 
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 1000.0
-        monkeypatch.setattr("nescio.work.progress.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("nescio.progress.time.monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_loop_is_silent_while_it_is_short_and_then_counts(clock, monkeypatch):
     assert list(track(range(3), "reading")) == [0, 1, 2]
     assert terminal.getvalue() == ""
     for _ in track(range(4), "reading"):
-        clock.now += 3 * progress.PATIENCE
+        clock.now += 3 * progress.BAR_DELAY
     drawn = terminal.getvalue()
     assert "reading" in drawn and "3 of 4, 0:00:06 left" in drawn
 

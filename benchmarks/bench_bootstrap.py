@@ -31,23 +31,23 @@ def models() -> dict[str, Predictions]:
     return made
 
 
-def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootstrap.ResampledModel]:
-    wanted = [_bootstrap.wanted_metric(name) for name in names]
-    found: list[_bootstrap.ResampledModel] = []
+def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootstrap.Resampler]:
+    wanted = [_bootstrap.parse_metric(name) for name in names]
+    found: list[_bootstrap.Resampler] = []
     for dump in dumps.values():
         answers = summary(dump).outcomes()
-        found.append(_bootstrap.ResampledAnswers(answers, [each for each in wanted if not each.ranks]))
+        found.append(_bootstrap.SummaryResampler(answers, [each for each in wanted if not each.ranks]))
         u, ranking = summary(dump).u["msp"], [each for each in wanted if each.ranks]
-        found.append(_bootstrap.ResampledRanking(u, answers.wrong, ranking))
+        found.append(_bootstrap.RankingResampler(u, answers.wrong, ranking))
     return found
 
 
-def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_bootstrap.ResampledModel]) -> None:
+def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_bootstrap.Resampler]) -> None:
     """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
     from sklearn.metrics import log_loss, roc_auc_score
 
     for number in range(3):
-        counts = _bootstrap.draw(N, SEED, number)
+        counts = _bootstrap.draw_counts(N, SEED, number)
         rows = np.repeat(np.arange(N), counts)
         for place, dump in enumerate(dumps.values()):
             answers, u = summary(dump).outcomes(), summary(dump).u["msp"]
@@ -68,7 +68,7 @@ def run() -> list[dict[str, Any]]:
     dumps = models()
     u = [summary(dump).u["msp"] for dump in dumps.values()]
     wrong = [summary(dump).outcomes().wrong for dump in dumps.values()]
-    drawn = [_bootstrap.draw(N, SEED, number) for number in range(PEER_SHARE)]
+    drawn = [_bootstrap.draw_counts(N, SEED, number) for number in range(PEER_SHARE)]
     rows = [np.repeat(np.arange(N), counts) for counts in drawn]
 
     def peer() -> list[float]:

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 from _table import best_of, show
 
-from nescio.analysis.grading import class_severities, divide, grade, levels, window_severities
+from nescio.analysis.graded_ood import (
+    class_severities,
+    grade_ood,
+    severity_windows,
+    split_ood_classes,
+    window_severities,
+)
 from nescio.metrics import auroc
 
 CLASSES, IMAGES, INSIDE, WINDOW = 12_697, 200, 50_000, 1_000  # ImageNet-21k after cleaning, against ImageNet-1k
@@ -35,16 +41,16 @@ def plain(u_in: Any, u_out: Any, division: Any) -> tuple[Any, list[float]]:
     order = np.argsort(severity, kind="stable")
     means = plain_windows(severity[order])
     found = []
-    for at in levels(len(means)):
+    for at in severity_windows(len(means)):
         rows = division.test[order[at : at + WINDOW]].ravel()
         found.append(auroc(np.concatenate([u_in, u_out[rows]]), np.repeat([False, True], [len(u_in), len(rows)])))
-    return means[levels(len(means))], found
+    return means[severity_windows(len(means))], found
 
 
 def run() -> list[dict[str, Any]]:
     labels, index, u_in, u_out = data()
-    divide_s, division = best_of(lambda: divide(labels, index))
-    ours_s, ours = best_of(lambda: grade(u_in, u_out, division, WINDOW))
+    divide_s, division = best_of(lambda: split_ood_classes(labels, index))
+    ours_s, ours = best_of(lambda: grade_ood(u_in, u_out, division, WINDOW))
     plain_s, (means, aurocs) = best_of(lambda: plain(u_in, u_out, division))
     assert list(ours.aurocs) == aurocs and np.allclose(ours.severities, means, rtol=0, atol=1e-12)
     severity = np.sort(class_severities(u_out, division.estimation))

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _table import best_of, show
 
 from nescio import Predictions, metrics
-from nescio.analysis.cards import Scorecard, scorecard
+from nescio.analysis.scorecard import Scorecard, scorecard
 from nescio.measures._softmax import mean_probs, prob_blocks
 from nescio.metrics._calibration import classwise_ece_from_blocks
 

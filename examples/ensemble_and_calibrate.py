@@ -3,7 +3,7 @@
 import numpy as np
 
 from nescio import Predictions, compare, scorecard, stack
-from nescio.analysis.calibrate import temperature
+from nescio.analysis.calibration import temperature
 
 
 def network(labels: np.ndarray, seed: int) -> Predictions:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from nescio import datasets, measures, metrics
-from nescio.analysis.bootstrap import wanted_metric
+from nescio.analysis.bootstrap import parse_metric
 from nescio.analysis.comparison import compare
-from nescio.analysis.thresholds import guard
+from nescio.analysis.thresholds import guarantee_threshold
 from nescio.cli import main
 from nescio.datasets.corruptions import ALIASES, CORRUPTIONS
 from nescio.errors import BadInput, did_you_mean
@@ -139,8 +139,8 @@ def test_results_hold_registered_names():
     rows = compare({"a": dump}, measure="MSP", metrics=["AUROC", "FPR95", "sac@0.5"], resamples=20).rows
     assert {row["metric"] for row in rows} >= {"auroc", "fpr_at_tpr", "sac@0.5"}
     assert {row["measure"] for row in rows} <= {"msp", None}
-    assert guard(dump, coverage=0.5, measure="msp").measure == "msp"
-    assert wanted_metric("Accuracy@2").label == "accuracy@2"
+    assert guarantee_threshold(dump, coverage=0.5, measure="msp").measure == "msp"
+    assert parse_metric("Accuracy@2").label == "accuracy@2"
 
 
 def test_options_take_aliases(tmp_path, capsys):

@@ -257,7 +257,7 @@ def test_pages_are_drawn_without_pandas(files, tmp_path):
 
 def test_imports_leave_torch_alone():
     names = (
-        "nescio.metrics nescio.measures nescio.analysis.cards nescio.report nescio.testing "
+        "nescio.metrics nescio.measures nescio.analysis.scorecard nescio.report nescio.testing "
         "nescio.analysis.comparison nescio.work.store"
     )
     code = (

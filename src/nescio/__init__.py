@@ -8,8 +8,8 @@ TYPE_CHECKING = False  # as type checkers read it: importing typing would take a
 if TYPE_CHECKING:
     from typing import Any
 
-    from nescio.analysis.cards import scorecard
     from nescio.analysis.comparison import compare
+    from nescio.analysis.scorecard import scorecard
     from nescio.analysis.transfer import transfer
     from nescio.errors import BadInput, Undefined
     from nescio.predictions import Predictions, join, stack
@@ -21,7 +21,7 @@ _HOMES = {  # of what is imported when it is first used: `import nescio` loads n
     **dict.fromkeys(("BadInput", "Undefined"), "nescio.errors"),
     **dict.fromkeys(("Predictions", "join", "stack"), "nescio.predictions"),
     "compare": "nescio.analysis.comparison",
-    "scorecard": "nescio.analysis.cards",
+    "scorecard": "nescio.analysis.scorecard",
     "transfer": "nescio.analysis.transfer",
 }
 

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from nescio import BadInput, Predictions, Undefined, metrics
 from nescio.analysis import bootstrap as boot
-from nescio.analysis.bootstrap import ResampledProbs, WantedMetric
-from nescio.analysis.cards import scorecard
-from nescio.analysis.comparison import add_intervals, bootstrap, compare, interval, two_sided
+from nescio.analysis.bootstrap import MetricSpec, ProbsResampler
+from nescio.analysis.comparison import add_intervals, bootstrap, compare, interval
+from nescio.analysis.scorecard import scorecard
+from nescio.analysis.significance import bootstrap_p_value
 from nescio.cli import main
 from nescio.measures import summary
 from nescio.metrics import Metric
 from nescio.report.scorecards import verdict
 
-RANKING = [each for each in boot.applicable() if each.ranks]
-ANSWERS = [each for each in boot.applicable() if "predictions" in each.metric.kinds and each.metric.prepared]
-MASS = boot.WantedMetric("ece mass", metrics.registry["ece"], {"scheme": "mass"})
+RANKING = [each for each in boot.applicable_metrics() if each.ranks]
+ANSWERS = [each for each in boot.applicable_metrics() if "predictions" in each.metric.kinds and each.metric.prepared]
+MASS = boot.MetricSpec("ece mass", metrics.registry["ece"], {"scheme": "mass"})
 
 
 def or_nan(function, *arrays, **options):
@@ -45,7 +46,7 @@ def ranked(draw):
 @pytest.mark.parametrize("numba", [False, True])
 def test_a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
     u, wrong, counts = case
-    part = boot.ResampledRanking(u, wrong, RANKING)
+    part = boot.RankingResampler(u, wrong, RANKING)
     if numba:
         pytest.importorskip("numba")
         part.accelerate()
@@ -71,10 +72,10 @@ def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
     probs = np.clip(probs, 0, 1)
     probs /= probs.sum(1, keepdims=True)
     labels = rng.integers(c, size=n)
-    counts = boot.draw(n, seed, 0)
+    counts = boot.draw_counts(n, seed, 0)
     copied = np.repeat(np.arange(n), counts)
-    wanted = [*ANSWERS, MASS, boot.wanted_metric("ece@7"), boot.wanted_metric("accuracy@2")]
-    values = boot.ResampledAnswers(metrics.outcomes(probs, labels), wanted).values(counts)
+    wanted = [*ANSWERS, MASS, boot.parse_metric("ece@7"), boot.parse_metric("accuracy@2")]
+    values = boot.SummaryResampler(metrics.outcomes(probs, labels), wanted).values(counts)
     for each, value in zip(wanted, values, strict=True):
         truth = or_nan(each.metric.function, probs[copied], labels[copied], **each.options)
         assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
@@ -86,7 +87,7 @@ def test_numba_and_numpy_agree_on_many_rows_and_ties():
     n = 3000
     wrong = rng.random(n) < 0.3
     u = np.where(rng.random(n) < 0.5, (rng.normal(size=n) + wrong).round(1), rng.normal(size=n) + wrong)
-    parts = [boot.ResampledRanking(u, wrong, RANKING)]
+    parts = [boot.RankingResampler(u, wrong, RANKING)]
     (slow,) = boot.resample(parts, n, 20, 1, numba=False)
     assert parts[0].fast is None
     (fast,) = boot.resample(parts, n, 20, 1, numba=True)
@@ -101,9 +102,9 @@ def test_auroc_of_resamples_is_scikit_learns():
     rng = np.random.default_rng(2)
     wrong = rng.random(400) < 0.3
     u = (rng.normal(size=400) + wrong).round(1)
-    (values,) = boot.resample([boot.ResampledRanking(u, wrong, [boot.wanted_metric("auroc")])], 400, 8, 3)
+    (values,) = boot.resample([boot.RankingResampler(u, wrong, [boot.parse_metric("auroc")])], 400, 8, 3)
     for number, (value,) in enumerate(values):
-        weights = boot.draw(400, 3, number)
+        weights = boot.draw_counts(400, 3, number)
         assert value == pytest.approx(roc_auc_score(wrong, u, sample_weight=weights), abs=1e-12)
 
 
@@ -111,7 +112,7 @@ def test_auroc_of_resamples_is_scikit_learns():
 
 
 def test_a_resample_draws_n_rows_with_replacement():
-    counts = np.array([boot.draw(50, 0, number) for number in range(4000)])
+    counts = np.array([boot.draw_counts(50, 0, number) for number in range(4000)])
     assert (counts.sum(1) == 50).all()
     assert np.abs(counts.mean(0) - 1).max() < 0.08  # every row once on average
     assert counts.var() == pytest.approx(1 - 1 / 50, rel=0.02)  # of a multinomial
@@ -119,12 +120,12 @@ def test_a_resample_draws_n_rows_with_replacement():
 
 
 def test_streams_depend_on_seed_and_number_alone():
-    assert (boot.draw(99, 4, 2) == boot.draw(99, 4, 2)).all()
-    assert (boot.draw(99, 4, 2) != boot.draw(99, 4, 3)).any()
-    assert (boot.draw(99, 4, 2) != boot.draw(99, 5, 2)).any()
+    assert (boot.draw_counts(99, 4, 2) == boot.draw_counts(99, 4, 2)).all()
+    assert (boot.draw_counts(99, 4, 2) != boot.draw_counts(99, 4, 3)).any()
+    assert (boot.draw_counts(99, 4, 2) != boot.draw_counts(99, 5, 2)).any()
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=99), rng.random(99) < 0.4
-    parts = [boot.ResampledRanking(u, wrong, RANKING)]
+    parts = [boot.RankingResampler(u, wrong, RANKING)]
     (one,) = boot.resample(parts, 99, 25, 4, workers=1)
     for workers in (2, 3, 7):
         (many,) = boot.resample(parts, 99, 25, 4, workers=workers)
@@ -218,29 +219,15 @@ def test_the_p_value_is_about_uniform_when_models_are_equally_good():
     small = 0
     for _ in range(120):
         a, b = rng.random((2, 150)) < 0.7
-        right = [boot.ResampledAnswers(_answers_of(each), [boot.wanted_metric("accuracy")]) for each in (a, b)]
+        right = [boot.SummaryResampler(_answers_of(each), [boot.parse_metric("accuracy")]) for each in (a, b)]
         one, two = boot.resample(right, 150, 199, 0, workers=1)
-        small += two_sided((one - two).ravel()) <= 0.1
+        small += bootstrap_p_value((one - two).ravel()) <= 0.1
     assert 3 <= small <= 24  # 12 expected
 
 
 def _answers_of(right):
     probs = np.where(right[:, None], [0.9, 0.1], [0.1, 0.9])
     return metrics.outcomes(probs, np.zeros(len(right), int))
-
-
-def test_holm_adjusts_over_the_comparisons_with_the_best():
-    from nescio.analysis.comparison import holm
-
-    found = [{"model": name, "p": p, "adjusted": None} for name, p in zip("abcd", (0.03, 0.01, None, 0.5), strict=True)]
-    kept = holm(found, 0.05)
-    assert [each["adjusted"] for each in found] == [pytest.approx(0.09), pytest.approx(0.04), None, 1.0]
-    assert [each["model"] for each in kept] == ["a", "c", "d"]
-
-
-def test_rounding_is_no_difference():
-    assert two_sided(np.array([1e-17, 2e-17, -1e-18])) == 1
-    assert two_sided(np.full(99, 0.1)) == 2 / 100
 
 
 def test_two_perfect_rankings_are_the_same_to_every_resample():
@@ -316,7 +303,7 @@ def test_undefined_resamples_are_counted():
     dump = Predictions(logits=logits, labels=labels)
     result = compare({"a": dump}, metrics=["auroc", "aurc"], resamples=400)
     (reason,) = result.reasons
-    missed = sum(boot.draw(40, 0, number)[3] == 0 for number in range(400))
+    missed = sum(boot.draw_counts(40, 0, number)[3] == 0 for number in range(400))
     assert f"undefined on {missed} of 400" in reason["reason"] and 100 < missed < 200
     assert cell(result, "a", "auroc")["low"] is not None and cell(result, "a", "auroc")["n"] == 40
 
@@ -331,17 +318,17 @@ def test_undefined_on_most_resamples_means_no_interval():
     dump = Predictions(logits=np.array([[1.0, 0], [0, 3.0]]), labels=np.array([0, 0]))
     result = compare({"a": dump, "b": dump}, metrics=["gamma"], resamples=300)
     # both rows must be drawn: half of the resamples
-    undefined = sum(boot.draw(2, 0, number).min() == 0 for number in range(300))
+    undefined = sum(boot.draw_counts(2, 0, number).min() == 0 for number in range(300))
     for row in result.rows:
         assert (row["low"] is None) == (undefined > 150)
         assert row["value"] == -1
     assert all(f"{undefined} of 300" in reason["reason"] for reason in result.reasons)
-    from nescio.analysis.comparison import Comparison, _judge
+    from nescio.analysis.comparison import Comparison, add_verdict
 
     rare = np.array([np.nan] * 6 + [0.5] * 4)
     made = Comparison(("a", "b"), 9, 10, 0.95, 0)
     numbers = {name: boot.Estimate(value, rare) for name, value in (("a", 0.5), ("b", 0.4))}
-    _judge(made, boot.wanted_metric("gamma"), "msp", numbers)
+    add_verdict(made, boot.parse_metric("gamma"), "msp", numbers)
     assert [row["low"] for row in made.rows] == [None, None]
     assert made.differences[0]["p"] is None and all(row["best"] for row in made.rows)
     assert any("no interval" in reason["reason"] for reason in made.reasons)
@@ -361,14 +348,14 @@ def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reas
     probs = np.exp(a.logits[:, 0]) / np.exp(a.logits[:, 0]).sum(1, keepdims=True)
     again = []
     for number in range(50):
-        rows = np.repeat(np.arange(400), boot.draw(400, 0, number))
+        rows = np.repeat(np.arange(400), boot.draw_counts(400, 0, number))
         again.append(metrics.classwise_ece(probs[rows], a.labels[rows]))
     value = result.rows[1]["value"]
     noise = np.quantile(again, [0.025, 0.975]) - np.mean(again)
     bias = (1 + np.sqrt(2)) * (np.mean(again) - value)  # the labels are not those of the probabilities
     assert result.rows[1]["low"] == pytest.approx(max(0, value + noise[0] - bias - boot.UNSEEN / 400))
     assert result.rows[1]["high"] == pytest.approx(value + noise[1] + boot.UNSEEN / 400)
-    monkeypatch.setattr("nescio.analysis.cards.MOST_PROBS", 400 * 4 * 50 - 1)
+    monkeypatch.setattr("nescio.analysis.scorecard.MOST_PROBS", 400 * 4 * 50 - 1)
     result = compare({"a": a}, metrics=["accuracy", "classwise_ece"], resamples=50)
     assert [row["metric"] for row in result.rows] == ["accuracy"]
     assert [reason["metric"] for reason in result.reasons] == ["classwise_ece"]
@@ -419,19 +406,19 @@ def test_bootstrap_leaves_out_what_the_dump_cannot_give():
 
 
 def test_a_scorecard_says_what_its_intervals_leave_out():
-    from nescio.analysis.cards import scorecard
+    from nescio.analysis.scorecard import scorecard
 
     logits = np.tile([2.0, 0.0], (40, 1)) + np.random.default_rng(0).normal(scale=0.1, size=(40, 2))
     logits[3] = [0.0, 0.1]  # the only error
     card = scorecard(Predictions(logits=logits, labels=np.zeros(40, int)))
     add_intervals(card, resamples=50)
-    missed = sum(boot.draw(40, 0, number)[3] == 0 for number in range(50))
+    missed = sum(boot.draw_counts(40, 0, number)[3] == 0 for number in range(50))
     said = [each for each in card.reasons if f"{missed} of 50 resamples" in each["reason"]]
     assert ("msp", "auroc") in {(each["measure"], each["metric"]) for each in said}
 
 
 def test_a_scorecard_gets_its_intervals():
-    from nescio.analysis.cards import scorecard
+    from nescio.analysis.scorecard import scorecard
 
     a, val = model(0), model(3)
     out = Predictions(logits=np.random.default_rng(0).normal(size=(50, 4)))
@@ -469,13 +456,13 @@ def test_numba_is_used_only_above_its_stated_size(monkeypatch):
     pytest.importorskip("numba")
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=200), rng.random(200) < 0.4
-    few, many = (boot.ResampledRanking(u, wrong, RANKING) for _ in range(2))
+    few, many = (boot.RankingResampler(u, wrong, RANKING) for _ in range(2))
     boot.resample([few], 200, 10, 0)
     monkeypatch.setattr(boot, "NUMBA_WORK", 1000)
     boot.resample([many], 200, 10, 0)
     assert few.fast is None and many.fast is not None
     monkeypatch.setattr(boot, "have_numba", lambda: False)
-    without = boot.ResampledRanking(u, wrong, RANKING)
+    without = boot.RankingResampler(u, wrong, RANKING)
     boot.resample([without], 200, 10, 0)
     assert without.fast is None
 
@@ -510,7 +497,7 @@ def test_what_is_no_model_is_one_sentence(models, sentence):
 
 def test_what_a_scorecard_shows_of_a_model_is_compared():
     """Human alignment, retrieval, crops and class-wise ECE too, each with its interval."""
-    from nescio.analysis.cards import scorecard
+    from nescio.analysis.scorecard import scorecard
 
     rng, models = np.random.default_rng(0), {}
     votes = rng.integers(0, 5, (60, 3)) + 1
@@ -545,13 +532,13 @@ def test_what_no_model_has_is_a_reason():
 
 
 def test_in_and_out_of_distribution_rows_are_drawn_apart():
-    counts = boot.draw((30, 30), 0, 5)
+    counts = boot.draw_counts((30, 30), 0, 5)
     assert counts[:30].sum() == counts[30:].sum() == 30
-    assert (counts[:30] == boot.draw(30, 0, 5)).all() and (counts[:30] != counts[30:]).any()
+    assert (counts[:30] == boot.draw_counts(30, 0, 5)).all() and (counts[:30] != counts[30:]).any()
 
 
 def test_every_number_of_a_scorecard_has_an_interval():
-    from nescio.analysis.cards import scorecard
+    from nescio.analysis.scorecard import scorecard
 
     card = scorecard(
         model(0).replace(groups={"half": np.arange(400) % 2}),
@@ -700,6 +687,6 @@ def test_labels_drawn_from_the_probabilities_are_of_every_class_as_often_as_it_i
         return 0.0
 
     metric = Metric("share", share, ("predictions",), "lower", False, bias="calibrated")
-    part = ResampledProbs(probs, np.zeros(20_000, int), [WantedMetric("share", metric, {})])
+    part = ProbsResampler(probs, np.zeros(20_000, int), [MetricSpec("share", metric, {})])
     part.calibrated(np.random.default_rng(0))
     np.testing.assert_allclose(shares[-1], probs[0], atol=0.015)

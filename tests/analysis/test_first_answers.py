@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from nescio import Predictions, Undefined, metrics
-from nescio.analysis.cards import scorecard
 from nescio.analysis.comparison import add_intervals, bootstrap, compare
-from nescio.analysis.thresholds import guard
+from nescio.analysis.scorecard import scorecard
+from nescio.analysis.thresholds import guarantee_threshold
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(400, 5)) * 2
@@ -68,7 +68,7 @@ def test_two_files_that_number_the_same_names_differently_are_compared():
 
 def test_a_threshold_on_the_confidence():
     for dump in (FIRST, BARE):
-        found, whole = guard(dump, risk=0.3), guard(WHOLE, risk=0.3)
+        found, whole = guarantee_threshold(dump, risk=0.3), guarantee_threshold(WHOLE, risk=0.3)
         assert found.guarantee.accepted == whole.guarantee.accepted > 0
 
 

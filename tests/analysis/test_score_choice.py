@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nescio import BadInput, Predictions, Undefined, metrics
-from nescio.analysis.cards import scorecard
 from nescio.analysis.score_choice import QuestionRows, choose_among, choose_scores, question_rows
+from nescio.analysis.scorecard import scorecard
 from nescio.report.score_choices import choice_of_score, scores_table
 
 

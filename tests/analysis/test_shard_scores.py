@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nescio.analysis.cards import scorecard
+from nescio.analysis.scorecard import scorecard
 from nescio.analysis.shard_scores import scorecard_of_shards
 from nescio.cli import main
 from nescio.commands import _inputs

@@ -13,12 +13,12 @@ from scipy import stats
 from nescio import Predictions
 from nescio.analysis.thresholds import (
     at_coverage,
-    divided,
     expected_coverage,
-    guard,
+    guarantee_threshold,
     ltt,
     rows_needed,
     sgr,
+    stratified_split,
     upper_limit,
 )
 from nescio.cli import main
@@ -363,7 +363,7 @@ def two_class_risk(u, temperature, true=2.5, longest=12.0):
 def test_with_a_fitted_temperature_the_promise_still_holds(method):
     rng, broken, temperatures, coverage = np.random.default_rng(5), 0, [], []
     for seed in range(60):
-        found = guard(two_class_dump(rng, 1500), risk=0.05, method=method, temperature="fit", seed=seed)
+        found = guarantee_threshold(two_class_dump(rng, 1500), risk=0.05, method=method, temperature="fit", seed=seed)
         temperatures.append(found.temperature)
         coverage.append(found.guarantee.coverage)
         if found.guarantee.attainable:
@@ -374,15 +374,15 @@ def test_with_a_fitted_temperature_the_promise_still_holds(method):
 
 def test_the_guarantee_sees_no_row_that_the_temperature_saw():
     dump = two_class_dump(np.random.default_rng(6), 1000)
-    found = guard(dump, risk=0.05, temperature="fit", fit_rows=300, seed=9)
-    chosen, rest = divided(dump, 300, 9)
+    found = guarantee_threshold(dump, risk=0.05, temperature="fit", fit_rows=300, seed=9)
+    chosen, rest = stratified_split(dump, 300, 9)
     assert sorted([*chosen, *rest]) == list(range(1000)) and found.fitted == 300
     assert found.guarantee.n == 700
     # Other labels on the temperature's rows move the temperature; with it held, they change nothing.
-    held = guard(dump.take(rest), risk=0.05, temperature=found.temperature)
+    held = guarantee_threshold(dump.take(rest), risk=0.05, temperature=found.temperature)
     assert held.guarantee == found.guarantee and held.guarantee.accepted > 100
     val = dump.take(chosen)
-    moved = guard(dump.take(rest), risk=0.05, temperature="fit", val=val.replace(labels=1 - val.labels))
+    moved = guarantee_threshold(dump.take(rest), risk=0.05, temperature="fit", val=val.replace(labels=1 - val.labels))
     assert moved.temperature != found.temperature
     assert moved.guarantee.accepted == found.guarantee.accepted  # a temperature keeps the order of two classes
 
@@ -390,7 +390,7 @@ def test_the_guarantee_sees_no_row_that_the_temperature_saw():
 def test_a_temperature_from_validation_rows_leaves_all_rows_to_the_guarantee():
     rng = np.random.default_rng(7)
     dump, val = two_class_dump(rng, 800), two_class_dump(rng, 500)
-    found = guard(dump, risk=0.06, temperature="fit", val=val)
+    found = guarantee_threshold(dump, risk=0.06, temperature="fit", val=val)
     assert found.guarantee.n == 800 and found.fitted == 500
 
 
@@ -398,14 +398,14 @@ def test_rows_are_divided_evenly_over_classes_and_alike_in_any_order():
     rng = np.random.default_rng(8)
     labels = rng.choice(6, 500, p=[0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     dump = Predictions(labels=labels, logits=rng.normal(size=(500, 6)), index=rng.permutation(10_000)[:500])
-    chosen, _ = divided(dump, 77, 3)
+    chosen, _ = stratified_split(dump, 77, 3)
     assert len(chosen) == 77
     share = np.bincount(labels, minlength=6) * 77 / 500
     assert (np.abs(np.bincount(labels[chosen], minlength=6) - share) < 1).all()
     order = rng.permutation(500)
     mixed = dump.take(order)
-    assert set(mixed.index[divided(mixed, 77, 3)[0]]) == set(dump.index[chosen])
-    assert set(divided(dump, 77, 4)[0]) != set(chosen)
+    assert set(mixed.index[stratified_split(mixed, 77, 3)[0]]) == set(dump.index[chosen])
+    assert set(stratified_split(dump, 77, 4)[0]) != set(chosen)
 
 
 def test_every_row_has_the_same_chance_to_be_set_aside():
@@ -414,7 +414,7 @@ def test_every_row_has_the_same_chance_to_be_set_aside():
     dump = Predictions(labels=labels, logits=np.zeros((50, 4)))
     taken = np.zeros(50)
     for seed in range(4000):
-        taken[divided(dump, 12, seed)[0]] += 1
+        taken[stratified_split(dump, 12, seed)[0]] += 1
     p = 12 / 50
     assert np.abs(taken / 4000 - p).max() < 5 * math.sqrt(p * (1 - p) / 4000)
 
@@ -429,7 +429,7 @@ def test_measures_scores_and_dropout():
         ("scores/mine", dump.scores["mine"]),
         ("mc-dropout", -(np.exp(logs) * logs).sum(1)),
     ):
-        found = guard(dump, coverage=0.5, measure=measure)
+        found = guarantee_threshold(dump, coverage=0.5, measure=measure)
         assert found.measure == measure and found.guarantee.accepted == 1000
         if u is not None:
             assert found.guarantee.threshold == pytest.approx(np.sort(u)[999], rel=1e-9)
@@ -440,8 +440,8 @@ def test_measures_scores_and_dropout():
 
 def test_both_shares_delta_and_takes_the_larger_coverage():
     dump = two_class_dump(np.random.default_rng(10), 3000)
-    both = guard(dump, risk=0.05, method="both")
-    alone = [guard(dump, risk=0.05, delta=DELTA / 2, method=name).guarantee for name in ("ltt", "sgr")]
+    both = guarantee_threshold(dump, risk=0.05, method="both")
+    alone = [guarantee_threshold(dump, risk=0.05, delta=DELTA / 2, method=name).guarantee for name in ("ltt", "sgr")]
     assert list(both.tried) == alone and both.guarantee.delta == DELTA
     assert both.guarantee.accepted == max(each.accepted for each in alone)
 
@@ -450,14 +450,17 @@ def test_rows_of_classes_that_were_not_taught_are_left_out():
     dump = two_class_dump(np.random.default_rng(11), 1000)
     in_distribution = np.arange(1000) % 4 > 0
     labels = np.where(in_distribution, dump.labels, 77)
-    found = guard(dump.replace(labels=labels, in_distribution=in_distribution), risk=0.06)
-    assert found.guarantee == guard(dump.take(in_distribution), risk=0.06).guarantee and found.guarantee.n == 750
+    found = guarantee_threshold(dump.replace(labels=labels, in_distribution=in_distribution), risk=0.06)
+    assert (
+        found.guarantee == guarantee_threshold(dump.take(in_distribution), risk=0.06).guarantee
+        and found.guarantee.n == 750
+    )
 
 
 def test_judging_other_rows():
     rng = np.random.default_rng(12)
     dump, other = two_class_dump(rng, 2000), two_class_dump(rng, 700)
-    found = guard(dump, risk=0.05, temperature=2.0)
+    found = guarantee_threshold(dump, risk=0.05, temperature=2.0)
     margin = np.abs(other.logits[:, 0, 0] - other.logits[:, 0, 1]) / 2
     kept = 1 / (1 + np.exp(margin)) <= found.guarantee.threshold
     wrong = other.logits[:, 0].argmax(1) != other.labels
@@ -486,7 +489,7 @@ def test_judging_other_rows():
 def test_bad_settings_are_sentences(options, word):
     dump = two_class_dump(np.random.default_rng(0), 50)
     with pytest.raises(BadInput, match=word):
-        guard(dump, **options)
+        guarantee_threshold(dump, **options)
 
 
 def test_rows_that_earn_the_guarantee_fit_no_temperature():
@@ -494,11 +497,11 @@ def test_rows_that_earn_the_guarantee_fit_no_temperature():
     dump = two_class_dump(rng, 300)
     for copy in (dump, dump.take(rng.permutation(300)), dump.replace(index=np.arange(300) + 5)):
         with pytest.raises(BadInput, match="fit the temperature on other rows"):
-            guard(dump, risk=0.1, temperature="fit", val=copy)
+            guarantee_threshold(dump, risk=0.1, temperature="fit", val=copy)
 
 
 def test_more_rows_mean_nothing_where_the_coverage_is_given():
-    found = guard(two_class_dump(np.random.default_rng(0), 300), coverage=0.5)
+    found = guarantee_threshold(two_class_dump(np.random.default_rng(0), 300), coverage=0.5)
     with pytest.raises(BadInput, match="the coverage was given"):
         found.with_more_rows(2)
 
@@ -506,9 +509,9 @@ def test_more_rows_mean_nothing_where_the_coverage_is_given():
 def test_no_labels_and_nothing_taught():
     dump = two_class_dump(np.random.default_rng(0), 50)
     with pytest.raises(BadInput, match="no labels"):
-        guard(dump.replace(labels=None), risk=0.1)
+        guarantee_threshold(dump.replace(labels=None), risk=0.1)
     with pytest.raises(BadInput, match="not in training"):
-        guard(dump.replace(in_distribution=False), risk=0.1)
+        guarantee_threshold(dump.replace(in_distribution=False), risk=0.1)
 
 
 # ---- the command
@@ -542,7 +545,7 @@ def test_a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files)
     assert code == 2 and out == "" and "mutual_information" in err and "entropy" in err
     with pytest.raises(BadInput, match="temperature_of_the_day"):
         same = two_class_dump(np.random.default_rng(0), 20).replace(scores={"temperature_of_the_day": np.full(20, 3.0)})
-        guard(same, risk=0.5, measure="temperature_of_the_day")
+        guarantee_threshold(same, risk=0.5, measure="temperature_of_the_day")
 
 
 def test_json_says_what_to_do(capsys, files):

@@ -5,7 +5,7 @@ import pytest
 
 import nescio
 from nescio import BadInput, Predictions, Undefined
-from nescio.analysis.transfer import GALLERY, IMAGE, told_apart, transfer
+from nescio.analysis.transfer import GALLERY, IMAGE, same_set_share, transfer
 from nescio.metrics import r_auroc, recall_at_1
 from nescio.report.frame import Frame
 from nescio.report.transfers import transfer_sentences, transfer_story, transfer_tables
@@ -100,10 +100,10 @@ def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_c
 
 
 def test_two_samples_of_one_set_cannot_be_told_apart(dump):
-    assert 0.4 < told_apart(seen(range(8), 3, 500), seen(range(8), 4, 300)) < 0.6
-    assert told_apart(seen(range(8), 3), dump) > 0.9
+    assert 0.4 < same_set_share(seen(range(8), 3, 500), seen(range(8), 4, 300)) < 0.6
+    assert same_set_share(seen(range(8), 3), dump) > 0.9
     with pytest.raises(Undefined, match="has none"):
-        told_apart(dump, Predictions(labels=[0]))
+        same_set_share(dump, Predictions(labels=[0]))
 
 
 def test_without_logits_or_labels_it_says_what_it_can(dump):

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 from nescio import Predictions, metrics
-from nescio.analysis import calibrate
+from nescio.analysis import calibration
 from nescio.cli import main
 from nescio.work.store import Store
 from tests.support.fake_zoo import keep
@@ -32,7 +32,7 @@ def test_the_file_holds_the_calibrated_rows_and_all_else(files, tmp_path, capsys
     to = tmp_path / f"out.{ending}"
     assert main(["calibrate", test, "--val", val, "--to", str(to), "--method", method, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    written, expected = Predictions.load(to), getattr(calibrate, method)(model(1))(model(0))
+    written, expected = Predictions.load(to), getattr(calibration, method)(model(1))(model(0))
     np.testing.assert_allclose(written.logits, expected.logits, rtol=1e-6)
     np.testing.assert_array_equal(written.labels, expected.labels)
     np.testing.assert_array_equal(written.scores["own"], expected.scores["own"])
@@ -44,12 +44,12 @@ def test_the_file_holds_the_calibrated_rows_and_all_else(files, tmp_path, capsys
 
 
 def test_logits_that_are_computed_when_read_are_written_whole(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
+    monkeypatch.setattr(calibration, "HELD_BYTES", 0)
     test, val = files
     for ending in ("npz", "safetensors", "csv"):
         to = tmp_path / f"out.{ending}"
         assert main(["calibrate", test, "--val", val, "--to", str(to)]) == 0
-        expected = calibrate.temperature(model(1))(model(0))
+        expected = calibration.temperature(model(1))(model(0))
         np.testing.assert_allclose(Predictions.load(to).logits, np.asarray(expected.logits), rtol=1e-5)
 
 
@@ -88,7 +88,7 @@ def test_the_temperature_is_that_of_scikit_learn():
     val, test = model(1), model(0)
     network = Network().fit(val.logits[:, 0], val.labels)
     theirs = CalibratedClassifierCV(FrozenEstimator(network), method="temperature").fit(val.logits[:, 0], val.labels)
-    ours = calibrate.temperature(val)(test)
+    ours = calibration.temperature(val)(test)
     np.testing.assert_allclose(softmax(ours.logits[:, 0], axis=1), theirs.predict_proba(test.logits[:, 0]), atol=2e-4)
 
 
@@ -98,7 +98,7 @@ def test_a_model_of_the_store_is_calibrated_and_no_other_models_rows_fit_it(file
         keep(store, name, "digits", model(seed), False)
     words = ["--to", str(tmp_path / "out.npz"), "--store", str(store.root)]
     assert main(["calibrate", "zoo:resnet18", "--val", files[1], *words]) == 0
-    expected = calibrate.temperature(model(1))(model(0))
+    expected = calibration.temperature(model(1))(model(0))
     np.testing.assert_allclose(Predictions.load(tmp_path / "out.npz").logits, expected.logits, rtol=1e-5)
     capsys.readouterr()
     for command, flag, rest in (

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nescio import Predictions
-from nescio.analysis.sample import sample_dumps
+from nescio.analysis.sample import sample_predictions
 from nescio.cli import main
 
 
@@ -13,7 +13,7 @@ from nescio.cli import main
 def files(tmp_path_factory):
     """Logits and labels alone, so that few measures apply."""
     folder = tmp_path_factory.mktemp("sample")
-    for name, dump in sample_dumps(0).items():
+    for name, dump in sample_predictions(0).items():
         unknown = name == "unknown"
         light = Predictions(index=dump.index, labels=None if unknown else dump.labels, logits=dump.logits)
         light.save(folder / f"{name}.npz")

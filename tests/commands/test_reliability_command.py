@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from nescio import datasets, measures
-from nescio.analysis.candidates import divide
-from nescio.analysis.ranking import chance, usual_k
+from nescio.analysis.representations.candidates import split_references
+from nescio.analysis.representations.ranking import chance_nc, default_k
 from nescio.cli import main
 from nescio.datasets.decode import thumbnail
 from nescio.datasets.images import ImageSet, rows_by_key, set_name
@@ -118,10 +118,10 @@ def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
     code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--components", 0, "--to", tmp_path / "s.csv")
     held, tests = read_csv(tmp_path / "s.csv"), loaded(place, "t")
     assert code == 0 and "each of the two halves" in re.sub(r"\s+", " ", out)
-    parts = divide(tests[0].index, None, 0)
+    parts = split_references(tests[0].index, None, 0)
     for refs, asked in parts:
         sides = [[each.select(keys) for each in tests] for keys in (refs, asked)]
-        right = dict(zip(asked.tolist(), measures.neighborhood_inconsistency(*sides, usual_k(N // 2)), strict=True))
+        right = dict(zip(asked.tolist(), measures.neighborhood_inconsistency(*sides, default_k(N // 2)), strict=True))
         own = np.isin(held["index"], asked)
         np.testing.assert_allclose(held["u_nc"][own], [right[int(key)] for key in held["index"][own]], atol=1e-12)
     np.testing.assert_array_equal(held["index"], tests[0].index)
@@ -132,7 +132,7 @@ def test_a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path)
     words = ["--split-references", 80, "--to", tmp_path / "s.npz", "--components", 5]
     assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     with np.load(tmp_path / "s.npz") as held:
-        ((refs, asked),) = divide(1000 + np.arange(N), 80, 0)
+        ((refs, asked),) = split_references(1000 + np.arange(N), 80, 0)
         assert len(refs) == 80 and set(held["index"]) == set(asked) and not set(asked) & set(refs)
         assert held["nc"].shape == held["u_ll"].shape == (N - 80,)
 
@@ -169,13 +169,13 @@ def test_every_format_holds_the_same(capsys, place, tmp_path):
 
 
 def test_usual_k_and_chance():
-    assert [usual_k(r) for r in (1, 20, 21, 500, 1999, 2000, 5000, 60_000)] == [1, 1, 2, 25, 100, 100, 100, 100]
+    assert [default_k(r) for r in (1, 20, 21, 500, 1999, 2000, 5000, 60_000)] == [1, 1, 2, 25, 100, 100, 100, 100]
     rng = np.random.default_rng(0)
     for k, r in ((5, 100), (50, 200), (100, 5000)):
         shared = [len(np.intersect1d(rng.permutation(r)[:k], rng.permutation(r)[:k])) for _ in range(1000)]
-        assert np.mean(np.array(shared) / k) == pytest.approx(chance(k, r, "overlap"), abs=0.01)
+        assert np.mean(np.array(shared) / k) == pytest.approx(chance_nc(k, r, "overlap"), abs=0.01)
         jaccard = np.array(shared) / (2 * k - np.array(shared))
-        assert jaccard.mean() == pytest.approx(chance(k, r, "jaccard"), abs=0.01)
+        assert jaccard.mean() == pytest.approx(chance_nc(k, r, "jaccard"), abs=0.01)
 
 
 def test_the_terminal_states_k_and_references(capsys, place):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nescio import Predictions, measures, metrics
-from nescio.analysis.cards import cross_fitted, scorecard
+from nescio.analysis.scorecard import cross_fitted, scorecard
 
 
 def clusters(n, d, classes, seed=0, apart=3.0):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from nescio import Predictions, datasets, measures
-from nescio.analysis.calibrate import Temperature
+from nescio.analysis.calibration import Temperature
 from nescio.cli import main
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from nescio import BadInput, Predictions, stack
-from nescio.analysis.cards import scorecard
+from nescio.analysis.scorecard import scorecard
 from nescio.measures import summary
 from nescio.predictions import same_rows, shared_rows
 
@@ -118,7 +118,7 @@ def test_masked_classes_have_probability_zero():
 
 
 def test_masked_classes_stay_masked_under_calibration_and_in_files(tmp_path, rng):
-    from nescio.analysis import calibrate
+    from nescio.analysis import calibration
 
     logits = LOGITS + 1.5 * np.eye(4)[LABELS]  # better than chance, else no temperature is best
     masked = np.where(rng.random(LOGITS.shape) < 0.3, -np.inf, logits)
@@ -126,7 +126,7 @@ def test_masked_classes_stay_masked_under_calibration_and_in_files(tmp_path, rng
     dump = Predictions(logits=masked, labels=LABELS)
     for ending in ("", ".npz", ".safetensors", ".parquet", ".csv"):
         np.testing.assert_array_equal(Predictions.load(dump.save(tmp_path / f"a{ending}")).logits, dump.logits)
-    for scale in (calibrate.temperature(dump), calibrate.vector(dump)):
+    for scale in (calibration.temperature(dump), calibration.vector(dump)):
         np.testing.assert_array_equal(np.isneginf(scale(dump).logits), np.isneginf(dump.logits))
         assert summary(scale(dump)).outcomes().log_loss.mean() <= summary(dump).outcomes().log_loss.mean() + 1e-9
 

@@ -7,7 +7,7 @@ import shlex
 import numpy as np
 import pytest
 
-from nescio.analysis.cards import scorecard
+from nescio.analysis.scorecard import scorecard
 from nescio.cli import main
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nescio import datasets
-from nescio.analysis.cards import scorecard
+from nescio.analysis.scorecard import scorecard
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.measures import measure

@@ -29,7 +29,7 @@ NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves
 
 
 @dataclass(frozen=True)
-class WantedMetric:
+class MetricSpec:
     """A metric with its parameter, as a table names it: `auroc`, `sac@0.95`, `accuracy@5`."""
 
     label: str
@@ -54,7 +54,7 @@ class WantedMetric:
         return float(self.metric.function(*arrays, **self.options))
 
 
-def wanted_metric(label: str) -> WantedMetric:
+def parse_metric(label: str) -> MetricSpec:
     """The metric behind a table's name for it."""
     label = registry.canonical(label)
     name, value = parameter(label)
@@ -63,7 +63,7 @@ def wanted_metric(label: str) -> WantedMetric:
     label = f"{name}{at}{text}"
     metric = registry[name]
     if value is None:
-        return WantedMetric(label, metric, {})
+        return MetricSpec(label, metric, {})
     keys = list(metric.values) or [
         key
         for key, parameter in signature(metric.function).parameters.items()
@@ -71,29 +71,31 @@ def wanted_metric(label: str) -> WantedMetric:
     ]
     if not keys:
         raise BadInput(f"The metric {name!r} takes no parameter, so {label!r} means nothing; ask for {name!r}.")
-    return WantedMetric(label, metric, {keys[0]: value})
+    return MetricSpec(label, metric, {keys[0]: value})
 
 
 OF_ONE_MODEL = {"predictions", "ranking", "votes", "retrieval", "retrieval-ranking"}  # kinds of metrics of its own rows
 
 
-def of_one_model(metric: Metric) -> bool:
+def applies_to_one_model(metric: Metric) -> bool:
     """Whether a scorecard shows it for the in-distribution rows of one model."""
     return "curve" not in metric.kinds and (bool(OF_ONE_MODEL & set(metric.kinds)) or metric.name == "crop_agreement")
 
 
-def applicable() -> list[WantedMetric]:
+def applicable_metrics() -> list[MetricSpec]:
     """Every registered metric of one model's own rows, at its scorecard values."""
-    return [shown for metric in registry.parts() if of_one_model(metric) for shown in at_shown_values(metric)]
+    return [
+        shown for metric in registry.parts() if applies_to_one_model(metric) for shown in at_scorecard_values(metric)
+    ]
 
 
-def at_shown_values(metric: Metric) -> list[WantedMetric]:
+def at_scorecard_values(metric: Metric) -> list[MetricSpec]:
     """The metric as a scorecard shows it, once for every value of its parameter, spelled as sac@0.95."""
     if not metric.values:
-        return [WantedMetric(metric.name, metric, {})]
+        return [MetricSpec(metric.name, metric, {})]
     ((option, values),) = metric.values.items()
     return [
-        WantedMetric(
+        MetricSpec(
             metric.name if (metric.name, value) == ("accuracy", 1) else f"{metric.name}@{value:g}",
             metric,
             {option: value},
@@ -102,28 +104,28 @@ def at_shown_values(metric: Metric) -> list[WantedMetric]:
     ]
 
 
-def shown_metrics(kind: str) -> list[WantedMetric]:
+def scorecard_metrics(kind: str) -> list[MetricSpec]:
     """Every metric of this kind that a scorecard shows."""
-    return [shown for metric in registry.parts() if kind in metric.kinds for shown in at_shown_values(metric)]
+    return [spec for metric in registry.parts() if kind in metric.kinds for spec in at_scorecard_values(metric)]
 
 
 # ---- one resample of one model
 
 
-class ResampledModel(Protocol):
+class Resampler(Protocol):
     """What one model says of a resample: how often each row was drawn (n,) in, one number per metric out, or NaN."""
 
-    metrics: list[WantedMetric]
+    metrics: list[MetricSpec]
 
     def point(self) -> list[float | Undefined]: ...
 
     def values(self, counts: Array) -> list[float]: ...
 
 
-class ResampledAnswers:
+class SummaryResampler:
     """Accuracy, NLL and the like: means over rows, so a resample is a product with its counts."""
 
-    def __init__(self, answers: Outcomes, metrics: Sequence[WantedMetric]) -> None:
+    def __init__(self, answers: Outcomes, metrics: Sequence[MetricSpec]) -> None:
         self.answers, self.metrics, self.n = answers, list(metrics), answers.n
         self._means: dict[int, Array] = {}
         self._binned: dict[int, tuple[Array, Array, Array]] = {}
@@ -170,10 +172,10 @@ class ResampledAnswers:
         return values.tolist()
 
 
-class ResampledRanking:
+class RankingResampler:
     """AUROC, AURC and the like: rows are sorted once; counts in that order are the resample's own tie groups."""
 
-    def __init__(self, u: Array, wrong: Array, metrics: Sequence[WantedMetric]) -> None:
+    def __init__(self, u: Array, wrong: Array, metrics: Sequence[MetricSpec]) -> None:
         self.metrics, self.ranking = list(metrics), Ranking(u, wrong)
         self.n, self.order = len(u), np.argsort(u, kind="stable")
         sorted_u, self.wrong = np.asarray(u, np.float64)[self.order], np.asarray(wrong, bool)[self.order]
@@ -191,7 +193,7 @@ class ResampledRanking:
         return [_value(metric, self.ranking) for metric in self.metrics]
 
     def values(self, counts: Array) -> list[float]:
-        ranking = Resampled(self, counts)
+        ranking = ResampledRanking(self, counts)
         return [_number(metric, ranking) for metric in self.metrics]
 
     def accelerate(self) -> None:
@@ -199,10 +201,10 @@ class ResampledRanking:
         self.fast = _ordered_pass()
 
 
-class ArraysPart:
+class ArraysResampler:
     """Any metric as it is: a resample repeats the rows of its arrays as often as they were drawn."""
 
-    def __init__(self, arrays: Sequence[Array], metrics: Sequence[WantedMetric]) -> None:
+    def __init__(self, arrays: Sequence[Array], metrics: Sequence[MetricSpec]) -> None:
         self.arrays, self.metrics = [np.asarray(array) for array in arrays], list(metrics)
 
     def point(self) -> list[float | Undefined]:
@@ -214,10 +216,10 @@ class ArraysPart:
         return [_number(metric, *again) for metric in self.metrics]
 
 
-class ResampledProbs(ArraysPart):
+class ProbsResampler(ArraysResampler):
     """Metrics of the probabilities (n, c) of all classes and the labels (n,)."""
 
-    def __init__(self, probs: Array, labels: Array, metrics: Sequence[WantedMetric]) -> None:
+    def __init__(self, probs: Array, labels: Array, metrics: Sequence[MetricSpec]) -> None:
         super().__init__((probs, labels), metrics)
         self.n = len(labels)
 
@@ -229,29 +231,29 @@ class ResampledProbs(ArraysPart):
         return [_number(m, probs, labels) if m.metric.bias == "calibrated" else np.nan for m in self.metrics]
 
 
-class ResampledMixture:
+class MixtureResampler:
     """AURC and the like with out-of-distribution rows as failures; rows of both kinds are drawn apart."""
 
-    def __init__(self, mixture: Mixture, metrics: Sequence[WantedMetric]) -> None:
+    def __init__(self, mixture: Mixture, metrics: Sequence[MetricSpec]) -> None:
         self.mixture, self.metrics = mixture, list(metrics)
 
     def point(self) -> list[float | Undefined]:
-        return [of_mixture(metric, self.mixture.ranking()) for metric in self.metrics]
+        return [mixture_metric(metric, self.mixture.ranking()) for metric in self.metrics]
 
     def values(self, counts: Array) -> list[float]:
         ranking = self.mixture.ranking(counts)
-        return [of_mixture(metric, ranking) for metric in self.metrics]
+        return [mixture_metric(metric, ranking) for metric in self.metrics]
 
 
-def of_mixture(metric: WantedMetric, ranking: Ranking) -> float:
+def mixture_metric(metric: MetricSpec, ranking: Ranking) -> float:
     """A metric of mixtures of the ranking that the mixture is."""
     return MIXTURE_METRICS[metric.metric.name](ranking, **metric.options)
 
 
-class SharePart:
+class ShareResampler:
     """The share of rows of which something is so: flags (n,), NaN for rows that do not count."""
 
-    def __init__(self, flags: Array, metric: WantedMetric) -> None:
+    def __init__(self, flags: Array, metric: MetricSpec) -> None:
         self.metrics, self.flags = [metric], np.asarray(flags, np.float64)
         self.counting = ~np.isnan(self.flags)
 
@@ -263,7 +265,7 @@ class SharePart:
         return [float(drawn @ self.flags[self.counting] / drawn.sum()) if drawn.any() else np.nan]
 
 
-class Resampled(Ranking):
+class ResampledRanking(Ranking):
     """The ranking of resampled rows; copies of one row are ties.
 
     The sums behind every area come from the tie groups with wrong rows alone, which are few. With a and b the rows
@@ -277,7 +279,7 @@ class Resampled(Ranking):
     The tie groups themselves are only worked out when a metric asks for them.
     """
 
-    def __init__(self, part: ResampledRanking, counts: Array) -> None:
+    def __init__(self, part: RankingResampler, counts: Array) -> None:
         self._part, self._counts, n = part, counts, part.n
         run = _sums if part.fast is None else part.fast
         args = counts, part.order, part.first, part.last, part.wrong_rows, part.wrong_first, *part.harmonic
@@ -321,7 +323,7 @@ def _sums(
     harmonic: Array,
     rest: Array,
 ) -> Sums:
-    """(e, Σ bad·a, Σ bad·(b − a), Σ bad², Σᵢ Eᵢ/i) of a resample: see `Resampled`."""
+    """(e, Σ bad·a, Σ bad·(b − a), Σ bad², Σᵢ Eᵢ/i) of a resample: see `ResampledRanking`."""
     if not len(first):
         return 0, 0, 0, 0, 0.0
     n = len(order)
@@ -357,14 +359,14 @@ def _bin_gaps(answers: Outcomes, bins: int) -> tuple[Array, Array, Array]:
     return order, (answers.right - answers.confidence)[order], np.flatnonzero(np.diff(which[order], prepend=-1))
 
 
-def _value(metric: WantedMetric, *arrays: Any) -> float | Undefined:
+def _value(metric: MetricSpec, *arrays: Any) -> float | Undefined:
     try:
         return metric(*arrays)
     except Undefined as reason:
         return reason
 
 
-def _number(metric: WantedMetric, *arrays: Any) -> float:
+def _number(metric: MetricSpec, *arrays: Any) -> float:
     try:
         return metric(*arrays)
     except Undefined:
@@ -424,7 +426,7 @@ def _ordered_pass() -> Callable[..., Any]:
 # ---- many resamples
 
 
-def draw(n: int | Sequence[int], seed: int, number: int) -> Array:
+def draw_counts(n: int | Sequence[int], seed: int, number: int) -> Array:
     """How often each of n rows is drawn in resample `number`: n draws with replacement from a stream of its own.
 
     The stream depends on the seed and the number alone, so neither threads nor the number of resamples move it.
@@ -451,7 +453,7 @@ def check_resampling(resamples: int, level: float, seed: int, least: int = 1) ->
 
 
 def resample(
-    parts: Sequence[ResampledModel],
+    parts: Sequence[Resampler],
     n: int | Sequence[int],
     resamples: int,
     seed: int,
@@ -464,7 +466,7 @@ def resample(
     `n`: the rows, or those of each set that is drawn by itself.
     `numba`: None = when it is installed and the work is above NUMBA_WORK.
     """
-    ranked = [part for part in parts if isinstance(part, ResampledRanking)]
+    ranked = [part for part in parts if isinstance(part, RankingResampler)]
     if numba is None:
         numba = int(np.sum(n)) * resamples * len(ranked) > NUMBA_WORK and have_numba()
     if numba:
@@ -475,7 +477,7 @@ def resample(
     def work(worker: int, workers: int) -> None:
         numbers: Any = range(worker, resamples, workers)
         for number in track(numbers, "resamples") if worker == 0 else numbers:
-            counts = draw(n, seed, number)
+            counts = draw_counts(n, seed, number)
             for part, values in zip(parts, samples, strict=True):
                 values[number] = part.values(counts)
 
@@ -515,7 +517,7 @@ class Estimate:
         return noise - self.bias - self.unseen, noise + other.bias + self.unseen
 
 
-def estimates(part: ResampledModel, sample: Array, level: float, seed: int) -> list[Estimate | Undefined]:
+def estimates(part: Resampler, sample: Array, level: float, seed: int) -> list[Estimate | Undefined]:
     """Every metric of a part, from its resamples (resamples, metrics).
 
     On few rows a metric such as ECE is higher than in the population: noise of a bin's gap g adds to |g|. Resampling
@@ -524,7 +526,7 @@ def estimates(part: ResampledModel, sample: Array, level: float, seed: int) -> l
     it may be bias.
     """
     points = part.point()
-    if not isinstance(part, ResampledAnswers | ResampledProbs):
+    if not isinstance(part, SummaryResampler | ProbsResampler):
         return [p if isinstance(p, Undefined) else Estimate(p, v) for p, v in zip(points, sample.T, strict=True)]
     drawn = _if_calibrated(part, seed) if any(metric.metric.bias == "calibrated" for metric in part.metrics) else None
     made: list[Estimate | Undefined] = []
@@ -541,7 +543,7 @@ def estimates(part: ResampledModel, sample: Array, level: float, seed: int) -> l
     return made
 
 
-def _if_calibrated(part: ResampledAnswers | ResampledProbs, seed: int) -> Array:
+def _if_calibrated(part: SummaryResampler | ProbsResampler, seed: int) -> Array:
     stream = np.random.default_rng([seed, CALIBRATED])
     return np.array([part.calibrated(stream) for _ in range(CALIBRATED)])
 

@@ -11,25 +11,26 @@ import numpy as np
 
 from nescio import measures as _measures
 from nescio.analysis.bootstrap import (
-    ArraysPart,
+    ArraysResampler,
     Estimate,
-    ResampledAnswers,
-    ResampledMixture,
-    ResampledModel,
-    ResampledRanking,
-    SharePart,
-    WantedMetric,
-    applicable,
+    MetricSpec,
+    MixtureResampler,
+    RankingResampler,
+    Resampler,
+    ShareResampler,
+    SummaryResampler,
+    applicable_metrics,
+    applies_to_one_model,
     check_resampling,
     estimates,
     interval,
-    of_one_model,
+    parse_metric,
     resample,
-    shown_metrics,
-    wanted_metric,
+    scorecard_metrics,
 )
-from nescio.analysis.cards import OOD_SHARE, Scorecard, crop_pairs, probs_part, retrieval_part
 from nescio.analysis.notebook import Presented
+from nescio.analysis.scorecard import OOD_SHARE, Scorecard, crop_pairs, probs_resampler, retrieval_resampler
+from nescio.analysis.significance import bootstrap_p_value, holm_adjusted, not_rejected
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
@@ -40,7 +41,6 @@ from nescio.rows import COLUMNS
 __all__ = ["Comparison", "Interval", "add_intervals", "bootstrap", "compare", "interval"]
 
 CELL = ("calibrated", "group", "split", "measure", "metric")  # columns that tell rows of one scorecard apart
-ROUNDING = 1e-12  # a smaller difference between two models is the order of a sum
 OUTSIDE = {"detection", "mixture"}  # kinds of metrics of in-distribution and out-of-distribution rows together
 
 
@@ -121,8 +121,8 @@ def compare(
     measure = _measures.canonical(measure, next(iter(models.values())))
     outside = {name: _outside(name, dumps, models) for name, dumps in (ood or {}).items()}
     every = _wanted(metrics, bool(outside))
-    wanted = [metric for metric in every if of_one_model(metric.metric)]
-    rows = _joined(models)
+    wanted = [metric for metric in every if applies_to_one_model(metric.metric)]
+    rows = shared_rows(models)
     n = len(next(iter(rows.values())))
     result = Comparison(tuple(models), n, resamples, level, seed, ood_share)
     result.notes += [f"{name}: {note}" for name, dump in models.items() for note in dump.notes]
@@ -141,14 +141,14 @@ def compare(
 
 def _compare_parts(
     result: Comparison,
-    models: Mapping[str, Iterable[ResampledModel | Absent]],
+    models: Mapping[str, Iterable[Resampler | Absent]],
     n: int | tuple[int, int],
-    wanted: Sequence[WantedMetric],
+    wanted: Sequence[MetricSpec],
     measure: str,
     split: str | None = None,
 ) -> None:
     """Adds what the parts of the models say of these metrics, and why some say nothing."""
-    parts: list[ResampledModel] = []
+    parts: list[Resampler] = []
     owners: list[str] = []
     absent: dict[tuple[str, str], list[str]] = {}  # (metric, reason) → models
     for name, own in models.items():
@@ -161,7 +161,7 @@ def _compare_parts(
                 owners.append(name)
 
     for (label, why), names in absent.items():
-        metric = wanted_metric(label)
+        metric = parse_metric(label)
         if len(names) == len(models) > 1:  # said once
             result.reasons.append(_reason(None, metric, _of(metric, measure), why, split))
         else:
@@ -179,30 +179,30 @@ def _compare_parts(
                 result.reasons.append(_reason(owner, metric, _of(metric, measure), why, split))
             elif estimate is not None:
                 numbers[owner] = estimate
-        _judge(result, metric, _of(metric, measure), numbers, split, int(np.sum(n)))
+        add_verdict(result, metric, _of(metric, measure), numbers, split, int(np.sum(n)))
 
 
 @dataclass(frozen=True)
 class Absent:
     """Metrics that a model cannot be judged by, and why."""
 
-    metrics: Sequence[WantedMetric]
+    metrics: Sequence[MetricSpec]
     reason: str
 
 
 def _parts(
-    predictions: Predictions, rows: Array, measure: str, wanted: Sequence[WantedMetric], resamples: int
-) -> Iterator[ResampledModel | Absent]:
+    predictions: Predictions, rows: Array, measure: str, wanted: Sequence[MetricSpec], resamples: int
+) -> Iterator[Resampler | Absent]:
     """What the wanted metrics of one model are read off, at these rows."""
     answers = summary(predictions).outcomes(rows)
     own = [metric for metric in wanted if "predictions" in metric.metric.kinds]
     whole = [metric for metric in own if not metric.metric.prepared]
-    yield ResampledAnswers(answers, [metric for metric in own if metric.metric.prepared])
+    yield SummaryResampler(answers, [metric for metric in own if metric.metric.prepared])
     if whole and predictions.logits is None:
         yield Absent(whole, "There are no probabilities of all classes in this dump.")
     elif whole:
         try:
-            yield probs_part(predictions, rows, whole, resamples)
+            yield probs_resampler(predictions, rows, whole, resamples)
         except Undefined as why:
             yield Absent(whole, str(why))
     yield from _measured_parts(predictions, rows, measure, answers.wrong, [m for m in wanted if m not in own])
@@ -213,9 +213,9 @@ def _outside_parts(
     rows: Array,
     outside: Predictions,
     measure: str,
-    wanted: Sequence[WantedMetric],
+    wanted: Sequence[MetricSpec],
     share: float,
-) -> Iterator[ResampledModel | Absent]:
+) -> Iterator[Resampler | Absent]:
     """What the wanted metrics of one model and one out-of-distribution set are read off."""
     try:
         u, u_out = _measures.uncertainty(measure, predictions)[rows], _measures.uncertainty(measure, outside)
@@ -224,43 +224,43 @@ def _outside_parts(
         return
     flags = np.repeat([False, True], [len(u), len(u_out)])
     mixture = Mixture(u, summary(predictions).outcomes(rows).wrong, u_out, share)
-    yield ResampledRanking(np.concatenate([u, u_out]), flags, [m for m in wanted if "detection" in m.metric.kinds])
-    yield ResampledMixture(mixture, [m for m in wanted if "mixture" in m.metric.kinds])
+    yield RankingResampler(np.concatenate([u, u_out]), flags, [m for m in wanted if "detection" in m.metric.kinds])
+    yield MixtureResampler(mixture, [m for m in wanted if "mixture" in m.metric.kinds])
 
 
 def _measured_parts(
-    predictions: Predictions, rows: Array, measure: str, wrong: Array, wanted: Sequence[WantedMetric]
-) -> Iterator[ResampledModel | Absent]:
+    predictions: Predictions, rows: Array, measure: str, wrong: Array, wanted: Sequence[MetricSpec]
+) -> Iterator[Resampler | Absent]:
     """The parts that need a measure, or embeddings."""
 
-    def of(kind: str, prepared: bool = False) -> list[WantedMetric]:
+    def of(kind: str, prepared: bool = False) -> list[MetricSpec]:
         return [m for m in wanted if kind in m.metric.kinds and m.metric.prepared == prepared]
 
     hits, lacking = _neighbours(predictions) if of("retrieval") or of("retrieval-ranking") else (None, "")
     if hits is None:
         yield Absent([*of("retrieval"), *of("retrieval-ranking")], lacking)
     else:
-        yield from (SharePart(hits[rows], metric) for metric in of("retrieval"))
+        yield from (ShareResampler(hits[rows], metric) for metric in of("retrieval"))
     try:
         u = _measures.uncertainty(measure, predictions)
     except Undefined as why:
         yield Absent([metric for metric in wanted if metric.by_measure], str(why))
         return
-    yield ResampledRanking(u[rows], wrong, of("ranking", prepared=True))
-    yield ArraysPart((u[rows], wrong), of("ranking"))
+    yield RankingResampler(u[rows], wrong, of("ranking", prepared=True))
+    yield ArraysResampler((u[rows], wrong), of("ranking"))
     if predictions.annotations is None:
         yield Absent(of("votes"), "There are no annotations (human votes) in this dump.")
     else:
-        yield ArraysPart((u[rows], predictions.annotations[rows]), of("votes"))
+        yield ArraysResampler((u[rows], predictions.annotations[rows]), of("votes"))
     if hits is not None:
-        yield from (retrieval_part(u[rows], hits[rows]) for _ in of("retrieval-ranking"))
+        yield from (retrieval_resampler(u[rows], hits[rows]) for _ in of("retrieval-ranking"))
     if of("pairs"):
         yield from _crop_part(predictions, u, rows, of("pairs"))
 
 
 def _crop_part(
-    predictions: Predictions, u: Array, rows: Array, metrics: Sequence[WantedMetric]
-) -> Iterator[ResampledModel | Absent]:
+    predictions: Predictions, u: Array, rows: Array, metrics: Sequence[MetricSpec]
+) -> Iterator[Resampler | Absent]:
     pairs = crop_pairs(predictions)
     if pairs is None:
         yield Absent(metrics, "There is no group twin, which names the whole image of a crop, in this dump.")
@@ -268,7 +268,7 @@ def _crop_part(
     whole, crop = pairs
     flags = np.full(len(u), np.nan)
     flags[crop] = u[crop] > u[whole]
-    yield from (SharePart(flags[rows], metric) for metric in metrics)
+    yield from (ShareResampler(flags[rows], metric) for metric in metrics)
 
 
 def _neighbours(predictions: Predictions) -> tuple[Array | None, str]:
@@ -296,9 +296,9 @@ def bootstrap(
     give, is left out.
     """
     check_resampling(resamples, level, seed)
-    rows, wanted = _joined({"": predictions})[""], _wanted(metrics)
+    rows, wanted = shared_rows({"": predictions})[""], _wanted(metrics)
     owners: list[str | None] = []
-    parts: list[ResampledModel] = []
+    parts: list[Resampler] = []
     for measure in measures:
         for part in _parts(predictions, rows, measure, wanted, resamples):
             if isinstance(part, Absent) or not part.metrics:
@@ -343,7 +343,7 @@ def _fill(card: Scorecard, row: dict[str, Any], of: Interval, resamples: int) ->
 
 
 def _intervals(
-    parts: Sequence[ResampledModel], n: int | Sequence[int], resamples: int, level: float, seed: int
+    parts: Sequence[Resampler], n: int | Sequence[int], resamples: int, level: float, seed: int
 ) -> list[dict[str, Interval]]:
     """The interval of every metric of each part that is defined on the rows themselves."""
     return [
@@ -370,7 +370,7 @@ def _left_out(of: Interval, resamples: int) -> str:
 # ---- the rows
 
 
-def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
+def shared_rows(models: Mapping[str, Predictions]) -> dict[str, Array]:
     """The positions, in every model's own arrays, of the in-distribution rows that all models hold, in one order."""
     light = []
     for name, predictions in models.items():
@@ -421,9 +421,9 @@ def _true_classes(predictions: Predictions) -> dict[str, Array]:
 # ---- the judgement
 
 
-def _judge(
+def add_verdict(
     result: Comparison,
-    metric: WantedMetric,
+    metric: MetricSpec,
     measure: str | None,
     numbers: Mapping[str, Estimate],
     split: str | None = None,
@@ -439,8 +439,9 @@ def _judge(
     if sign and len(numbers) > 1:
         cell = {"measure": measure, "metric": metric.label, "split": split}
         differences = [_difference(result, cell, name, best, numbers) for name in numbers if name != best]
-        group = {best} | {difference["model"] for difference in holm(differences, 1 - result.level)}
-        result.differences += differences
+        adjusted = holm_adjusted({difference["model"]: difference["p"] for difference in differences})
+        group = {best, *not_rejected(adjusted, 1 - result.level)}
+        result.differences += [difference | {"adjusted": adjusted[difference["model"]]} for difference in differences]
         _warn_if_blunt(result, metric, measure, len(differences), split)
     for name, estimate in numbers.items():
         value, of = estimate.value, _interval(estimate, result.level)
@@ -468,7 +469,7 @@ def _difference(
     low = high = p = None
     if len(lows) >= result.resamples / 2:
         low, high = interval(lows, result.level)[0], interval(highs, result.level)[1]
-        p = two_sided(lows, highs)
+        p = bootstrap_p_value(lows, highs)
     return {
         "model": name,
         "best": best,
@@ -481,32 +482,8 @@ def _difference(
     }
 
 
-def two_sided(lows: Array, highs: Array | None = None) -> float:
-    """Chance that resampled differences lie on the other side of 0, doubled; one is added for the sample itself.
-
-    `highs`: the same as high as a bias lets them be; `lows` are then as low.
-    """
-    highs = lows if highs is None else highs
-    below, above = int((lows <= ROUNDING).sum()), int((highs >= -ROUNDING).sum())
-    return min(1.0, 2 * (1 + min(below, above)) / (len(lows) + 1))
-
-
-def holm(pairs: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
-    """Fills `adjusted` by Holm's step-down rule and returns the comparisons that do not reach significance.
-
-    adjusted_(i) = max_{j ≤ i} min(1, (m − j + 1)·p_(j)), p sorted upwards. A comparison without a p-value cannot be
-    told apart and still counts among the m.
-    """
-    running = 0.0
-    valued = sorted((pair for pair in pairs if pair["p"] is not None), key=lambda pair: float(pair["p"]))
-    for place, pair in enumerate(valued):
-        running = max(running, min(1.0, (len(pairs) - place) * pair["p"]))
-        pair["adjusted"] = running
-    return [pair for pair in pairs if pair["adjusted"] is None or pair["adjusted"] > error]
-
-
 def _warn_if_blunt(
-    result: Comparison, metric: WantedMetric, measure: str | None, comparisons: int, split: str | None
+    result: Comparison, metric: MetricSpec, measure: str | None, comparisons: int, split: str | None
 ) -> None:
     """Says so when no p-value can be small enough for Holm's first step."""
     needed = math.ceil(2 * comparisons / (1 - result.level)) - 1
@@ -521,17 +498,17 @@ def _warn_if_blunt(
 # ---- small parts
 
 
-def _wanted(metrics: Iterable[str] | None, outside: bool = False) -> list[WantedMetric]:
+def _wanted(metrics: Iterable[str] | None, outside: bool = False) -> list[MetricSpec]:
     """The metrics of these names, or all that a scorecard shows of a model's own rows, and of those outside."""
-    known = applicable() + (shown_metrics("mixture") if outside else [])
+    known = applicable_metrics() + (scorecard_metrics("mixture") if outside else [])
     if metrics is None:
         return known
     names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
     if not names:
         raise BadInput("No metric is named; omit metrics to get all that apply.")
-    wanted = [wanted_metric(name) for name in names]
+    wanted = [parse_metric(name) for name in names]
     for metric in wanted:
-        if not of_one_model(metric.metric) and not (outside and "mixture" in metric.metric.kinds):
+        if not applies_to_one_model(metric.metric) and not (outside and "mixture" in metric.metric.kinds):
             why = (
                 "needs out-of-distribution rows"
                 if "mixture" in metric.metric.kinds
@@ -559,7 +536,7 @@ def _named(models: Any) -> dict[str, Predictions]:
     return dict(models)
 
 
-def _of(metric: WantedMetric, measure: str) -> str | None:
+def _of(metric: MetricSpec, measure: str) -> str | None:
     return measure if metric.by_measure else None
 
 
@@ -568,6 +545,6 @@ def _model(name: str) -> str:
 
 
 def _reason(
-    method: str | None, metric: WantedMetric, measure: str | None, why: str, split: str | None = None
+    method: str | None, metric: MetricSpec, measure: str | None, why: str, split: str | None = None
 ) -> dict[str, Any]:
     return {"method": method, "measure": measure, "metric": metric.label, "split": split, "reason": why}

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from nescio import measures
-from nescio.analysis import calibrate
-from nescio.analysis.cards import cross_fitted
+from nescio.analysis import calibration
+from nescio.analysis.scorecard import cross_fitted
 from nescio.predictions import Predictions, stack
 
 MEMBERS_GMM = "gmm of members"  # a score of ensembles
 
 
-def together(
+def average_members(
     members: Sequence[Mapping[str, Predictions]],
     temperatures: Sequence[float],
     probes: Mapping[str, Predictions],
@@ -29,7 +29,7 @@ def together(
     whole = {}
     for split in probes:
         dumps = [
-            member[split] if temperature == 1 else calibrate.Temperature(temperature)(member[split])
+            member[split] if temperature == 1 else calibration.Temperature(temperature)(member[split])
             for member, temperature in zip(members, temperatures, strict=True)
         ]
         average = stack(dumps) if len(dumps) > 1 else dumps[0]

@@ -21,7 +21,7 @@ from nescio.metrics import MAX_SCORES, Float16Counts, ScoreCounts, aurc, auroc, 
 from nescio.predictions.files import naming_file, read_array
 from nescio.rows import Row
 
-Opened = Callable[[str], AbstractContextManager[Any]]  # the image in a file
+ImageOpener = Callable[[str], AbstractContextManager[Any]]  # the image in a file
 LABELS = 256  # of label maps in files: 8 bits a pixel
 BLOCK = 1 << 21  # pixels that are counted at once: those of an image of Cityscapes
 DISTINCT = 1 << 16  # different scores in the counts of one level of a shift, which are kept in a file each
@@ -78,7 +78,7 @@ class PixelCounts:
         wrong = true != answers
         kept = {name: score[known] for name, score in scores.items()}
         infinite = {name: int(np.count_nonzero(~np.isfinite(score))) for name, score in kept.items()}
-        finite = {name: counted(score, wrong, distinct) for name, score in kept.items() if not infinite[name]}
+        finite = {name: count_scores(score, wrong, distinct) for name, score in kept.items() if not infinite[name]}
         return cls(confusion, finite, {name: count for name, count in infinite.items() if count})
 
     def __add__(self, other: PixelCounts) -> PixelCounts:
@@ -179,7 +179,7 @@ class PixelCounts:
         return rows, reasons
 
 
-def counted(u: Array, wrong: Array, distinct: int) -> Float16Counts | ScoreCounts:
+def count_scores(u: Array, wrong: Array, distinct: int) -> Float16Counts | ScoreCounts:
     """Right and wrong pixels by score. All float16 scores are distinguished; of others as many as there is room for,
     wherever they lie: log-densities differ in digits that a table of fixed keys leaves out."""
     if u.dtype == np.float16:
@@ -198,7 +198,7 @@ def count_folders(
     scores: Mapping[str, str | Path],
     void: int | None = 255,
     *,
-    opened: Opened,
+    opened: ImageOpener,
 ) -> PixelCounts:
     """Counts the pixels of label maps, predicted maps and score maps in folders, matched by the stems of their files.
 
@@ -223,7 +223,7 @@ def count_folders(
 
 
 def _each(
-    folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None, opened: Opened
+    folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None, opened: ImageOpener
 ) -> Iterator[PixelCounts]:
     for stem in sorted(folders["labels"]):
         truth, predicted = (_classes(folders[name][stem], opened) for name in ("labels", "predictions"))
@@ -259,14 +259,14 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def _classes(path: Path, opened: Opened) -> Array:
+def _classes(path: Path, opened: ImageOpener) -> Array:
     array = _png(path, opened)
     if array.dtype != np.uint8 or array.ndim != 2:
         raise BadInput(f"{path} is no label map: it needs one channel of 8 bits, and each value is a class.")
     return array
 
 
-def _scores(path: Path, opened: Opened) -> Array:
+def _scores(path: Path, opened: ImageOpener) -> Array:
     if path.suffix.lower() == ".png":
         array = _png(path, opened)
     else:
@@ -277,6 +277,6 @@ def _scores(path: Path, opened: Opened) -> Array:
     return array
 
 
-def _png(path: Path, opened: Opened) -> Array:
+def _png(path: Path, opened: ImageOpener) -> Array:
     with opened(str(path)) as image:
         return np.asarray(image)

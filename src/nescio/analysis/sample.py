@@ -11,7 +11,7 @@ WIDTH = 96  # random features of the classifier
 SPLITS = {"train": 0.5, "val": 0.2, "test": 0.3}  # shares of the images of known digits
 
 
-def sample_dumps(seed: int = 0) -> dict[str, Predictions]:
+def sample_predictions(seed: int = 0) -> dict[str, Predictions]:
     """Dumps `train`, `val`, `test` and `unknown` of a logistic regression on random features of 8×8 images.
 
     It learns digits 0 to 7 from few noisy images, so that it errs often enough to be worth a look, and has never seen

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from nescio.analysis.cards import Scorecard
-from nescio.analysis.delong import Placements, best_of, interval, placements
+from nescio.analysis.scorecard import Scorecard
+from nescio.analysis.significance import DeLongComponents, area_interval, best_by_delong, delong_components
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import DEFAULT_OOD_SHARE
@@ -52,8 +52,10 @@ class QuestionRows:
         common = [name for name in self.answer if all(name in own for own in self.withhold.values())]
         return sorted(common, key=lambda name: name != BASELINE)
 
-    def placed(self, name: str) -> Placements:
-        return placements(self.answer[name], {kind: own[name] for kind, own in self.withhold.items()}, self.weights)
+    def placed(self, name: str) -> DeLongComponents:
+        return delong_components(
+            self.answer[name], {kind: own[name] for kind, own in self.withhold.items()}, self.weights
+        )
 
     def part(self, keep: Mapping[str, Array]) -> QuestionRows:
         """The rows of these masks, by kind; "" are the rows to answer."""
@@ -180,7 +182,7 @@ def choose_among(
         if rows.least < LEAST:
             raise Undefined(f"A choice needs {LEAST} rows to answer and of each kind to withhold, not {rows.least}.")
     placed = {name: (chooser or test).placed(name) for name in names}
-    best = best_of(placed, level)
+    best = best_by_delong(placed, level)
     baseline = BASELINE if BASELINE in test.names else names[0]
     chosen: dict[str, int] = {}
     if chooser is None:
@@ -188,7 +190,7 @@ def choose_among(
     else:
         judged = [(test.placed(best.name), test.placed(baseline))]
     honest, plain, gains = zip(*((own, base, own - base) for own, base in judged), strict=True)
-    (low, high), (gain_low, gain_high) = interval(honest, level), interval(gains, level)
+    (low, high), (gain_low, gain_high) = area_interval(honest, level), area_interval(gains, level)
     return ScoreChoice(
         question=question,
         measure=best.name,
@@ -215,7 +217,7 @@ def choose_among(
 
 def _nested(
     rows: QuestionRows, names: Sequence[str], baseline: str, rng: np.random.Generator, chosen: dict[str, int]
-) -> tuple[Placements, Placements]:
+) -> tuple[DeLongComponents, DeLongComponents]:
     """Every row as its own fold places it, by the score that the other folds chose; and by the baseline."""
     folds = min(FOLDS, rows.least // 2)
     sizes = {"": _rows(rows.answer), **{kind: _rows(own) for kind, own in rows.withhold.items()}}
@@ -232,16 +234,16 @@ def _nested(
     return _together(honest), _together(plain)
 
 
-def _mean_area(parts: Sequence[Placements]) -> float:
+def _mean_area(parts: Sequence[DeLongComponents]) -> float:
     return float(np.mean([part.area for part in parts]))
 
 
-def _together(parts: Sequence[Placements]) -> Placements:
+def _together(parts: Sequence[DeLongComponents]) -> DeLongComponents:
     above = {kind: np.concatenate([part.above[kind] for part in parts]) for kind in parts[0].above}
-    return Placements(above, np.concatenate([part.below for part in parts]), parts[0].weights)
+    return DeLongComponents(above, np.concatenate([part.below for part in parts]), parts[0].weights)
 
 
-def _elsewhere(placed: Mapping[str, Placements]) -> float | None:
+def _elsewhere(placed: Mapping[str, DeLongComponents]) -> float | None:
     """Mean area of the out-of-distribution sets, each by the score that the other sets choose; None for one set."""
     means = {
         name: {kind: float(rows.mean()) for kind, rows in own.above.items() if kind != MISTAKES}

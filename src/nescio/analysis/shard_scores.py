@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from nescio import measures
-from nescio.analysis.answers import answerable
-from nescio.analysis.bootstrap import shown_metrics
-from nescio.analysis.cards import OOD_ROWS, Scorecard, floored_note, members_of
+from nescio.analysis.bootstrap import scorecard_metrics
+from nescio.analysis.evaluation_rows import labelled_in_distribution
+from nescio.analysis.scorecard import OOD_ROWS, Scorecard, floored_note, member_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.measures import summary, top_k_outcomes
@@ -62,9 +62,9 @@ class ShardScores:
 
     @classmethod
     def _of_answers(cls, dump: Predictions) -> ShardScores:
-        answers = summary(answerable(dump)).outcomes()
+        answers = summary(labelled_in_distribution(dump)).outcomes()
         scores = cls(answers.n, answers.floored, {}, {}, {}, {})
-        for wanted in shown_metrics("predictions"):
+        for wanted in scorecard_metrics("predictions"):
             try:
                 if wanted.metric.name in MEANS:
                     scores.sums[wanted.label] = wanted(answers) * answers.n
@@ -129,7 +129,7 @@ def scorecard_of_shards(
 
     notes: list[str] = []
     for shard in shards:
-        members, known = members_of(shard), shard
+        members, known = member_count(shard), shard
         notes += [note for note in shard.notes if note not in notes]
         if shard.in_distribution is not None and not shard.in_distribution.all():
             add(OOD_ROWS, shard.take(~shard.in_distribution))
@@ -181,7 +181,7 @@ BOUNDED = ("auroc", "aurc", "augrc")  # metrics whose distance from the value of
 def _rank(card: Scorecard, base: Row, counts: ScoreCounts, kind: str) -> float:
     """Writes the rows of one measure; returns how far they can be from those of the scores themselves."""
     order, off = counts.ranking(), 0.0
-    for wanted in shown_metrics(kind):
+    for wanted in scorecard_metrics(kind):
         try:
             card.rows.append(base | {"metric": wanted.label, "value": wanted(order), "n": counts.n})
         except Undefined as reason:

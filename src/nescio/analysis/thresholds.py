@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from nescio import measures
-from nescio.analysis import calibrate
-from nescio.analysis.answers import judged
+from nescio.analysis import calibration
+from nescio.analysis.evaluation_rows import resolve_measure
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures import summary
@@ -202,7 +202,7 @@ def _promise(r: Ranking, group: int | None, method: str, risk: float | None, del
 
 
 @dataclass(frozen=True)
-class Judged:
+class ThresholdOutcome:
     """What a threshold does to labelled rows."""
 
     n: int
@@ -219,7 +219,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Guard:
+class GuaranteedThreshold:
     """A threshold on one measure of a model, and the temperature under which it was set.
 
     fitted   rows that the temperature was fitted on; the guarantee has not seen them
@@ -254,14 +254,14 @@ class Guard:
             for one in self.tried
         )
 
-    def judge(self, predictions: Predictions) -> Judged:
+    def judge(self, predictions: Predictions) -> ThresholdOutcome:
         """What the threshold does to the rows of another dump whose class was in training."""
-        u, wrong = judged_rows(predictions, self.measure, self.temperature, self.score)
+        u, wrong = uncertainty_and_errors(predictions, self.measure, self.temperature, self.score)
         kept = u <= self.guarantee.threshold if self.guarantee.threshold is not None else np.zeros(len(u), bool)
-        return Judged(len(u), int(kept.sum()), int(wrong[kept].sum()))
+        return ThresholdOutcome(len(u), int(kept.sum()), int(wrong[kept].sum()))
 
 
-def guard(
+def guarantee_threshold(
     predictions: Predictions,
     *,
     risk: float | None = None,
@@ -274,7 +274,7 @@ def guard(
     fit_rows: int | None = None,
     seed: int = 0,
     score: Callable[[Predictions], Array] | None = None,
-) -> Guard:
+) -> GuaranteedThreshold:
     """The threshold on a dump that keeps a risk (or a coverage), set on rows that the temperature has not seen.
 
     method       "ltt", "sgr", or "both": each with half of delta, and the one that keeps more rows is taken
@@ -299,12 +299,12 @@ def guard(
     rest, fitted, at_edge = np.arange(len(known)), 0, False
     if temperature == "fit":
         if val is None:
-            chosen, rest = divided(known, _fit_rows(fit_rows, len(known)), seed)
+            chosen, rest = stratified_split(known, _fit_rows(fit_rows, len(known)), seed)
             val = known.take(chosen)
-        fit = calibrate.temperature(val)
+        fit = calibration.temperature(val)
         fitted, temperature, at_edge = len(val), fit.temperature, fit.at_edge
     t = _temperature(temperature)
-    u, wrong = (array[rest] for array in judged_rows(known, measure, t, score))
+    u, wrong = (array[rest] for array in uncertainty_and_errors(known, measure, t, score))
     if len(u) > 1 and (u == u[0]).all():
         one = measure in measures.registry and measures.registry[measure].needs_draws and known.draws == 1
         why = "it compares several draws, and these predictions have one" if one else "it cannot rank them"
@@ -316,10 +316,10 @@ def guard(
         names = list(METHODS) if method == "both" else [method]
         tried = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
     best = replace(max(tried, key=lambda guarantee: guarantee.accepted), delta=delta)  # the choice has all of delta
-    return Guard(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge, score)
+    return GuaranteedThreshold(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge, score)
 
 
-def judged_rows(
+def uncertainty_and_errors(
     predictions: Predictions,
     measure: str,
     temperature: float = 1.0,
@@ -334,14 +334,14 @@ def judged_rows(
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs
     if temperature != 1 and not (of_logits or score is not None):
         raise BadInput(f"A temperature does not change the measure {measure}: leave it out.")
-    predictions, measure = judged(predictions, measure)
-    scaled = predictions if temperature == 1 else calibrate.Temperature(temperature)(predictions)
+    predictions, measure = resolve_measure(predictions, measure)
+    scaled = predictions if temperature == 1 else calibration.Temperature(temperature)(predictions)
     seen = summary(scaled)
     u = measures.uncertainty(measure, scaled) if score is None else score(predictions)
     return u[seen.known], ~seen.outcomes().right
 
 
-def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:
+def stratified_split(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:
     """(chosen, rest): exactly `rows` rows, of which every class gives its share, one row more or less.
 
     Rows are sorted by class, at random within one, and every (n/rows)-th is taken from a random start: each row has the

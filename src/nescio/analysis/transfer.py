@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.bootstrap import ResampledModel, SharePart, WantedMetric, check_resampling, interval, resample
-from nescio.analysis.cards import retrieval_part
+from nescio.analysis.bootstrap import MetricSpec, Resampler, ShareResampler, check_resampling, interval, resample
+from nescio.analysis.scorecard import retrieval_resampler
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures.gallery import CONSISTENCY, DOUBT, MARGIN, J, K, Search, search_rows
@@ -22,15 +22,15 @@ from nescio.rows import COLUMNS, Row
 
 IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `condition`
 ENTROPY = "entropy"
-RECALL = WantedMetric("recall_at_1", metrics.registry["recall_at_1"], {})
-APART = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors …
-TOGETHER = 0.4  # … and below which they overlap
-FEWEST = 20  # rows of each set, at least: with fewer, no share is far enough from one half
-MOST = 2000  # rows of each set in the two-sample test
+RECALL = MetricSpec("recall_at_1", metrics.registry["recall_at_1"], {})
+DISTINCT = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors …
+OVERLAPPING = 0.4  # … and below which they overlap
+MIN_ROWS = 20  # rows of each set, at least: with fewer, no share is far enough from one half
+MAX_ROWS = 2000  # rows of each set in the two-sample test
 
 
 @dataclass
-class Transfer:
+class TransferResult:
     """What one network makes of images that it was not trained on.
 
     rows         R@1, and the R-AUROC of every score, with intervals; `condition` says whether it sees the image or the
@@ -64,15 +64,15 @@ def transfer(
     level: float = 0.95,
     seed: int = 0,
     search: Search = search_rows,
-) -> Transfer:
-    """R@1 and the R-AUROC of every score that a dump has, and which score to use; see `Transfer`.
+) -> TransferResult:
+    """R@1 and the R-AUROC of every score that a dump has, and which score to use; see `TransferResult`.
 
     views, siblings  dumps of changed images, such as crops, by the same network, and of the same images by siblings
     reference        embeddings of images like those that the network learnt from, best held-out ones
     search           of nearest neighbours; see `nescio.measures.gallery`
     """
     check_resampling(resamples, level, seed, least=0)
-    result = Transfer(name, dump.index, notes=list(dump.notes))
+    result = TransferResult(name, dump.index, notes=list(dump.notes))
     known = measures.gallery_scores(dump, views, siblings, k=k, j=j, search=search)
     for score, sees, u in (*_image_scores(dump, result.reasons), *((s, GALLERY, u) for s, u in known.u.items())):
         result.u[score], result.sees[score] = u, sees
@@ -107,19 +107,19 @@ def choose_score(
     if reference is None:
         return gallery, "There is no reference: the images are taken to be of other classes than the network's."
     try:
-        share = told_apart(dump, reference, search)
+        share = same_set_share(dump, reference, search)
     except Undefined as reason:
         return gallery, f"{reason} The images are taken to be of other classes than the network's."
-    rows = 2 * min(len(dump), len(reference), MOST)
+    rows = 2 * min(len(dump), len(reference), MAX_ROWS)
     what = f"{share:.0%} of the images and references have a nearest neighbour of their own set (half would by chance):"
-    if share >= APART + rows**-0.5:
+    if share >= DISTINCT + rows**-0.5:
         return gallery, f"{what} the images differ from the reference, by their classes or by a shift."
-    if share < TOGETHER:
+    if share < OVERLAPPING:
         return ENTROPY, f"{what} images and reference overlap, so that some images may be in both."
     return ENTROPY, f"{what} the images do not differ clearly from the reference."
 
 
-def told_apart(one: Predictions, other: Predictions, search: Search = search_rows, seed: int = 0) -> float:
+def same_set_share(one: Predictions, other: Predictions, search: Search = search_rows, seed: int = 0) -> float:
     """Share of rows, as many of both, whose nearest other row is of their own dump: 0.5 by chance, 1 for sets apart.
 
     Source: the two-sample test of Schilling 1986 with one neighbour.
@@ -132,9 +132,9 @@ def told_apart(one: Predictions, other: Predictions, search: Search = search_row
         raise Undefined(
             f"Embeddings of {widths[0]} and {widths[1]} features cannot be compared: they are of two networks."
         )
-    count = min(len(one), len(other), MOST)
-    if count < FEWEST:
-        raise Undefined(f"At least {FEWEST} rows of each set are needed to tell whether two sets differ, got {count}.")
+    count = min(len(one), len(other), MAX_ROWS)
+    if count < MIN_ROWS:
+        raise Undefined(f"At least {MIN_ROWS} rows of each set are needed to compare two sets, got {count}.")
     drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
     mixed, own = np.concatenate(drawn), np.repeat([0, 1], count)
     return float(np.mean(own[search(mixed, mixed, (1,))[:, 0]] == own))
@@ -153,10 +153,10 @@ def _image_scores(dump: Predictions, reasons: dict[str, str]) -> Iterator[tuple[
             reasons[name] = str(reason)
 
 
-def _rows(result: Transfer, right: Array, resamples: int, level: float, seed: int) -> list[Row]:
+def _rows(result: TransferResult, right: Array, resamples: int, level: float, seed: int) -> list[Row]:
     """R@1 and R-AUROC with percentile intervals over images, whose neighbours stay as they are."""
-    parts: list[ResampledModel] = [SharePart(right, RECALL)]
-    parts += [retrieval_part(u, right) for u in result.u.values()]
+    parts: list[Resampler] = [ShareResampler(right, RECALL)]
+    parts += [retrieval_resampler(u, right) for u in result.u.values()]
     samples = resample(parts, len(right), resamples, seed)
     rows = []
     for score, part, sample in zip([None, *result.u], parts, samples, strict=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from nescio.analysis.choosing import front
+from nescio.analysis.model_choice import pareto_front
 from nescio.networks import families, regimes
 from nescio.predictions.model_predictions import OWN, ModelPredictions
 from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
@@ -235,7 +235,7 @@ class Cloud:
         if len(placed) < 2 or not points:
             return None
         every = [(x.values[name], y.values[name]) for name in placed]
-        best = front(every, self.better == "lower") if self.better else []
+        best = pareto_front(every, self.better == "lower") if self.better else []
         shown, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
         words = {
             self.words: True,

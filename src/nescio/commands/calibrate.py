@@ -41,7 +41,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.analysis.cards import SCALERS, doubt_of
+    from nescio.analysis.scorecard import SCALERS, calibration_warning
 
     files = options.inputs.files(options.files)
     if len(files) > 1:
@@ -56,7 +56,7 @@ def run(options: Options) -> int:
     scale: Any = SCALERS[options.method](val)
     calibrated = scale(dump)
     place = calibrated.save(options.to)
-    doubt = doubt_of(scale, val, dump.classes)
+    doubt = calibration_warning(scale, val, dump.classes)
     plain = {
         "file": str(place),
         "method": options.method,

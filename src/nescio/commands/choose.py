@@ -30,7 +30,7 @@ from nescio.provenance import follow_up
 from nescio.specs import ZOO
 
 if TYPE_CHECKING:
-    from nescio.analysis.choosing import Chosen
+    from nescio.analysis.model_choice import ModelChoice
     from nescio.predictions.model_predictions import ModelPredictions
 
 
@@ -73,7 +73,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.analysis.choosing import Requirement, choose
+    from nescio.analysis.model_choice import Requirement, choose_model
     from nescio.datasets.images import named_if_there
     from nescio.networks.limits import Limits, parameter_count
     from nescio.networks.published import with_facts
@@ -89,7 +89,7 @@ def run(options: Options) -> int:
     for sentence in damaged:
         print(f"left out: {sentence}", file=sys.stderr)
     models = [model.limited(options.limit, options.seed) for model in models]
-    chosen = choose(
+    chosen = choose_model(
         models,
         requirement,
         limits.refused(models),
@@ -103,7 +103,7 @@ def run(options: Options) -> int:
     return 0 if chosen.attained and not damaged else 1
 
 
-def next_command(chosen: Chosen, models: Sequence[ModelPredictions], store: str) -> str:
+def next_command(chosen: ModelChoice, models: Sequence[ModelPredictions], store: str) -> str:
     """The command that sets the threshold of the chosen model, for the risk that was required or 5 %."""
     first = next(model for model in models if model.model == chosen.models[0]["model"])
     accuracy, coverage = chosen.requirement.accuracy, chosen.requirement.coverage
@@ -116,7 +116,7 @@ def next_command(chosen: Chosen, models: Sequence[ModelPredictions], store: str)
     return follow_up("threshold", *words, "--measure", chosen.measure)
 
 
-def _show(chosen: Chosen, form: str, models: Sequence[ModelPredictions], store: str) -> None:
+def _show(chosen: ModelChoice, form: str, models: Sequence[ModelPredictions], store: str) -> None:
     from nescio.report.choices import choice_sentences, choice_table
     from nescio.report.text import latex, markdown, rows_csv, screen, terminal
 
@@ -138,7 +138,7 @@ def _show(chosen: Chosen, form: str, models: Sequence[ModelPredictions], store: 
             say(f"\nNext, from which uncertainty on it must abstain: {next_command(chosen, models, store)}")
 
 
-def _plain(chosen: Chosen) -> dict[str, Any]:
+def _plain(chosen: ModelChoice) -> dict[str, Any]:
     first = chosen.models[0] if chosen.attained else dict.fromkeys(("model", "value", "low", "high"))
     return {
         "choice": first["model"],

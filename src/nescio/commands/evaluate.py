@@ -193,9 +193,9 @@ def _given(options: Any, but: Sequence[str]) -> list[str]:
 
 def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     """A scorecard of each model, with intervals where they are wanted."""
-    from nescio.analysis.cards import scorecard
     from nescio.analysis.comparison import add_intervals
     from nescio.analysis.score_choice import choose_scores
+    from nescio.analysis.scorecard import scorecard
 
     of_one = [name for name in OF_ONE_MODEL if getattr(options, name)]
     if of_one and len(models) > 1:

@@ -38,8 +38,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nescio.analysis.candidates import Candidate, in_one_order, read
-from nescio.analysis.ranking import QUANTITIES, Ranked, Scoring, arrays_of, rank, table_of
+from nescio.analysis.representations.candidates import Candidate, align_members, load_members
+from nescio.analysis.representations.ranking import (
+    QUANTITIES,
+    CandidateRanking,
+    Scoring,
+    rank_candidates,
+    ranking_arrays,
+    ranking_table,
+)
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
 from nescio.commands._work import StoreOptions
@@ -117,7 +124,7 @@ def run(options: Options) -> int:
         from nescio.predictions.columns import save_columns, writable_suffix
 
         writable_suffix(file)
-    ranked = rank(
+    ranked = rank_candidates(
         candidates_of(options),
         options.scoring,
         labels=not options.unlabelled,
@@ -129,7 +136,7 @@ def run(options: Options) -> int:
     if labelled and not ranked.losses and not options.unlabelled:
         ranked.notes.append(HINT)
     for file in files:
-        save_columns(file, table_of(ranked), arrays_of(ranked))
+        save_columns(file, ranking_table(ranked), ranking_arrays(ranked))
     for folder in folders:
         from nescio.report.pages import write
         from nescio.report.representations import ranking_story
@@ -243,8 +250,10 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
     references = [file for file, _ in pairs if file is not None]
     if references and len(references) < len(pairs):
         raise BadInput(f"{wanted.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
-    tests = [random_subset(dump, options.limit, options.scoring.seed) for dump in read([file for _, file in pairs])]
-    refs = read(references) if references else None
+    tests = [
+        random_subset(dump, options.limit, options.scoring.seed) for dump in load_members([file for _, file in pairs])
+    ]
+    refs = load_members(references) if references else None
     labelled = None
     if train == REFERENCES:
         labelled = refs  # where they are a part of the rows, heads learn from them anyway
@@ -252,7 +261,7 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
         files = items(train)
         if len(files) != len(pairs):
             raise BadInput(f"--train {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
-        labelled = read(files)
+        labelled = load_members(files)
     if labelled is not None and labelled[0].labels is None:
         raise BadInput(f"The rows that heads on {wanted.name} should learn from have no labels.")
     known = [backbone for _, file in pairs if (backbone := _backbone_beside(Path(file)))]
@@ -362,7 +371,7 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
     networks = preprocessed(networks, look, options.images)
     for sentence in preprocessing_sentences(networks):
         print(sentence, file=sys.stderr, flush=True)
-    dumps = {role: in_one_order(embed(networks, images, context), names) for role, images in sets.items()}
+    dumps = {role: align_members(embed(networks, images, context), names) for role, images in sets.items()}
     dumps["tests"] = [dump.replace(notes=_stamp(sets["tests"], options)) for dump in dumps["tests"]]
     known = tuple(one.trial.backbone if one.trial else _architecture(one.name) for one in networks)
     return Candidate(wanted.name, dumps["tests"], dumps.get("refs"), dumps.get("train"), known)
@@ -371,7 +380,7 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
 # ---- what is printed
 
 
-def _print(ranked: Ranked, options: Options) -> None:
+def _print(ranked: CandidateRanking, options: Options) -> None:
     from nescio.report import text
     from nescio.report.representations import ranking_sentences, ranking_tables
 
@@ -387,7 +396,7 @@ def _print(ranked: Ranked, options: Options) -> None:
         say({"markdown": text.markdown, "latex": text.latex}[options.format](tables))
 
 
-def _plain(ranked: Ranked) -> dict[str, Any]:
+def _plain(ranked: CandidateRanking) -> dict[str, Any]:
     def scores(name: str) -> dict[str, Any]:
         fields = ("value", "low", "high", "rank", "best")
         rows = {metric: ranked.row(name, metric) for metric in ranked.metrics}

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nescio.analysis.candidates import Candidate, read
-from nescio.analysis.ranking import ScoredRows, Scoring, columns_of, score_rows
+from nescio.analysis.representations.candidates import Candidate, load_members
+from nescio.analysis.representations.ranking import RowScores, Scoring, score_columns, score_rows
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import folders_and_files, json_of, print_findings, say, say_written, scores_option
 from nescio.errors import BadInput
@@ -82,7 +82,7 @@ def run(options: Options) -> int:
     for file in files:
         from nescio.predictions.columns import save_columns
 
-        save_columns(file, columns_of(scored.scores))
+        save_columns(file, score_columns(scored.scores))
     for folder in folders:
         _write_page(scored, options, folder)
     if options.format == "json":
@@ -104,11 +104,11 @@ def candidate_of(options: Options) -> Candidate:
             f"There are {len(files)} files of embeddings and {len(references)} of references: give one of each per "
             "model, in the same order."
         )
-    tests = [random_subset(dump, options.limit, options.scoring.seed) for dump in read(files)]
-    return Candidate("", tests, read(references) if references else None)
+    tests = [random_subset(dump, options.limit, options.scoring.seed) for dump in load_members(files)]
+    return Candidate("", tests, load_members(references) if references else None)
 
 
-def _write_page(scored: ScoredRows, options: Options, folder: str) -> None:
+def _write_page(scored: RowScores, options: Options, folder: str) -> None:
     from nescio.report.pages import write
     from nescio.report.representations import scored_story
 
@@ -116,7 +116,7 @@ def _write_page(scored: ScoredRows, options: Options, folder: str) -> None:
     write(scored_story(scored, options.least, pictures), folder)
 
 
-def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
+def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
     """Row → small picture and name, of the rows that the page shows."""
     from nescio.datasets.decode import thumbnail
     from nescio.datasets.images import ImageSet, rows_by_key, set_name
@@ -137,7 +137,7 @@ def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tu
     return pictures
 
 
-def _print(scored: ScoredRows, options: Options) -> None:
+def _print(scored: RowScores, options: Options) -> None:
     from nescio.report.representations import components_tables, least_table, quantile_table, scored_sentences
 
     notes = [f"{name}: {reason}" for name, reason in scored.scores.reasons.items()]
@@ -147,7 +147,7 @@ def _print(scored: ScoredRows, options: Options) -> None:
     say_written(options.to, len(scored.nc))
 
 
-def _plain(scored: ScoredRows, options: Options) -> dict[str, Any]:
+def _plain(scored: RowScores, options: Options) -> dict[str, Any]:
     from nescio.measures.siblings import kind
     from nescio.report.representations import quantiles
 

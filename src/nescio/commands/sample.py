@@ -24,11 +24,11 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.analysis.sample import sample_dumps
+    from nescio.analysis.sample import sample_predictions
 
     folder = Path(options.to)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, dump in sample_dumps(options.seed).items():
+    for name, dump in sample_predictions(options.seed).items():
         dump.save(folder / f"{name}.npz")
     say(f"{folder} holds train.npz, val.npz, test.npz and unknown.npz. Try:")
     say(f"  nescio evaluate {folder}/test.npz")

@@ -35,7 +35,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from nescio import measures
-from nescio.analysis.thresholds import Guard, Judged, guard, rows_needed, upper_limit
+from nescio.analysis.thresholds import (
+    GuaranteedThreshold,
+    ThresholdOutcome,
+    guarantee_threshold,
+    rows_needed,
+    upper_limit,
+)
 from nescio.commands._inputs import InputOptions, check_apart
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
@@ -111,7 +117,7 @@ def run(options: Options) -> int:
     score = measures.portable(options.measure, fitted) if options.score else None
     shared = check_apart({"FILE": predictions}, {"--val": val, "--check": check})
     predictions = predictions.replace(notes=(*predictions.notes, *shared))
-    guarded = guard(
+    guarded = guarantee_threshold(
         predictions,
         risk=options.risk,
         coverage=options.coverage,
@@ -152,7 +158,7 @@ def _again(options: Options, words: str) -> str:
     return f"write `{typed} {words}`" if typed else f"add {words}"
 
 
-def _facts(guarded: Guard, check: Judged | None) -> dict[str, Any]:
+def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict[str, Any]:
     promise = guarded.guarantee
     facts: dict[str, Any] = {
         "attainable": promise.attainable,
@@ -174,7 +180,7 @@ def _facts(guarded: Guard, check: Judged | None) -> dict[str, Any]:
     return facts
 
 
-def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]:
+def _sentences(guarded: GuaranteedThreshold, untaught: int, check: ThresholdOutcome | None) -> list[str]:
     promise = guarded.guarantee
     assert promise.threshold is not None and promise.bound is not None
     when = f"{guarded.measure!r} is at most {promise.threshold:.4g}"
@@ -191,7 +197,7 @@ def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]
         f"With {_percent(1 - promise.delta)} confidence at most {_percent(promise.bound)} of the answers to rows like "
         f"these are wrong ({_method(guarded)})."
     )
-    lines.append(_kept(Judged(promise.n, promise.accepted, promise.errors), "that set the threshold"))
+    lines.append(_kept(ThresholdOutcome(promise.n, promise.accepted, promise.errors), "that set the threshold"))
     if more := _more_rows(guarded):
         lines.append(more)
     if untaught:
@@ -201,7 +207,7 @@ def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]
     return lines
 
 
-def _estimates(guarded: Guard) -> dict[str, tuple[int, float]]:
+def _estimates(guarded: GuaranteedThreshold) -> dict[str, tuple[int, float]]:
     """How many times the rows → (rows, about which coverage they would buy); none where the coverage was given."""
     promise = guarded.guarantee
     if promise.risk is None:
@@ -210,7 +216,7 @@ def _estimates(guarded: Guard) -> dict[str, tuple[int, float]]:
     return {MORE[factor]: (factor * promise.n, guarded.with_more_rows(factor)) for factor in factors}
 
 
-def _more_rows(guarded: Guard) -> str:
+def _more_rows(guarded: GuaranteedThreshold) -> str:
     """What more rows would buy, as far as these can tell."""
     estimates = _estimates(guarded)
     if not estimates:
@@ -227,17 +233,17 @@ def _share(coverage: float) -> str:
     return f"about {100 * coverage:.0f} %" if coverage >= 0.005 else "nothing"
 
 
-def _method(guarded: Guard) -> str:
+def _method(guarded: GuaranteedThreshold) -> str:
     name = {"sgr": "SGR", "ltt": "Learn-then-Test", "coverage": "one exact binomial limit"}[guarded.guarantee.method]
     return f"{name}, the better of {len(guarded.tried)}" if len(guarded.tried) > 1 else name
 
 
-def _kept(judged: Judged, which: str) -> str:
+def _kept(judged: ThresholdOutcome, which: str) -> str:
     kept = f"Of the {judged.n:,} rows {which} {judged.accepted:,} are answered (coverage {_percent(judged.coverage)})"
     return kept + (f", {judged.errors:,} of them wrong ({_percent(judged.risk)})." if judged.risk is not None else ".")
 
 
-def _why_not(guarded: Guard) -> str:
+def _why_not(guarded: GuaranteedThreshold) -> str:
     promise = guarded.guarantee
     assert promise.risk is not None and promise.least is not None
     needed = rows_needed(promise.risk, promise.level)
@@ -256,7 +262,7 @@ def _why_not(guarded: Guard) -> str:
     return f"Not attainable: a risk of {promise.risk:g} cannot be promised {terms}; {why}."
 
 
-def _attainable(guarded: Guard) -> str:
+def _attainable(guarded: GuaranteedThreshold) -> str:
     """The nearest risk, and a delta, with which the same command finds a threshold on these rows."""
     promise = guarded.guarantee
     assert promise.risk is not None and promise.least is not None

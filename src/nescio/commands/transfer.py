@@ -38,7 +38,7 @@ from nescio.provenance import follow_up
 from nescio.specs import assignment
 
 if TYPE_CHECKING:
-    from nescio.analysis.transfer import Transfer
+    from nescio.analysis.transfer import TransferResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,16 +181,16 @@ def _say_assumed(options: Options, own: Any, data: str) -> None:
 
 def _reference(options: Options, own: Any) -> Any:
     """Images like those that the network learnt from, or None."""
-    from nescio.analysis.transfer import MOST
+    from nescio.analysis.transfer import MAX_ROWS
     from nescio.datasets.images import ImageSet, set_name
 
     if options.reference is not None:
-        return ImageSet(set_name(options.reference), "given", sample=MOST)
+        return ImageSet(set_name(options.reference), "given", sample=MAX_ROWS)
     trial = own.trial
-    return None if trial is None else ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed, sample=MOST)
+    return None if trial is None else ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed, sample=MAX_ROWS)
 
 
-def _show(result: Transfer, options: Options) -> None:
+def _show(result: TransferResult, options: Options) -> None:
     from nescio.report import text
     from nescio.report.transfers import transfer_sentences, transfer_tables
 

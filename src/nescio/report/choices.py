@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nescio.analysis.choosing import Chosen, Requirement, counted
+from nescio.analysis.model_choice import ModelChoice, Requirement, count_reasons
 from nescio.report.tables import Cell, Form, Table, percents
 from nescio.report.words import legend, millions, percent
 
@@ -13,7 +13,7 @@ BESIDE = {"accuracy": "right ↑", "auroc": "AUROC ↑"}  # shown beside what is
 COSTS = {"params": ("params", millions), "input_size": ("input", Form("g"))}
 
 
-def choice_sentences(chosen: Chosen) -> list[str]:
+def choice_sentences(chosen: ModelChoice) -> list[str]:
     """The choice, those that cannot be told from it, and what was left out, in plain words."""
     required, near = chosen.requirement, chosen.closest
     if near is not None and required.accuracy is not None:
@@ -29,7 +29,7 @@ def choice_sentences(chosen: Chosen) -> list[str]:
         sentences = [f"Choose {first['model']}{size}: {_gives(required, first['value'])}{interval}."]
         sentences += _others(first, chosen.models[1:], chosen)
     if chosen.left_out:
-        sentences.append(f"Left out: {counted(chosen.left_out)}.")
+        sentences.append(f"Left out: {count_reasons(chosen.left_out)}.")
     return sentences
 
 
@@ -42,7 +42,7 @@ def _gives(required: Requirement, value: float) -> str:
     return f"it is less sure of the wrong one in {percent(value)} of the pairs of a wrong and a right answer"
 
 
-def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chosen: Chosen) -> list[str]:
+def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chosen: ModelChoice) -> list[str]:
     """How the other models stand to the chosen one."""
     if not others:
         return []
@@ -60,7 +60,7 @@ def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chose
     return sentences
 
 
-def choice_table(chosen: Chosen) -> Table:
+def choice_table(chosen: ModelChoice) -> Table:
     """One line per model, the best first."""
     metric = chosen.requirement.metric
     beside = {name: head for name, head in BESIDE.items() if name != metric}

@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nescio.analysis.cards import Scorecard
 from nescio.analysis.comparison import Comparison
+from nescio.analysis.scorecard import Scorecard
 from nescio.errors import BadInput, Undefined
 from nescio.report.charts import histogram_figure, intervals_figure, on_paper, reliability_figure, risk_coverage_figure
 from nescio.report.pages import write as write_page

@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from nescio.analysis.candidates import JudgedRows
-from nescio.analysis.downstream import LOSSES
-from nescio.analysis.ranking import QUANTITIES, Ranked, ScoredRows, Scoring, by_paper, chance, natural, title
+from nescio.analysis.representations.candidates import EvaluationRows
+from nescio.analysis.representations.downstream import LOSSES
+from nescio.analysis.representations.ranking import (
+    QUANTITIES,
+    CandidateRanking,
+    RowScores,
+    Scoring,
+    chance_nc,
+    in_paper_order,
+    paper_value,
+    score_title,
+)
 from nescio.arrays.types import Array
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import kind
@@ -33,7 +42,7 @@ NEXT = (
 )
 
 
-def conditions(scoring: Scoring, k: int, rows: JudgedRows) -> str:
+def conditions(scoring: Scoring, k: int, rows: EvaluationRows) -> str:
     """k, the distance and the references, in words."""
     if len(rows.parts) == 1:
         against = f"{rows.references:,} of the rows as references of the others"
@@ -83,13 +92,13 @@ def likelihood_table(rows: Sequence[Row], lines: Sequence[str | Column]) -> Tabl
 
 
 def _explained(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((title(name), QUANTITIES[kind(name)].meaning) for name in names)
+    return tuple((score_title(name), QUANTITIES[kind(name)].meaning) for name in names)
 
 
 # ---- candidates
 
 
-def ranking_sentences(ranked: Ranked) -> list[str]:
+def ranking_sentences(ranked: CandidateRanking) -> list[str]:
     """Who comes first, who cannot be told from it, who has no NC and why, and what labels say."""
     n, sentences = len(ranked.rows.keys), list[str]()
     with_nc = [name for name in ranked.names if ranked.row(name, ranked.nc)]
@@ -109,7 +118,7 @@ def ranking_sentences(ranked: Ranked) -> list[str]:
             )
             behind = f"it cannot be told from {', '.join(tied)}" if tied else "the others are behind it beyond chance"
             sentences.append(f"On these {n:,} rows {behind}.")
-        level = chance(ranked.k, ranked.rows.references, ranked.scoring.similarity)
+        level = chance_nc(ranked.k, ranked.rows.references, ranked.scoring.similarity)
         sentences.append(f"Members without anything in common would reach about {number(level, 3)}.")
     if alone:
         sentences.append(
@@ -124,7 +133,7 @@ def ranking_sentences(ranked: Ranked) -> list[str]:
     return sentences
 
 
-def ranking_tables(ranked: Ranked, *, brief: bool = False) -> list[Table]:
+def ranking_tables(ranked: CandidateRanking, *, brief: bool = False) -> list[Table]:
     """The order by NC; what heads say; Table 3. `brief`: without intervals, for a narrow terminal."""
     tables = [_order_table(ranked, brief)]
     if ranked.losses:
@@ -134,18 +143,18 @@ def ranking_tables(ranked: Ranked, *, brief: bool = False) -> list[Table]:
     return [*tables, *components_tables(ranked.choices)]
 
 
-def _value(ranked: Ranked, name: str, metric: str, *, bold: bool = False) -> Row:
+def _value(ranked: CandidateRanking, name: str, metric: str, *, bold: bool = False) -> Row:
     """One quantity of a candidate, with its interval."""
     row = ranked.row(name, metric) or {}
-    return _entry(name, title(metric), row.get("value"), row, bold and bool(row.get("best")))
+    return _entry(name, score_title(metric), row.get("value"), row, bold and bool(row.get("best")))
 
 
-def _order_table(ranked: Ranked, brief: bool) -> Table:
-    scores = by_paper(name for own in ranked.scores.values() for name in own.u)
+def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
+    scores = in_paper_order(name for own in ranked.scores.values() for name in own.u)
     others: list[str] = [name for name in ("first", "place") if name in ranked.metrics]
     others += [name for name in scores if name != ranked.nc]
-    forms: dict[str, Writer | None] = {title(ranked.nc): FORMS["nc"], "against the best": _difference}
-    forms |= {title(name): FORMS.get(name) for name in others} | {"members": COUNT, "features": None}
+    forms: dict[str, Writer | None] = {score_title(ranked.nc): FORMS["nc"], "against the best": _difference}
+    forms |= {score_title(name): FORMS.get(name) for name in others} | {"members": COUNT, "features": None}
     rows: list[Row] = []
     for candidate in ranked.candidates:
         name = candidate.name
@@ -166,7 +175,7 @@ def _difference(value: float) -> str:
     return decimals(4, sign=True)(value) if value else "the best"
 
 
-def _behind(ranked: Ranked, name: str) -> Row:
+def _behind(ranked: CandidateRanking, name: str) -> Row:
     """How far the NC of a candidate is from the best."""
     row, away, head = ranked.row(name, ranked.nc), ranked.difference(name), "against the best"
     if row is None or len(ranked.scores) < 2:
@@ -176,13 +185,13 @@ def _behind(ranked: Ranked, name: str) -> Row:
     return _entry(name, head, away["difference"], away, bool(row["best"]))
 
 
-def _downstream_table(ranked: Ranked, brief: bool) -> Table:
+def _downstream_table(ranked: CandidateRanking, brief: bool) -> Table:
     losses = [loss for loss in LOSSES if loss in ranked.metrics]
-    places = {ranked.nc: f"place by {title(ranked.nc).split(' ')[0]}"}
+    places = {ranked.nc: f"place by {score_title(ranked.nc).split(' ')[0]}"}
     places |= {loss: f"by {LOSSES[loss].word}" for loss in losses}
     forms: dict[str, Writer | None] = {places[ranked.nc]: COUNT}
     for loss in losses:
-        forms |= {places[loss]: COUNT, title(loss): None}
+        forms |= {places[loss]: COUNT, score_title(loss): None}
     rows: list[Row] = []
     for name in ranked.names:
         rows += [_entry(name, head, (ranked.row(name, metric) or {}).get("rank")) for metric, head in places.items()]
@@ -193,12 +202,12 @@ def _downstream_table(ranked: Ranked, brief: bool) -> Table:
     return replace(made, legend=_explained(losses))
 
 
-def _agreement_table(ranked: Ranked, brief: bool) -> Table:
+def _agreement_table(ranked: CandidateRanking, brief: bool) -> Table:
     forms: dict[str, Writer | None] = {}
     rows: list[Row] = []
     for entry in ranked.agreement:
         score, loss = entry["score"], LOSSES[entry["loss"]].word
-        line, tau, means = title(score).split(" ")[0], f"τ with {loss} ↑", f"means, {loss}"
+        line, tau, means = score_title(score).split(" ")[0], f"τ with {loss} ↑", f"means, {loss}"
         forms |= {tau: decimals(4, sign=True), means: decimals(2, sign=True)}
         rows += [_entry(line, tau, entry["tau"], entry), _entry(line, means, entry["average"])]
     note = (
@@ -209,7 +218,7 @@ def _agreement_table(ranked: Ranked, brief: bool) -> Table:
     return _table(rows, "Does each score rank the candidates as labels do", "score", forms, note, brief)
 
 
-def missing(ranked: Ranked) -> list[tuple[str, str]]:
+def missing(ranked: CandidateRanking) -> list[tuple[str, str]]:
     """(which scores of whom, why), every reason once."""
     scores: dict[str, dict[str, None]] = {}
     names: dict[str, dict[str, None]] = {}
@@ -220,7 +229,7 @@ def missing(ranked: Ranked) -> list[tuple[str, str]]:
     return [(f"no {', '.join(words)} of {', '.join(names[reason])}", reason) for reason, words in scores.items()]
 
 
-def ranking_story(ranked: Ranked) -> Story:
+def ranking_story(ranked: CandidateRanking) -> Story:
     """The page of a ranking."""
     first, *others = ranking_tables(ranked)
     likely = components_tables(ranked.choices)
@@ -248,7 +257,7 @@ def ranking_story(ranked: Ranked) -> Story:
 # ---- the rows of one candidate
 
 
-def scored_sentences(scored: ScoredRows) -> list[str]:
+def scored_sentences(scored: RowScores) -> list[str]:
     """How the rows are spread, and what chance would give."""
     low, middle, high = np.quantile(scored.nc, [0.05, 0.5, 0.95])
     return [
@@ -260,16 +269,18 @@ def scored_sentences(scored: ScoredRows) -> list[str]:
     ]
 
 
-def quantiles(scored: ScoredRows, name: str) -> dict[str, float]:
+def quantiles(scored: RowScores, name: str) -> dict[str, float]:
     """Quantiles of a score over the rows, as the paper has it."""
-    values = np.quantile(natural(name, scored.scores.u[name]), list(QUANTILES.values()))
+    values = np.quantile(paper_value(name, scored.scores.u[name]), list(QUANTILES.values()))
     return dict(zip(QUANTILES, values.tolist(), strict=True))
 
 
-def quantile_table(scored: ScoredRows) -> Table:
+def quantile_table(scored: RowScores) -> Table:
     """How every score is spread over the rows."""
     rows = [
-        _entry(title(name), head, value) for name in scored.names for head, value in quantiles(scored, name).items()
+        _entry(score_title(name), head, value)
+        for name in scored.names
+        for head, value in quantiles(scored, name).items()
     ]
     note = (
         f"{len(scored.nc):,} rows; {conditions(scored.scoring, scored.k, scored.rows)}; ↑ ↓: which way is more reliable"
@@ -279,10 +290,10 @@ def quantile_table(scored: ScoredRows) -> Table:
     return replace(made, legend=_explained(scored.names))
 
 
-def least_table(scored: ScoredRows, count: int) -> Table:
+def least_table(scored: RowScores, count: int) -> Table:
     """The rows that can be trusted least."""
     rows = [
-        _entry(str(scored.scores.index[row]), title(name), float(natural(name, scored.scores.u[name])[row]))
+        _entry(str(scored.scores.index[row]), score_title(name), float(paper_value(name, scored.scores.u[name])[row]))
         for row in scored.least(count)
         for name in scored.names
     ]
@@ -290,7 +301,7 @@ def least_table(scored: ScoredRows, count: int) -> Table:
     return table(rows, "The least reliable rows", lines=lines, heads="head", form=Form(".4g"), mark="none")
 
 
-def spread_figure(scored: ScoredRows) -> Any:
+def spread_figure(scored: RowScores) -> Any:
     """Histogram of NC, with a line where models without anything in common would be."""
     top = max(float(scored.nc.max()), scored.chance)
     pairs = scored.candidate.members * (scored.candidate.members - 1) // 2
@@ -304,7 +315,7 @@ def spread_figure(scored: ScoredRows) -> Any:
     return bars_figure(scored.nc.tolist(), edges, f"NC@{scored.k}: more reliable →", guide, words)
 
 
-def scored_story(scored: ScoredRows, count: int, pictures: Mapping[int, tuple[bytes, str]] | None = None) -> Story:
+def scored_story(scored: RowScores, count: int, pictures: Mapping[int, tuple[bytes, str]] | None = None) -> Story:
     """The page of one candidate's rows.
 
     pictures  row → (PNG, its name), of the least and the most reliable rows
@@ -336,5 +347,5 @@ def scored_story(scored: ScoredRows, count: int, pictures: Mapping[int, tuple[by
     return Story(heading, scored_sentences(scored), sections_of(sections))
 
 
-def _gallery(scored: ScoredRows, rows: Array, pictures: Mapping[int, tuple[bytes, str]]) -> Gallery:
+def _gallery(scored: RowScores, rows: Array, pictures: Mapping[int, tuple[bytes, str]]) -> Gallery:
     return Gallery(tuple((*pictures[int(row)], f"NC {number(float(scored.nc[row]), 3)}") for row in rows))

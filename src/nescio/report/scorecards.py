@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nescio.analysis.curves import GUIDES, corp_points
-from nescio.analysis.delong import best_ranking
+from nescio.analysis.significance import best_measure
 from nescio.errors import Undefined
 from nescio.metrics import auroc
 from nescio.report.blocks import Block, Figure, Fold, Panel, Prose, Section, Story, Terms, explained, flat, tables_of
@@ -441,7 +441,7 @@ def _best_at(what: str, measures: Mapping[str, Any], positive: Any) -> list[str]
     if len(measures) < 2:
         return []
     try:
-        best = best_ranking(measures, positive)
+        best = best_measure(measures, positive)
     except Undefined:
         return []
     others = [name for name in sorted(best.equals, key=by_fame) if name != best.name]

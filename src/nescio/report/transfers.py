@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nescio.analysis.transfer import GALLERY, IMAGE, Transfer
+from nescio.analysis.transfer import GALLERY, IMAGE, TransferResult
 from nescio.report.blocks import Made, Prose, SectionParts, Story, Terms, sections_of
 from nescio.report.frame import Frame
 from nescio.report.tables import Column, Head, Table, decimals, table
@@ -12,7 +12,7 @@ TITLES = {IMAGE: "Scores that see the image alone", GALLERY: "Scores that see th
 NOTES = {IMAGE: "", GALLERY: "They compare every image with all others, which the scores above cannot"}
 
 
-def transfer_tables(result: Transfer) -> list[Table]:
+def transfer_tables(result: TransferResult) -> list[Table]:
     """R-AUROC with intervals, one table for each kind of score, the highest first."""
     rows = sorted(Frame(result.rows).where(metric="r_auroc"), key=lambda row: -row["value"])
     lines, heads = (Column("measure", "score"),), [Head("R-AUROC ↑", metric="r_auroc", form=decimals(3))]
@@ -20,7 +20,7 @@ def transfer_tables(result: Transfer) -> list[Table]:
     return [table(own, TITLES[sees], lines=lines, heads=heads, note=NOTES[sees]) for sees, own in kinds.items() if own]
 
 
-def transfer_sentences(result: Transfer) -> list[str]:
+def transfer_sentences(result: TransferResult) -> list[str]:
     """How many images find their kind, and which score to use."""
     frame = Frame(result.rows)
     recall = frame.where(metric="recall_at_1")
@@ -50,7 +50,7 @@ def transfer_sentences(result: Transfer) -> list[str]:
     return sentences
 
 
-def transfer_story(result: Transfer) -> Story:
+def transfer_story(result: TransferResult) -> Story:
     """The page of a transfer."""
     parts: list[SectionParts] = [(made.title, made.title, [made]) for made in transfer_tables(result)]
     notes: list[Made] = [Prose(result.notes), Terms(list(result.reasons.items()))]

@@ -12,8 +12,8 @@ import pytest
 from scipy.special import softmax
 
 from nescio import Predictions, measures, metrics
-from nescio.analysis.answers import uncertainty
-from nescio.analysis.grading import divide, levels
+from nescio.analysis.evaluation_rows import uncertainty_of
+from nescio.analysis.graded_ood import severity_windows, split_ood_classes
 from nescio.arrays.npz import read_npz
 from nescio.benchmarks import cood
 from nescio.benchmarks.cood import Plan
@@ -102,9 +102,9 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     found = severities(study.rows)
     assert found == sorted(found, reverse=True) and found[0] > 0.99 and found[-1] < found[0] - 0.2
     u_in, u_out = measures.msp(inside), measures.msp(outside)
-    division = divide(outside.labels, outside.index, 6, 4)
+    division = split_ood_classes(outside.labels, outside.index, 6, 4)
     plain = brute_grades(u_in, u_out, division, 4, 11)
-    assert [group for group, _ in plain] == [set(range(at, at + 4)) for at in levels(21)]
+    assert [group for group, _ in plain] == [set(range(at, at + 4)) for at in severity_windows(21)]
     assert found == [auroc for _, auroc in plain]
     means = severities(study.rows, metric="severity")
     for level, (group, _) in enumerate(plain):
@@ -137,7 +137,7 @@ def test_groups_are_rebuilt_for_every_measure(tmp_path: Path) -> None:
     assert hard["msp"] <= set(range(10)) and hard["entropy"] <= set(range(10, 20))
     for κ in ("msp", "entropy"):
         u_in, u_out = (getattr(measures, κ)(each) for each in (inside, outside))
-        plain = brute_grades(u_in, u_out, divide(kinds, np.arange(200), 6, 4), 4, 11)
+        plain = brute_grades(u_in, u_out, split_ood_classes(kinds, np.arange(200), 6, 4), 4, 11)
         assert severities(study.rows, measure=κ) == [auroc for _, auroc in plain]
 
 
@@ -157,10 +157,10 @@ def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
         return dump.replace(variants={"mc-dropout": np.log(mean)}), -(mean * np.log(mean)).sum(1)
 
     (inside, h_in), (outside, h_out) = with_passes(inside), with_passes(outside)
-    assert np.allclose(uncertainty(inside, "mc-dropout"), h_in, rtol=1e-9)
+    assert np.allclose(uncertainty_of(inside, "mc-dropout"), h_in, rtol=1e-9)
     study = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
-    u_in, u_out = (uncertainty(each, "mc-dropout") for each in (inside, outside))
-    plain = brute_grades(u_in, u_out, divide(outside.labels, outside.index, 6, 4), 4, 11)
+    u_in, u_out = (uncertainty_of(each, "mc-dropout") for each in (inside, outside))
+    plain = brute_grades(u_in, u_out, split_ood_classes(outside.labels, outside.index, 6, 4), 4, 11)
     assert severities(study.rows, measure="mc-dropout") == [auroc for _, auroc in plain]
     mean = np.asarray(inside.variants["mc-dropout"])  # its κ judges its own answers, as benchmark `selective` does
     own = metrics.auroc(u_in, mean.argmax(1) != inside.labels)
@@ -170,7 +170,7 @@ def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
 
 def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(Undefined, match="no answers under dropout"):
-        uncertainty(dumps()[0], "mc-dropout")
+        uncertainty_of(dumps()[0], "mc-dropout")
     study = graded(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
     assert {row["measure"] for row in study.rows} == {None, "msp", "entropy"}
     (reason,) = study.reasons
@@ -354,7 +354,7 @@ def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store:
     study = graded(SMALL, pairs, store)
     union = values(study.rows, metric="union", measure="msp")
     shared = values(study.rows, metric="intersection", measure="msp")
-    for level, at in enumerate(levels(21)):
+    for level, at in enumerate(severity_windows(21)):
         own, turned = set(range(at, at + 4)), {23 - y for y in range(at, at + 4)}
         assert union[f"severity {level}"] == len(own | turned)
         assert shared[f"severity {level}"] == len(own & turned)
@@ -366,7 +366,7 @@ def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store:
 def test_images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: Store) -> None:
     """All models call image 5000 of the hardest class 2; every other hard image is answered in turn (Fig. 27)."""
     inside, outside = dumps(0, 0.01)
-    division = divide(outside.labels, outside.index, 6, 4)
+    division = split_ood_classes(outside.labels, outside.index, 6, 4)
     hard = division.test[-4:].ravel()  # classes 20 to 23
     image = int(division.test[23][1])
     pairs = []

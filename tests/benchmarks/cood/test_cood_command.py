@@ -359,7 +359,7 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {80}
     assert {row["value"] for row in rows if row["metric"] == "window"} == {20}
     from nescio import measures
-    from nescio.analysis.grading import divide
+    from nescio.analysis.graded_ood import split_ood_classes
 
     for name in ("coarse", "fine"):
         aurocs = severities(rows, name)
@@ -367,7 +367,7 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
         assert all(later < earlier + 0.02 for earlier, later in pairwise(aurocs))
         inside, outside = (Predictions.load(tmp_path / f"{name}-{side}.npz") for side in ("in", "out"))
         u_in, u_out = measures.msp(inside), measures.msp(outside)
-        division = divide(outside.labels, outside.index, 100, 60)
+        division = split_ood_classes(outside.labels, outside.index, 100, 60)
         slow = [group for group, _ in brute_groups(u_out, division)]
         for level in (0, 10):
             test = np.isin(division.classes, list(slow[level]))

@@ -19,8 +19,8 @@ pytest.importorskip("torch")
 import torch
 
 from nescio import datasets, training
-from nescio.analysis.agreement import evaluate, ranking_rows
-from nescio.analysis.downstream import DownstreamLosses, downstream_losses, probe_accuracy
+from nescio.analysis.representations.agreement import evaluate, ranking_rows
+from nescio.analysis.representations.downstream import DownstreamLosses, downstream_losses, probe_accuracy
 from nescio.benchmarks import base
 from nescio.benchmarks.reliability import PRESETS, Plan, reports, steps
 from nescio.benchmarks.reliability.steps import Question, downstream_sets, siblings_of

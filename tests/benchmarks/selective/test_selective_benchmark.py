@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from nescio.analysis.answers import NO_DROPOUT, judged
+from nescio.analysis.evaluation_rows import NO_DROPOUT, resolve_measure
 from nescio.benchmarks import selective
 from nescio.benchmarks.base import registry, upgraded
 from nescio.benchmarks.pretrained import models_of
@@ -887,8 +887,8 @@ def test_an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
 
 def test_a_ranking_needs_the_dropout_answers(held):
     with pytest.raises(Undefined, match="no answers under dropout"):
-        judged(held[0].load(), "mc-dropout")
-    dump, measure = judged(held[0].load(), "gap")
+        resolve_measure(held[0].load(), "mc-dropout")
+    dump, measure = resolve_measure(held[0].load(), "gap")
     assert measure == "gap" and dump.logits is not None
 
 

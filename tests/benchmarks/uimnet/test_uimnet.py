@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from nescio import measures, metrics, predict, training
-from nescio.analysis import calibrate
+from nescio.analysis import calibration
 from nescio.benchmarks import base, classes, uimnet
 from nescio.benchmarks.uimnet import PRESETS, Plan, reports, steps
 from nescio.cli import main
@@ -320,7 +320,7 @@ def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_aver
     trials = steps.trials_of(PLAN)
     alive = {t: steps._calibrated(steps.trial_step(t, NEW, None), context.store)["temperature"] for t in trials}
     for t, temperature in alive.items():
-        assert temperature == calibrate.temperature(dump(t, "val", context)).temperature
+        assert temperature == calibration.temperature(dump(t, "val", context)).temperature
         best = nll(t, "val", context, temperature)
         assert best <= min(nll(t, "val", context, temperature * f) for f in (0.9, 1.1))
     (group,) = [
@@ -356,7 +356,7 @@ def test_calibration_of_single_networks_changes_no_answer_and_helps(study):
 def test_a_network_without_a_temperature_says_the_right_reason(right, reason, study):
     labels = np.arange(60) % 6
     logits = 4 * np.eye(6)[labels if right else (labels + 1) % 6]
-    temperature, why = calibrate.temperature_or_reason(
+    temperature, why = calibration.temperature_or_reason(
         Predictions(index=np.arange(60), labels=labels, logits=logits[:, None])
     )
     assert temperature is None and why.startswith(reason)

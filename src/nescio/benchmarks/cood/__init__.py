@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.answers import MC_DROPOUT, in_distribution, judged, uncertainty
-from nescio.analysis.grading import Division, Grades, divide, grade, same_answers, shared_classes, window_of
+from nescio.analysis.evaluation_rows import MC_DROPOUT, in_distribution_rows, resolve_measure, uncertainty_of
+from nescio.analysis.graded_ood import (
+    ClassSplit,
+    OODGrades,
+    grade_ood,
+    most_agreed_images,
+    shared_classes,
+    split_ood_classes,
+    window_size,
+)
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
@@ -229,25 +237,25 @@ class GradedModel(ModelRows):
     chosen: dict[str, Array] = field(default_factory=dict)
 
     def grade(self, refused: Sequence[int]) -> None:
-        plan, inside = self.plan, in_distribution(self.pair.inside.load())
+        plan, inside = self.plan, in_distribution_rows(self.pair.inside.load())
         outside = self._outside(self.pair.outside, inside)
         others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
         self.facts(FACTS, len(inside))
         self._accuracy(inside)
         if outside.labels is None:
             raise BadInput(f"{self.pair.outside.place}: out-classes are graded by their labels, and there are none.")
-        division = divide(outside.labels, outside.index, plan.estimation, plan.test, plan.seed, refused)
+        division = split_ood_classes(outside.labels, outside.index, plan.estimation, plan.test, plan.seed, refused)
         window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
         for measure in plan.measures:
             try:
-                answered, own = judged(inside, measure)
-                u_in, u_out = measures.uncertainty(own, answered), uncertainty(outside, measure)
+                answered, own = resolve_measure(inside, measure)
+                u_in, u_out = measures.uncertainty(own, answered), uncertainty_of(outside, measure)
             except Undefined as reason:
                 self._because(measure, None, "out", reason)
                 continue
             if answered.labels is not None and answered.logits is not None:
                 self._auroc(u_in, ~summary(answered).outcomes().right, measure)
-            grades = grade(u_in, u_out, division, window, plan.severities)
+            grades = grade_ood(u_in, u_out, division, window, plan.severities)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():
                 self._fixed(name, other, u_in, measure)
@@ -279,10 +287,10 @@ class GradedModel(ModelRows):
         else:
             self.row("accuracy", metrics.accuracy(summary(inside).outcomes()), len(inside))
 
-    def _window(self, division: Division, in_classes: int) -> int:
+    def _window(self, division: ClassSplit, in_classes: int) -> int:
         """Classes of a group, with what to know of them."""
         k, plan = len(division.classes), self.plan
-        window = window_of(plan.window, in_classes, k)
+        window = window_size(plan.window, in_classes, k)
         if division.scarce:
             self.notes.append(
                 f"{division.scarce:,} of {k + division.scarce:,} out-classes have fewer than "
@@ -311,7 +319,7 @@ class GradedModel(ModelRows):
         except Undefined as reason:
             self._because(measure, "auroc", "test", reason)
 
-    def _graded(self, grades: Grades, measure: str, n_in: int) -> None:
+    def _graded(self, grades: OODGrades, measure: str, n_in: int) -> None:
         n, top = n_in + grades.window * self.plan.test, most_confident(measure)
         for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
             where = severity_columns(level, measure)
@@ -326,7 +334,7 @@ class GradedModel(ModelRows):
     def _fixed(self, name: str, outside: Predictions, u_in: Array, measure: str) -> None:
         """A set that is the same for all models, beside the severities."""
         try:
-            u = uncertainty(outside, measure)
+            u = uncertainty_of(outside, measure)
         except Undefined as reason:
             self._because(measure, "auroc", name, reason)
             return
@@ -383,7 +391,7 @@ def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames |
     outputs = np.repeat([model["hard.outputs"] for model in own], [len(model["hard.index"]) for model in own])
     inside, outside = names or ((), ())
     rows = []
-    for at, times in same_answers(images, answers, plan.seed):
+    for at, times in most_agreed_images(images, answers, plan.seed):
         answer = _named(answers[at], inside if len(inside) == outputs[at] else ())  # else of classes of its own
         where = {"split": "out", "group": str(images[at]), "target": _named(labels[at], outside), "condition": answer}
         rows.append(row_of(NAME, VERSION, "same_answer", times, len(own), **where))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nescio.analysis.answers import in_distribution
+from nescio.analysis.evaluation_rows import in_distribution_rows
 from nescio.datasets import hierarchy, imagenet
 from nescio.datasets.images import ImageSet, named_if_there
 from nescio.errors import BadInput
@@ -92,7 +92,7 @@ def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
     """
     for pair in pairs:
         try:
-            inside, outside = in_distribution(pair.inside.load()), pair.outside.load(outside=True)
+            inside, outside = in_distribution_rows(pair.inside.load()), pair.outside.load(outside=True)
         except BadInput:
             continue  # its own step fails later
         evaluated = 0 if inside.labels is None else len(np.unique(inside.labels))

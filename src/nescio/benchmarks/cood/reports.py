@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from statistics import fmean, median
 from typing import Any
 
-from nescio.analysis.answers import MC_DROPOUT
+from nescio.analysis.evaluation_rows import MC_DROPOUT
 from nescio.benchmarks import pretrained
 from nescio.benchmarks.cood import NAME, SEVERITY
 from nescio.benchmarks.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values

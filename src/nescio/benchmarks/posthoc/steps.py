@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from nescio import datasets, measures
-from nescio.analysis.cards import Scorecard, scorecard
-from nescio.analysis.delong import best_of
 from nescio.analysis.score_choice import question_rows
+from nescio.analysis.scorecard import Scorecard, scorecard
+from nescio.analysis.significance import best_by_delong
 from nescio.benchmarks import shift
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
 from nescio.benchmarks.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
@@ -214,6 +214,6 @@ def best_group(made: RowMaker, card: Scorecard, group: str) -> None:
     if rows.least < 2:
         made.because("Fewer than two rows of a kind: no score can be told from another.", None, AMONG_BEST)
         return
-    equals = best_of({name: rows.placed(name) for name in rows.names}).equals
+    equals = best_by_delong({name: rows.placed(name) for name in rows.names}).equals
     for name in rows.names:
         made.add(AMONG_BEST, name in equals, rows.n, **columns(f"{group}:" if sets else TEST, name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, some
+from nescio.analysis.representations.agreement import NEIGHBOURS, SCORING, Scored, require_some
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
 from nescio.identity import renamed
@@ -60,7 +60,7 @@ class Plan(Scored):
             source, _ = assignment(target)
             if source and not self.divided(target)[0]:
                 raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
-        some(self, "data", "methods", "backbones")
+        require_some(self, "data", "methods", "backbones")
 
     def divided(self, target: str) -> tuple[str, str]:
         """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from nescio.analysis.agreement import CHOSEN, COMPONENTS, HELD_OUT, MEMBERS, NEIGHBOURS, STAR
-from nescio.analysis.candidates import different_layers
-from nescio.analysis.downstream import ACCURACIES
-from nescio.analysis.downstream import LOSSES as HEADS
+from nescio.analysis.representations.agreement import CHOSEN, COMPONENTS, HELD_OUT, MEMBERS, NEIGHBOURS, STAR
+from nescio.analysis.representations.candidates import layer_warnings
+from nescio.analysis.representations.downstream import ACCURACIES
+from nescio.analysis.representations.downstream import LOSSES as HEADS
 from nescio.measures.siblings import SCORES
 from nescio.report.blocks import Block, Figure, Made, SectionParts, Story, fold_tables
 from nescio.report.charts import heat_block, levels_block
@@ -390,7 +390,7 @@ def lead(frame: Frame) -> list[str]:
     best = max(means, key=lambda name: means[name], default="nc")
     if best != "nc" and len(means) > 1:
         sentences.append(f"Here {score_word(best)} knows more than NC: mean τ = {number(means[best], 2)}.")
-    return [*sentences, *different_layers((), frame.values("backbone"))]
+    return [*sentences, *layer_warnings((), frame.values("backbone"))]
 
 
 def story(study: Study) -> Story:

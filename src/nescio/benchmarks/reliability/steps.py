@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any
 
 from nescio import datasets
-from nescio.analysis import agreement
-from nescio.analysis.candidates import equal_members
-from nescio.analysis.downstream import DownstreamLosses, downstream_losses
-from nescio.analysis.ranking import chosen_components
+from nescio.analysis.representations import agreement
+from nescio.analysis.representations.candidates import common_member_count
+from nescio.analysis.representations.downstream import DownstreamLosses, downstream_losses
+from nescio.analysis.representations.ranking import chosen_components
 from nescio.benchmarks.checks import refuse_training
 from nescio.benchmarks.reliability import NAME, VERSION, Plan
 from nescio.datasets.images import ImageSet, named
@@ -40,7 +40,7 @@ def compare(plan: Plan, work: Work) -> None:
     alive, embedded = embed(plan, work)
     networks = [network for question in _questions(alive, plan) for network in question.networks]
     work.evaluate("accuracy", [accuracy_step(network, plan, embedded) for network in networks])
-    members, notes = equal_members({own.title: len(own.trials) for own in alive})
+    members, notes = common_member_count({own.title: len(own.trials) for own in alive})
     work.note(*notes)
     questions = _questions([Siblings(own.trials[:members]) for own in alive], plan)
     truths = {truth_step(question, plan, embedded): question for question in questions}

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from nescio import metrics
-from nescio.analysis import delong
-from nescio.analysis.answers import MC_DROPOUT, answerable, under_dropout
-from nescio.analysis.bootstrap import wanted_metric
-from nescio.analysis.calibrate import Temperature, temperature_or_reason
+from nescio.analysis import significance
+from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.calibration import Temperature, temperature_or_reason
 from nescio.analysis.comparison import compare
-from nescio.analysis.thresholds import divided
+from nescio.analysis.evaluation_rows import MC_DROPOUT, dropout_mean, labelled_in_distribution
+from nescio.analysis.thresholds import stratified_split
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.pretrained import USUAL, ModelRows, recipe_of
@@ -194,7 +194,7 @@ def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Se
 
 def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[Row]:
     """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
-    dumps = {model.model: answerable(model.load()) for model in models}
+    dumps = {model.model: labelled_in_distribution(model.load()) for model in models}
     if metric not in RIGHT:
         dumps = {name: dump.take(division(dump, plan)[1]) for name, dump in dumps.items()}
     compared = compare(dumps, measure=USUAL, metrics=[metric])
@@ -214,7 +214,7 @@ def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) ->
 
 def rows_of(plan: Plan, model: ModelPredictions) -> tuple[list[Row], list[Row]]:
     """(rows, reasons) of one model: raw and calibrated answers, on the rows that did not fit the temperature."""
-    dump = answerable(model.load())
+    dump = labelled_in_distribution(model.load())
     made = JudgedModel(benchmark=NAME, version=VERSION, dump=model, plan=plan)
     fit, test = division(dump, plan)
     made.facts(FACTS, len(dump))
@@ -237,7 +237,7 @@ def division(dump: Predictions, plan: Plan) -> tuple[Array, Array]:
     Galil et al. 2023, appendix I: 5,000 of 50,000.
     """
     wanted = min(plan.fit_rows, len(dump) // SHARE)
-    return divided(dump, wanted if wanted >= FEWEST else 0, seed_for(NAME, "division", plan.seed))
+    return stratified_split(dump, wanted if wanted >= FEWEST else 0, seed_for(NAME, "division", plan.seed))
 
 
 @dataclass(kw_only=True)
@@ -257,7 +257,7 @@ class JudgedModel(ModelRows):
     ) -> None:
         """A row, or the reason why there is none; `around`: its 95 % interval, which that of a share has anyway."""
         try:
-            value = wanted_metric(metric)(prepared)
+            value = parse_metric(metric)(prepared)
         except Undefined as reason:
             self.because(measure, metric, str(reason))
         else:
@@ -282,7 +282,7 @@ class JudgedModel(ModelRows):
     def dropout(self, dump: Predictions, test: Array) -> None:
         """MC-dropout's own accuracy, and how the entropy of its mean ranks its answers (appendix K)."""
         try:
-            whole = summary(under_dropout(dump))
+            whole = summary(dropout_mean(dump))
         except Undefined as reason:
             self.because(MC_DROPOUT, None, str(reason), shared=True)
             return
@@ -293,7 +293,11 @@ class JudgedModel(ModelRows):
     def ranking(self, measure: str, u: Array, wrong: Array) -> None:
         ranked = metrics.Ranking(u, wrong)
         both = bool(wrong.any() and not wrong.all())
-        around = delong.interval([delong.placements(u[~wrong], {"": u[wrong]}, {"": 1.0})]) if both else None
+        around = (
+            significance.area_interval([significance.delong_components(u[~wrong], {"": u[wrong]}, {"": 1.0})])
+            if both
+            else None
+        )
         for metric in self.plan.ranking:
             self.try_row(metric, ranked, measure, around if metric == "auroc" else None)
         about: Row = {"measure": measure, "calibrated": self.calibrated}

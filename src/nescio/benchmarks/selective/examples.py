@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from nescio import metrics
-from nescio.analysis.bootstrap import wanted_metric
+from nescio.analysis.bootstrap import parse_metric
 from nescio.report.blocks import Figure
 from nescio.report.charts import curves_block
 from nescio.report.frame import Frame
@@ -33,7 +33,7 @@ def investment(_: Frame | None = None) -> Table:
         top = np.where(right, sure, unsure)
         probs = np.stack([top, (1 - top) / 2, (1 - top) / 2], axis=1)
         answers, ranked = metrics.outcomes(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
-        values = {metric: wanted_metric(metric)(ranked if metric in RANKING else answers) for metric in SHOWN}
+        values = {metric: parse_metric(metric)(ranked if metric in RANKING else answers) for metric in SHOWN}
         rows.append({"model": name} | {label(metric): value for metric, value in values.items()})
     note = (
         f"{EXAMPLE:,} rows, three classes. Model B knows exactly when it is wrong: AUROC, SAC and E-AURC see it, the "

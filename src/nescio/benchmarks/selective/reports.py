@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 
-from nescio.analysis.answers import MC_DROPOUT
-from nescio.analysis.choosing import front
+from nescio.analysis.evaluation_rows import MC_DROPOUT
+from nescio.analysis.model_choice import pareto_front
 from nescio.benchmarks import pretrained
 from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
 from nescio.benchmarks.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FACTS, FEWEST, NAME, SHARE
@@ -284,7 +284,7 @@ def pareto(frame: Frame) -> Table:
     for cost, x in ((PARAMS, sizes), ("accuracy", accuracy)):
         for good, y in goods.items():
             points = {name: (x[name], y[name]) for name in x if name in y}
-            best = front(points.values(), less=cost == PARAMS)
+            best = pareto_front(points.values(), less=cost == PARAMS)
             for name in [name for name, at in points.items() if at in best]:
                 fronts.setdefault(name, []).append(f"{good} by {cost}")
     columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nescio.analysis.repeated import paired_runs
+from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER
 from nescio.benchmarks.shift import CORRUPTION
 from nescio.errors import BadInput
@@ -138,7 +138,7 @@ def values_of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
 def like_the_best(runs: dict[Any, dict[Any, float]], direction: str) -> set[Any]:
     """The best line, and those that a paired t-test over runs cannot tell from it; each line is tested by itself.
     Of two runs the best alone: a test of two can hardly tell any line from it."""
-    others = paired_runs(runs, direction)
+    others = paired_t_tests(runs, direction)
     best = others[0]["best"] if others else next(iter(runs))
     if max(map(len, runs.values())) < TESTED:
         return {best}

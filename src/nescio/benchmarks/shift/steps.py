@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nescio import datasets, measures, metrics
-from nescio.analysis.bootstrap import wanted_metric
+from nescio.analysis.bootstrap import parse_metric
 from nescio.analysis.selection import best_trials
 from nescio.arrays.types import Array
 from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels
@@ -452,7 +452,7 @@ class RowMaker:
     def attempt(self, metric: str, prepared: Any, n: int, **columns: Any) -> None:
         """A row, or the reason why there is none."""
         try:
-            self.add(metric, wanted_metric(metric)(prepared), n, **columns)
+            self.add(metric, parse_metric(metric)(prepared), n, **columns)
         except Undefined as reason:
             self.because(str(reason), columns.get("measure"), metric, columns)
 

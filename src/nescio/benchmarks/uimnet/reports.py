@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 
-from nescio.analysis.repeated import paired_runs
 from nescio.analysis.selection import best_trials
+from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
 from nescio.benchmarks.uimnet import TRIAL
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
@@ -368,7 +368,7 @@ def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
     seeds = len({seed for own in runs.values() for seed in own})
     if seeds < 2:
         return ["With one data seed, nothing says whether it is ahead by more than chance."]
-    others = paired_runs(runs)
+    others = paired_t_tests(runs)
     return [f"{lead_of_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from nescio import datasets, measures, metrics
-from nescio.analysis import calibrate
-from nescio.analysis.cards import scorecard
-from nescio.analysis.ensembles import MEMBERS_GMM, together
+from nescio.analysis import calibration
+from nescio.analysis.ensembles import MEMBERS_GMM, average_members
+from nescio.analysis.scorecard import scorecard
 from nescio.analysis.selection import best_trials
 from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.benchmarks.classes import divided
@@ -200,7 +200,7 @@ def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]
     ]
     kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
     rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
-    temperature, reason = calibrate.temperature_or_reason(val)
+    temperature, reason = calibration.temperature_or_reason(val)
     return table(rows) | {CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()}
 
 
@@ -386,7 +386,7 @@ def _line(
 ) -> Files:
     members = [{split: load_predictions(step, context.store) for split, step in steps.items()} for steps in dumps]
     probed = {split: load_predictions(step, context.store) for split, step in probes.items()}
-    whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
+    whole = average_members(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
     there = [name for name in wanted if name in measures.registry or name in measures.score_names(whole["test"])]
     facts = _facts(ensemble.trials, context) | {"method": ensemble.method, "calibrated": calibrated}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.bootstrap import SharePart, interval, resample, wanted_metric
-from nescio.analysis.cards import retrieval_part
+from nescio.analysis.bootstrap import ShareResampler, interval, parse_metric, resample
+from nescio.analysis.scorecard import retrieval_resampler
 from nescio.arrays.nearest import nearest, points
 from nescio.arrays.types import Array
 from nescio.benchmarks.url import NAME, VERSION, Plan
@@ -215,8 +215,8 @@ class _Rows:
 
     def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Any) -> None:
         """R@1, and R-AUROC of every measure, with intervals over resampled images."""
-        share = SharePart(right, wanted_metric("recall_at_1"))
-        parts = {name: retrieval_part(values, right) for name, values in u.items()}
+        share = ShareResampler(right, parse_metric("recall_at_1"))
+        parts = {name: retrieval_resampler(values, right) for name, values in u.items()}
         values = resample([share, *parts.values()], len(right), self.resamples, 0) if self.resamples else None
         for place, (name, part) in enumerate([(None, share), *parts.items()]):
             metric, (value,) = "r_auroc" if name else "recall_at_1", part.point()
@@ -236,7 +236,7 @@ class _Rows:
     def by_measure(self, metric: str, u: Mapping[str, Array], *others: Array, **columns: Any) -> None:
         for name, values in u.items():
             try:
-                self.add(metric, wanted_metric(metric)(values, *others), len(values), measure=name, **columns)
+                self.add(metric, parse_metric(metric)(values, *others), len(values), measure=name, **columns)
             except Undefined as reason:
                 self.because(str(reason), name, metric, columns["split"])
 

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from nescio.analysis.repeated import unpaired_runs
+from nescio.analysis.significance import welch_t_tests
 from nescio.report.blocks import Figure, Made, Panel, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_block, levels_block
 from nescio.report.frame import Frame
@@ -121,7 +121,7 @@ def against_best(rows: Frame) -> list[Row]:
     for line, part in parts.items():
         low, high = _interval(part) or (0.0, 0.0)
         noise[line] = ((high - low) / 2 / NORMAL) ** 2
-    return unpaired_runs({line: _by_seed(part) for line, part in parts.items()}, noise) if parts else []
+    return welch_t_tests({line: _by_seed(part) for line, part in parts.items()}, noise) if parts else []
 
 
 def _by_seed(part: Frame) -> dict[int, float]:

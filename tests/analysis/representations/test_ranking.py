@@ -17,11 +17,11 @@ import pytest
 from scipy.stats import kendalltau, rankdata
 
 from nescio import measures
-from nescio.analysis import candidates, ranking
-from nescio.analysis.bootstrap import draw
-from nescio.analysis.candidates import Candidate, divide, judged_rows, shared_keys
-from nescio.analysis.downstream import downstream_losses
-from nescio.analysis.ranking import Scoring, rank, scored
+from nescio.analysis.bootstrap import draw_counts
+from nescio.analysis.representations import candidates, ranking
+from nescio.analysis.representations.candidates import Candidate, evaluation_rows, shared_keys, split_references
+from nescio.analysis.representations.downstream import downstream_losses
+from nescio.analysis.representations.ranking import Scoring, rank_candidates, score_candidate
 from nescio.cli import main
 from nescio.commands._work import StoreOptions
 from nescio.commands.rank import Options, candidates_of, named_members, sides
@@ -82,7 +82,7 @@ def three():
 
 @pytest.fixture(scope="module")
 def found(three):
-    return rank(three, QUICK, resamples=200)
+    return rank_candidates(three, QUICK, resamples=200)
 
 
 # ---- the order
@@ -92,14 +92,14 @@ def test_the_good_candidate_comes_first_and_noise_last(found):
     assert found.names == ["good", "fair", "noise"] and found.group == ["good"]
     assert [found.row(name, found.nc)["rank"] for name in found.names] == [1, 2, 3]
     noise = found.row("noise", found.nc)
-    assert noise["value"] == pytest.approx(ranking.chance(found.k, R, "jaccard"), abs=0.02)
+    assert noise["value"] == pytest.approx(ranking.chance_nc(found.k, R, "jaccard"), abs=0.02)
     words = " ".join(ranking_sentences(found))
     assert words.startswith("good is the most reliable of 3 candidates") and "behind it beyond chance" in words
     assert "do best on the same one" in words
 
 
 def test_every_mean_is_that_of_the_measure(found, three):
-    assert found.k == ranking.usual_k(R) == 8
+    assert found.k == ranking.default_k(R) == 8
     for each in three:
         nc = 1 - measures.neighborhood_inconsistency(each.refs, each.tests, found.k)
         assert found.row(each.name, "nc@8")["value"] == pytest.approx(nc.mean())
@@ -116,7 +116,7 @@ def test_every_mean_is_that_of_the_measure(found, three):
 
 def test_intervals_and_differences_are_those_of_one_paired_bootstrap(found, three):
     nc = {each.name: 1 - measures.neighborhood_inconsistency(each.refs, each.tests, 8) for each in three}
-    counts = np.array([draw(N, 0, number) for number in range(200)])
+    counts = np.array([draw_counts(N, 0, number) for number in range(200)])
     means = {name: counts @ values / N for name, values in nc.items()}
     for name, sample in means.items():
         row = found.row(name, "nc@8")
@@ -129,7 +129,9 @@ def test_intervals_and_differences_are_those_of_one_paired_bootstrap(found, thre
 
 
 def test_equals_cannot_be_told_apart():
-    two = rank([candidate("a", 1, 0.5), candidate("b", 2, 0.5), candidate("c", 3, None)], QUICK, labels=False)
+    two = rank_candidates(
+        [candidate("a", 1, 0.5), candidate("b", 2, 0.5), candidate("c", 3, None)], QUICK, labels=False
+    )
     assert set(two.group) == {"a", "b"}
     assert "cannot be told from" in " ".join(ranking_sentences(two))
     bold = {name for (name,), cells in ranking_tables(two)[0].lines if cells[0] and cells[0].best}
@@ -143,7 +145,7 @@ def test_places_row_by_row_by_brute_force(found, three):
     for at, each in enumerate(three):
         assert found.row(each.name, "place")["value"] == pytest.approx(places[at].mean())
         assert found.row(each.name, "first")["value"] == pytest.approx(first[at].mean())
-    tied = ranking.places_of(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
+    tied = ranking.row_places(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
     np.testing.assert_array_equal(tied[0], [[1.5, 3], [1.5, 1.5], [3, 1.5]])
     np.testing.assert_array_equal(tied[1], [[0.5, 0], [0.5, 0.5], [0, 0.5]])
 
@@ -151,11 +153,11 @@ def test_places_row_by_row_by_brute_force(found, three):
 def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
     one, large = candidate("a", 1, 0.5), candidate("a", 1, 0.5, scale=50.0)
     scoring = Scoring(components=(0,))
-    a, b = (rank([each], scoring, labels=False) for each in (one, large))
+    a, b = (rank_candidates([each], scoring, labels=False) for each in (one, large))
     np.testing.assert_allclose(a.scores["a"].u["nc@8"], b.scores["a"].u["nc@8"])
     assert b.row("a", "norm")["value"] == pytest.approx(50 * a.row("a", "norm")["value"])
     assert "say little about which candidate is better" not in str(ranking_tables(a)[0].legend)  # one alone
-    legend = dict(ranking_tables(rank([one, candidate("b", 2, 0.5)], scoring, labels=False))[0].legend)
+    legend = dict(ranking_tables(rank_candidates([one, candidate("b", 2, 0.5)], scoring, labels=False))[0].legend)
     assert "depend on the scale" in legend["between candidates"]
 
 
@@ -163,7 +165,7 @@ def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
 
 
 def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_more(three):
-    alone = rank([*three, candidate("alone", 5, 0.1, members=1)], QUICK, resamples=50)
+    alone = rank_candidates([*three, candidate("alone", 5, 0.1, members=1)], QUICK, resamples=50)
     assert alone.names[-1] == "alone" and alone.row("alone", alone.nc) is None
     assert alone.scores["alone"].reasons[alone.nc] == ALONE
     assert {name for name in ("dist@1", "norm", "ll", "fv") if alone.row("alone", name)} == {"dist@1", "norm", "ll"}
@@ -176,7 +178,7 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_m
 
 
 def test_lone_models_only_are_not_ranked():
-    both = rank([candidate("a", 1, 0.1, members=1), candidate("b", 2, None, members=1)], QUICK, resamples=50)
+    both = rank_candidates([candidate("a", 1, 0.1, members=1), candidate("b", 2, None, members=1)], QUICK, resamples=50)
     assert both.group == [] and both.names == ["a", "b"]
     assert "a, b have no NC" in " ".join(ranking_sentences(both))
     assert {each["score"] for each in both.agreement} == {"dist@1", "norm", "ll"}
@@ -205,16 +207,16 @@ def test_table_3_by_brute_force(found, three):
 def test_labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
     """References of another set may have labels of their own."""
     apart = [Candidate(each.name, each.tests, each.refs) for each in three]
-    assert not rank(apart, QUICK, resamples=20).losses
-    assert not rank(three, QUICK, labels=False, resamples=20).losses
+    assert not rank_candidates(apart, QUICK, resamples=20).losses
+    assert not rank_candidates(three, QUICK, labels=False, resamples=20).losses
     blind = [candidate("a", 1, 0.1, whole=True), candidate("b", 2, 0.5, whole=True)]
-    assert rank(blind, QUICK, resamples=20).losses.keys() == {"a", "b"}  # halves of one file are of one set
+    assert rank_candidates(blind, QUICK, resamples=20).losses.keys() == {"a", "b"}  # halves of one file are of one set
 
 
 def test_halves_teach_the_heads_that_judge_the_other():
     one = candidate("a", 1, 0.3, whole=True)
-    rows = judged_rows([one])
-    found = ranking.downstream(one, rows, "one-vs-one")
+    rows = evaluation_rows([one])
+    found = ranking.candidate_losses(one, rows, "one-vs-one")
     for refs, asked in rows.parts:
         right = downstream_losses([t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests])
         at = np.searchsorted(rows.keys, asked)  # the keys rise
@@ -226,13 +228,13 @@ def test_labels_that_differ_are_refused():
     one, other = candidate("a", 1, 0.3, whole=True), candidate("b", 2, 0.3, whole=True)
     wrong = [t.replace(labels=(np.asarray(t.labels) + (np.arange(R + N) == 5)) % C) for t in other.tests]
     with pytest.raises(BadInput, match="different labels in 1 shared rows, first at index 5"):
-        rank([one, Candidate("b", wrong)], QUICK, resamples=20)
+        rank_candidates([one, Candidate("b", wrong)], QUICK, resamples=20)
 
 
 def test_heads_that_cannot_be_taught_cost_the_comparison_only():
     lonely = candidate("a", 1, 0.3, whole=True)
     tests = [t.replace(labels=np.where(np.arange(R + N) == 5, 99, t.labels)) for t in lonely.tests]
-    found = rank([Candidate("a", tests)], QUICK, resamples=20)
+    found = rank_candidates([Candidate("a", tests)], QUICK, resamples=20)
     assert not found.losses and "no comparison with downstream heads" in found.notes[0]
 
 
@@ -241,23 +243,25 @@ def test_heads_that_cannot_be_taught_cost_the_comparison_only():
 
 def test_halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch):
     keys = np.random.default_rng(0).permutation(101) * 3
-    parts = divide(keys, None, 0)
+    parts = split_references(keys, None, 0)
     assert [len(refs) for refs, _ in parts] == [50, 50]  # the same number of references for all
     np.testing.assert_array_equal(np.sort(np.concatenate([tests for _, tests in parts])), np.sort(keys))
     for refs, tests in parts:
         assert not set(refs) & set(tests)
-    for (a, b), (c, d) in zip(parts, divide(np.sort(keys), None, 0), strict=True):  # the order of rows says nothing
+    for (a, b), (c, d) in zip(
+        parts, split_references(np.sort(keys), None, 0), strict=True
+    ):  # the order of rows says nothing
         np.testing.assert_array_equal(a, c)
         np.testing.assert_array_equal(b, d)
-    assert not np.array_equal(parts[0][0], divide(keys, None, 1)[0][0])
+    assert not np.array_equal(parts[0][0], split_references(keys, None, 1)[0][0])
     monkeypatch.setattr(candidates, "MOST", 20)
-    assert [len(refs) for refs, _ in divide(keys, None, 0)] == [20, 20]
+    assert [len(refs) for refs, _ in split_references(keys, None, 0)] == [20, 20]
 
 
 def test_halves_score_rows_against_the_other_half():
     one = candidate("a", 1, 0.3, whole=True)
-    rows = judged_rows([one])
-    found, _ = scored(one, rows, 5, QUICK)
+    rows = evaluation_rows([one])
+    found, _ = score_candidate(one, rows, 5, QUICK)
     np.testing.assert_array_equal(found.index, one.tests[0].index)
     for refs, asked in rows.parts:
         right = measures.neighborhood_inconsistency(
@@ -270,33 +274,33 @@ def test_candidates_are_joined_on_index():
     one, other = candidate("a", 1, 0.3, train=False), candidate("b", 2, 0.3, train=False)
     order = np.random.default_rng(1).permutation(N)
     moved = Candidate("b", [t.take(order) for t in other.tests], other.refs)
-    plain, turned = (rank([one, each], QUICK, resamples=20) for each in (other, moved))
+    plain, turned = (rank_candidates([one, each], QUICK, resamples=20) for each in (other, moved))
     assert plain.comparison.rows == turned.comparison.rows
     fewer = Candidate("b", [t.take(order[:50]) for t in other.tests], other.refs)
-    some = rank([one, fewer], QUICK, resamples=20)
+    some = rank_candidates([one, fewer], QUICK, resamples=20)
     assert len(some.rows.keys) == 50 and "50 rows are judged" in some.notes[0]
     np.testing.assert_array_equal(some.rows.keys, np.sort(order[:50]))  # in the order of the first
     np.testing.assert_array_equal(shared_keys([one, fewer]), some.rows.keys)
     text = [Predictions(embeddings=t.embeddings, index=[f"r{i}" for i in range(N)]) for t in other.tests]
     with pytest.raises(BadInput, match="of two kinds"):
-        rank([one, Candidate("b", text, other.refs)], QUICK)
+        rank_candidates([one, Candidate("b", text, other.refs)], QUICK)
     away = [Predictions(embeddings=t.embeddings, index=1000 + np.arange(N)) for t in other.tests]
     with pytest.raises(BadInput, match="no row in common"):
-        rank([one, Candidate("b", away, other.refs)], QUICK)
+        rank_candidates([one, Candidate("b", away, other.refs)], QUICK)
 
 
 def test_other_references_and_own_references_are_noted():
     one, other = candidate("a", 1, 0.3, train=False), candidate("b", 2, 0.3, train=False)
     fewer = Candidate("b", other.tests, [r.take(np.arange(100)) for r in other.refs])
-    found = rank([one, fewer], QUICK, resamples=20)
+    found = rank_candidates([one, fewer], QUICK, resamples=20)
     assert any("different references" in note for note in found.notes) and found.rows.references == 100
-    itself = rank([Candidate("a", one.tests, one.tests)], QUICK, resamples=20)
+    itself = rank_candidates([Candidate("a", one.tests, one.tests)], QUICK, resamples=20)
     assert any(f"{N} rows lie on a reference" in note for note in itself.notes)
 
 
 def test_many_candidates_get_the_resamples_that_holm_needs():
     many = [candidate(f"c{at}", at, 0.3, members=2, train=False) for at in range(30)]
-    found = rank(many, Scoring(components=(0,)))
+    found = rank_candidates(many, Scoring(components=(0,)))
     assert found.comparison.resamples == 1200 and not found.notes
 
 
@@ -563,7 +567,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert (first["candidate"], first["members"]) == ("simclr", 2)
     assert (found["references"], found["k"]) == (600, 30)
     nc = first["scores"]["nc@30"]["value"]
-    assert 5 * ranking.chance(30, 600, "jaccard") < nc < 1
+    assert 5 * ranking.chance_nc(30, 600, "jaccard") < nc < 1
     assert alone["reasons"]["nc@30"] == ALONE and set(alone["scores"]) >= {"dist@1", "norm", "ll"}
     assert "nc@30" not in alone["scores"] and found["n"] == 599
     assert alone["scores"]["brier"]["value"] < 0.3  # the labels of digits judge, because both sets are digits
@@ -688,25 +692,27 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
 def test_pairs_of_members_are_the_ensemble(three):
     """NC of three members is the mean over their pairs."""
     each = three[1]
-    whole = rank([each], Scoring(components=(0,)), labels=False, resamples=20).row("good", "nc@8")["value"]
+    whole = rank_candidates([each], Scoring(components=(0,)), labels=False, resamples=20).row("good", "nc@8")["value"]
     parts = []
     for who in combinations(range(3), 2):
         pair = Candidate("p", [each.tests[m] for m in who], [each.refs[m] for m in who])
-        parts.append(rank([pair], Scoring(components=(0,)), labels=False, resamples=20).row("p", "nc@8")["value"])
+        parts.append(
+            rank_candidates([pair], Scoring(components=(0,)), labels=False, resamples=20).row("p", "nc@8")["value"]
+        )
     assert whole == pytest.approx(np.mean(parts))
 
 
 def test_a_collapsed_candidate_wins_nothing():
     """Where all references are one point, ties by index would look like perfect agreement."""
     still = [[Predictions(embeddings=np.ones((rows, 4)) * (m + 1)) for m in range(3)] for rows in (R, N)]
-    found = rank([candidate("good", 1, 0.3), Candidate("still", still[1], still[0])], QUICK, labels=False)
+    found = rank_candidates([candidate("good", 1, 0.3), Candidate("still", still[1], still[0])], QUICK, labels=False)
     assert found.names[0] == "good" and found.group == ["good"] and found.row("still", found.nc) is None
     assert any(
         note.startswith("still is not ranked. Member 0 gives 150 references 1 different") for note in found.notes
     )
     assert any("still" in line for line in str(ranking_tables(found)[0].lines).splitlines())
     with pytest.raises(BadInput, match=r"nothing to rank\. Member 0 gives"):
-        rank([Candidate("still", still[1], still[0])], QUICK)
+        rank_candidates([Candidate("still", still[1], still[0])], QUICK)
 
 
 def test_plain_arrays_are_embeddings(tmp_path, capsys):
@@ -726,7 +732,9 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
 
 
 def test_every_reference_as_a_neighbour_is_told():
-    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], Scoring(k=R, components=(0,)), labels=False)
+    found = rank_candidates(
+        [candidate("a", 1, 0.3), candidate("b", 2, 0.5)], Scoring(k=R, components=(0,)), labels=False
+    )
     assert any("NC is 1 whatever the models say" in note for note in found.notes)
 
 
@@ -742,7 +750,9 @@ def test_candidates_of_other_widths_or_backbones_are_warned_of():
     """An early layer can be the most consistent and the worst (NC 0.43 against 0.22, a probe 0.45 against 0.92)."""
 
     def notes(*candidates):
-        return [note for note in rank(candidates, QUICK, resamples=20).notes if "does not compare layers" in note]
+        return [
+            note for note in rank_candidates(candidates, QUICK, resamples=20).notes if "does not compare layers" in note
+        ]
 
     (note,) = notes(candidate("early", 1, 0.3, d=4), candidate("late", 2, 0.3, d=8))
     assert "differ in width (4, 8 features):" in note
@@ -756,11 +766,11 @@ def test_candidates_of_other_widths_or_backbones_are_warned_of():
 def test_candidates_are_compared_by_as_many_members():
     """FV of five members is that of three times 6/5 on average, and their Brier score lower: neither is a merit."""
     many, few = candidate("many", 1, 0.3, members=5), candidate("few", 2, 0.3, members=3)
-    found = rank([many, few], QUICK, resamples=20)
-    same = rank([many.first(3), few], QUICK, resamples=20)
+    found = rank_candidates([many, few], QUICK, resamples=20)
+    same = rank_candidates([many.first(3), few], QUICK, resamples=20)
     assert "compared by their first 3 networks each" in found.notes[0] and "many has 5." in found.notes[0]
     assert found.comparison.rows == same.comparison.rows and not any("networks each" in note for note in same.notes)
     assert {each.members for each in found.candidates} == {3}
-    alone = rank([many, candidate("alone", 3, 0.3, members=1)], QUICK, resamples=20)
+    alone = rank_candidates([many, candidate("alone", 3, 0.3, members=1)], QUICK, resamples=20)
     assert {each.name: each.members for each in alone.candidates} == {"many": 5, "alone": 1}  # it has no NC anyway
     assert not any("networks each" in note for note in alone.notes)

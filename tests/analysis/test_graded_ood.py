@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from nescio import metrics
-from nescio.analysis.grading import (
+from nescio.analysis.graded_ood import (
     class_severities,
-    divide,
-    grade,
-    levels,
-    same_answers,
+    grade_ood,
+    most_agreed_images,
+    severity_windows,
     shared_classes,
-    window_of,
+    split_ood_classes,
     window_severities,
+    window_size,
 )
 from nescio.errors import BadInput
 from tests.support.brute_grades import brute_grades
@@ -41,7 +41,7 @@ def labelled(classes: int = 7, images: int = 20) -> tuple[Any, Any]:
 
 def test_every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
     labels, index = labelled()
-    division = divide(labels, index, 6, 4)
+    division = split_ood_classes(labels, index, 6, 4)
     assert division.classes.tolist() == [0, 3, 6, 9, 12, 15, 18] and division.scarce == 0
     assert division.estimation.shape == (7, 6) and division.test.shape == (7, 4)
     for label, e, t in zip(division.classes, division.estimation, division.test, strict=True):
@@ -51,7 +51,7 @@ def test_every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
 
 def test_the_default_is_150_and_50_of_200() -> None:
     labels = np.repeat([0, 1], [200, 199])
-    division = divide(labels, np.arange(399))
+    division = split_ood_classes(labels, np.arange(399))
     assert division.classes.tolist() == [0] and division.scarce == 1
     assert division.estimation.shape == (1, 150) and division.test.shape == (1, 50)
 
@@ -61,23 +61,27 @@ def test_the_division_is_a_function_of_keys_and_seed(text: bool) -> None:
     labels, index = labelled()
     if text:
         index = np.array([f"class/{key}.jpg" for key in index])
-    whole = keyed(divide(labels, index, 6, 4), index)
+    whole = keyed(split_ood_classes(labels, index, 6, 4), index)
     turned = np.random.default_rng(2).permutation(len(labels))
-    assert keyed(divide(labels[turned], index[turned], 6, 4), index[turned]) == whole  # not of the order of rows
+    assert (
+        keyed(split_ood_classes(labels[turned], index[turned], 6, 4), index[turned]) == whole
+    )  # not of the order of rows
     some = labels > 5
-    fewer = keyed(divide(labels[some], index[some], 6, 4), index[some])
+    fewer = keyed(split_ood_classes(labels[some], index[some], 6, 4), index[some])
     assert fewer == {label: sides for label, sides in whole.items() if label > 5}  # not of other classes
-    assert keyed(divide(labels, index, 6, 4, refused=[3]), index) == {k: v for k, v in whole.items() if k != 3}
-    other = keyed(divide(labels, index, 6, 4, seed=1), index)
+    assert keyed(split_ood_classes(labels, index, 6, 4, refused=[3]), index) == {
+        k: v for k, v in whole.items() if k != 3
+    }
+    other = keyed(split_ood_classes(labels, index, 6, 4, seed=1), index)
     assert all(other[label] != whole[label] for label in whole)
     if text:  # a longer text elsewhere widens the array, and must not move the others
         wide = index.astype("<U40")
-        assert keyed(divide(labels, wide, 6, 4), wide) == whole
+        assert keyed(split_ood_classes(labels, wide, 6, 4), wide) == whole
 
 
 def test_more_estimation_images_only_add() -> None:
     labels, index = labelled()
-    few, many = (keyed(divide(labels, index, n, 3), index) for n in (5, 9))
+    few, many = (keyed(split_ood_classes(labels, index, n, 3), index) for n in (5, 9))
     assert all(few[label][0] < many[label][0] for label in few)
 
 
@@ -86,7 +90,7 @@ def test_images_are_drawn_evenly() -> None:
     labels, index = np.zeros(20, int), np.arange(20)
     times, together = np.zeros(20), 0
     for seed in range(2000):
-        taken = divide(labels, index, 10, 5, seed).estimation[0]
+        taken = split_ood_classes(labels, index, 10, 5, seed).estimation[0]
         times[taken] += 1
         together += len({0, 1} & set(taken.tolist())) == 2
     assert np.abs(times / 2000 - 0.5).max() < 0.05  # 4.5 standard errors
@@ -96,23 +100,23 @@ def test_images_are_drawn_evenly() -> None:
 def test_class_ids_may_be_any_whole_numbers() -> None:
     labels, index = labelled()
     far = np.array([-5, 10**15, 7, 8, 9, 10, 11])[labels // 3]
-    division = divide(far, index, 6, 4)
+    division = split_ood_classes(far, index, 6, 4)
     assert division.classes.tolist() == [-5, 7, 8, 9, 10, 11, 10**15]
-    near = keyed(divide(labels, index, 6, 4), index)
+    near = keyed(split_ood_classes(labels, index, 6, 4), index)
     assert keyed(division, index)[10**15] == near[3] and keyed(division, index)[-5] == near[0]
 
 
 def test_too_few_images_is_a_sentence_with_an_offer() -> None:
     labels = np.repeat([0, 1, 2], [30, 80, 40])
     with pytest.raises(BadInput, match=r"No out-class has 200 images .* the largest has 80.*--estimation 60 --test 20"):
-        divide(labels, np.arange(150))
-    assert len(divide(labels, np.arange(150), 60, 20).classes) == 1
+        split_ood_classes(labels, np.arange(150))
+    assert len(split_ood_classes(labels, np.arange(150), 60, 20).classes) == 1
     with pytest.raises(BadInput, match="none has two"):
-        divide([0, 1, 2], [0, 1, 2])
+        split_ood_classes([0, 1, 2], [0, 1, 2])
     with pytest.raises(BadInput, match="No out-class is left"):
-        divide(labels, np.arange(150), 6, 4, refused=[0, 1, 2])
+        split_ood_classes(labels, np.arange(150), 6, 4, refused=[0, 1, 2])
     with pytest.raises(BadInput, match="--estimation 1 --test 1"):
-        divide([0, 0], [0, 1])
+        split_ood_classes([0, 0], [0, 1])
 
 
 # ---- severities, windows, levels
@@ -134,22 +138,26 @@ def test_window_severities_are_re_summations(k: int, window: int) -> None:
 
 def test_levels_are_the_percentiles_of_the_paper() -> None:
     """12,697 classes in windows of 1,000: 11,698 groups, of which eleven are taken, 10 % apart."""
-    assert levels(12_697 - 1_000 + 1) == [round(i * 11_697 / 10) for i in range(11)]
-    assert levels(11_698)[0] == 0 and levels(11_698)[-1] == 11_697 and len(set(levels(11_698))) == 11
-    assert levels(91) == list(range(0, 91, 9))
-    assert levels(1) == [0] * 11 and levels(3) == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]
-    assert levels(5, severities=3) == [0, 2, 4]
+    assert severity_windows(12_697 - 1_000 + 1) == [round(i * 11_697 / 10) for i in range(11)]
+    assert (
+        severity_windows(11_698)[0] == 0
+        and severity_windows(11_698)[-1] == 11_697
+        and len(set(severity_windows(11_698))) == 11
+    )
+    assert severity_windows(91) == list(range(0, 91, 9))
+    assert severity_windows(1) == [0] * 11 and severity_windows(3) == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]
+    assert severity_windows(5, severities=3) == [0, 2, 4]
 
 
 def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> None:
-    assert window_of(None, 1000, 12_697) == 1000
-    assert window_of(None, 10, 100) == window_of(None, 10, 15) == window_of(None, 10, 11) == 10
-    assert window_of(None, 100, 100) == 50 and window_of(None, 100, 7) == 3 and window_of(None, 9, 2) == 1
-    assert window_of(70, 10, 100) == 70
+    assert window_size(None, 1000, 12_697) == 1000
+    assert window_size(None, 10, 100) == window_size(None, 10, 15) == window_size(None, 10, 11) == 10
+    assert window_size(None, 100, 100) == 50 and window_size(None, 100, 7) == 3 and window_size(None, 9, 2) == 1
+    assert window_size(70, 10, 100) == 70
     with pytest.raises(BadInput, match="--window 101 is more than the 100"):
-        window_of(101, 10, 100)
+        window_size(101, 10, 100)
     with pytest.raises(BadInput, match="One out-class is left"):
-        window_of(None, 10, 1)
+        window_size(None, 10, 1)
 
 
 # ---- grades
@@ -164,9 +172,9 @@ def test_grades_equal_the_plain_definition(seed: int, steps: int) -> None:
     u_in = rng.normal(size=33) - 1
     if steps:
         u_in, u_out = (np.round(u * steps) / 8 for u in (u_in, u_out))
-    division = divide(labels, index, 8, 4, seed)
+    division = split_ood_classes(labels, index, 8, 4, seed)
     window, severities = int(rng.integers(1, 5)), int(rng.integers(2, 12))
-    grades = grade(u_in, u_out, division, window, severities)
+    grades = grade_ood(u_in, u_out, division, window, severities)
     plain = brute_grades(u_in, u_out, division, window, severities)
     assert [set(division.classes[grades.group(i)].tolist()) for i in range(severities)] == [group for group, _ in plain]
     assert list(grades.aurocs) == [auroc for _, auroc in plain]  # to the last bit
@@ -179,37 +187,37 @@ def test_grades_equal_the_plain_definition(seed: int, steps: int) -> None:
 def test_severities_never_fall() -> None:
     labels, index = labelled(40, 10)
     u = np.random.default_rng(3).normal(size=len(labels))
-    division = divide(labels, index, 6, 4)
-    assert (np.diff(grade(u[:50], u, division, 9).severities) >= -1e-12).all()
+    division = split_ood_classes(labels, index, 6, 4)
+    assert (np.diff(grade_ood(u[:50], u, division, 9).severities) >= -1e-12).all()
 
 
 def test_ties_in_severity_go_by_class_id_and_constant_scores_are_chance() -> None:
     labels, index = labelled(12, 10)
-    division = divide(labels, index, 6, 4)
-    grades = grade(np.zeros(5), np.zeros(len(labels)), division, 2)
+    division = split_ood_classes(labels, index, 6, 4)
+    grades = grade_ood(np.zeros(5), np.zeros(len(labels)), division, 2)
     assert grades.order.tolist() == list(range(12)) and set(grades.aurocs) == {0.5}
 
 
 def test_only_estimation_images_choose_and_only_test_images_count() -> None:
     """Estimation images say that class 0 is easy; its test images say the opposite. The AUROC believes the latter."""
     labels, index = labelled(4, 10)
-    division = divide(labels, index, 6, 4)
+    division = split_ood_classes(labels, index, 6, 4)
     u = np.zeros(len(labels))
     for at, high in enumerate((9.0, 5.0, 4.0, 1.0)):
         u[division.estimation[at]] = high
         u[division.test[at]] = -high
-    grades = grade(np.zeros(3), u, division, 1)
+    grades = grade_ood(np.zeros(3), u, division, 1)
     assert grades.order.tolist() == [0, 1, 2, 3] and set(grades.aurocs) == {0.0}
 
 
 def test_scores_must_be_finite() -> None:
     labels, index = labelled(4, 10)
-    division, u = divide(labels, index, 6, 4), np.zeros(40)
+    division, u = split_ood_classes(labels, index, 6, 4), np.zeros(40)
     with pytest.raises(BadInput, match="u_in is nan"):
-        grade(np.array([np.nan]), u, division, 1)
+        grade_ood(np.array([np.nan]), u, division, 1)
     u[7] = np.inf
     with pytest.raises(BadInput, match="u_out is inf in row 7"):
-        grade(np.zeros(3), u, division, 1)
+        grade_ood(np.zeros(3), u, division, 1)
 
 
 # ---- between models
@@ -223,5 +231,5 @@ def test_shared_classes_are_those_of_some_and_of_every_group() -> None:
 def test_the_same_answer_to_the_same_image_is_counted_and_single_ones_are_left_out() -> None:
     images = np.array(["a", "b", "a", "b", "c", "a", "b"])
     answers = np.array([1, 5, 1, 5, 1, 2, 5])
-    assert same_answers(images, answers, seed=0) == [(1, 3), (0, 2)]
-    assert same_answers(images, answers, seed=0, most=1) == [(1, 3)]
+    assert most_agreed_images(images, answers, seed=0) == [(1, 3), (0, 2)]
+    assert most_agreed_images(images, answers, seed=0, most=1) == [(1, 3)]

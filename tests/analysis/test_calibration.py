@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import log_softmax, logsumexp, softmax
 
 from nescio import BadInput, Predictions, Undefined
-from nescio.analysis import calibrate
-from nescio.analysis.calibrate import REACH, Scaled, Temperature, Vector, _Rows, temperature, vector
+from nescio.analysis import calibration
+from nescio.analysis.calibration import REACH, Scaled, Temperature, Vector, _Rows, temperature, vector
 from nescio.measures import energy, msp
 from nescio.measures._softmax import summary
 
@@ -152,7 +152,7 @@ def test_scaled_logits_stay_finite():
 @pytest.mark.parametrize("name", ["folder", "a.npz", "a.safetensors", "a.parquet", "a.csv"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_calibrated_dump_is_saved(tmp_path, monkeypatch, lazy, name, dtype):
-    monkeypatch.setattr(calibrate, "HELD_BYTES", 0 if lazy else 1 << 20)
+    monkeypatch.setattr(calibration, "HELD_BYTES", 0 if lazy else 1 << 20)
     logits, labels = sampled(n=300, c=4)
     calibrated = Temperature(3.0)(Predictions(logits=logits.astype(dtype), labels=labels))
     assert isinstance(calibrated.logits, Scaled if lazy else np.ndarray)
@@ -184,7 +184,7 @@ def test_lazy_logits_are_calculated_with():
 
 
 def test_the_scaled_logits_are_read_lazily(monkeypatch):
-    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
+    monkeypatch.setattr(calibration, "HELD_BYTES", 0)
     logits, labels = sampled(n=20, c=4, s=3)
     dump = Predictions(logits=logits.astype(np.float32), labels=labels)
     lazy = Temperature(2.0)(dump).logits
@@ -229,7 +229,7 @@ def test_what_is_not_logits_stays():
 
 
 def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
+    monkeypatch.setattr(calibration, "HELD_BYTES", 0)
     monkeypatch.setenv("NESCIO_THREADS", "2")  # buffers are per thread
     shape = (3000, 5, 500)
     file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
@@ -371,9 +371,9 @@ def test_calibration_that_the_benchmark_leaves_out():
         (np.eye(3), [1, 2, 0], "wrong"),
         (np.ones((3, 3)), [0, 1, 2], ""),
     ):
-        temperature, note = calibrate.temperature_or_reason(Predictions(logits=made, labels=truth))
+        temperature, note = calibration.temperature_or_reason(Predictions(logits=made, labels=truth))
         assert temperature is None and why in note and note
-    temperature, note = calibrate.temperature_or_reason(Predictions(logits=logits * 3, labels=labels))
+    temperature, note = calibration.temperature_or_reason(Predictions(logits=logits * 3, labels=labels))
     assert temperature == pytest.approx(3, rel=1e-6) and not note
 
 
@@ -382,7 +382,7 @@ import re, sys
 from pathlib import Path
 import scipy.optimize
 from nescio import Predictions
-from nescio.analysis import calibrate
+from nescio.analysis import calibration
 from nescio.measures._softmax import prob_blocks, summary
 
 def peak():  # of this program alone: ru_maxrss also counts the one that started it
@@ -396,11 +396,11 @@ def probabilities(dump):
         pass
 
 def calibration(dump):
-    calibrate._Rows(dump).loss(1.0, 0.0)
+    calibration._Rows(dump).loss(1.0, 0.0)
 
 def scaled(dump):
-    calibrate.HELD_BYTES = 0
-    summary(calibrate.Temperature(2.0)(dump))
+    calibration.HELD_BYTES = 0
+    summary(calibration.Temperature(2.0)(dump))
 
 dump = Predictions.load(sys.argv[1])
 before = peak()

@@ -20,7 +20,7 @@ from nescio.metrics import as_scores
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class ClassSplit:
     """The out-classes that take part, and their images; k classes, e images for estimation and t for test of each."""
 
     classes: Array  # (k,) class ids, rising
@@ -29,9 +29,9 @@ class Division:
     scarce: int = 0  # classes that have too few images
 
 
-def divide(
+def split_ood_classes(
     labels: Any, index: Any, estimation: int = 150, test: int = 50, seed: int = 0, refused: Iterable[int] = ()
-) -> Division:
+) -> ClassSplit:
     """Takes `estimation` and `test` images of every class that has so many, whatever their order in the dump.
 
     Every image draws a number, a function of its key in `index` and the seed alone; the lowest of a class estimate, the
@@ -40,7 +40,7 @@ def divide(
     classes, place, counts = _counted(np.asarray(labels))
     bits = max(1, int(len(classes) - 1).bit_length())
     key = place.astype(np.uint64) << np.uint64(64 - bits)
-    key |= drawn(np.asarray(index), seed) >> np.uint64(bits)
+    key |= key_bits(np.asarray(index), seed) >> np.uint64(bits)
     order = np.argsort(key)
     need = estimation + test
     enough, allowed = counts >= need, ~np.isin(classes, list(refused))
@@ -49,7 +49,7 @@ def divide(
         raise BadInput(_too_few(counts[allowed], need, estimation, test))
     starts = (np.cumsum(counts) - counts)[kept]
     rows = order[starts[:, None] + np.arange(need)]
-    return Division(classes[kept], rows[:, :estimation], rows[:, estimation:], int((allowed & ~enough).sum()))
+    return ClassSplit(classes[kept], rows[:, :estimation], rows[:, estimation:], int((allowed & ~enough).sum()))
 
 
 def _counted(labels: Array) -> tuple[Array, Array, Array]:
@@ -74,19 +74,19 @@ def _too_few(counts: Array, need: int, estimation: int, test: int) -> str:
     return f"{lacking}; the largest has {most}. Take fewer, for instance --estimation {share} --test {most - share}."
 
 
-def drawn(index: Array, seed: int) -> Array:
+def key_bits(index: Array, seed: int) -> Array:
     """(n,) 64-bit numbers that look random: a function of each key and the seed alone."""
     if index.dtype.kind == "U":
         even = index.astype(f"U{-(-index.dtype.itemsize // 8) * 2}", order="C")  # two letters make 64 bits
         bits = np.zeros(len(index), np.uint64)
         for letters in even.view(np.uint64).reshape(len(index), -1).T:  # zeros fill up short texts, and must not count
-            bits = np.where(letters == 0, bits, mixed(bits + letters))
+            bits = np.where(letters == 0, bits, mix_bits(bits + letters))
     else:
         bits = index.astype(np.int64).view(np.uint64)
-    return mixed(bits ^ np.uint64(seed_for("cood", "division", seed)))
+    return mix_bits(bits ^ np.uint64(seed_for("cood", "division", seed)))
 
 
-def mixed(z: Array) -> Array:
+def mix_bits(z: Array) -> Array:
     """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): one-to-one, and every bit moves every other."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -97,7 +97,7 @@ def mixed(z: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Grades:
+class OODGrades:
     """The out-classes in order of severity, and the groups among them, for one model and one measure."""
 
     order: Array  # (k,) positions in Division.classes, the easiest class first
@@ -127,12 +127,12 @@ def window_severities(severity: Array, window: int) -> Array:
     return np.asarray((total[window:] - total[:-window]) / window)
 
 
-def levels(windows: int, severities: int = 11) -> list[int]:
+def severity_windows(windows: int, severities: int = 11) -> list[int]:
     """Which window each severity takes: round(i·(G − 1)/10) of G windows, the percentiles 0, 10 … 100."""
     return [round(i * (windows - 1) / (severities - 1)) for i in range(severities)]
 
 
-def grade(u_in: Any, u_out: Any, division: Division, window: int, severities: int = 11) -> Grades:
+def grade_ood(u_in: Any, u_out: Any, division: ClassSplit, window: int, severities: int = 11) -> OODGrades:
     """Severity groups of one model and one measure, and the AUROC of each; u_in (m,), u_out (n,).
 
     Windows of a sorted list are sorted by their means. The in-distribution rows are sorted once: an out-row's place
@@ -143,11 +143,11 @@ def grade(u_in: Any, u_out: Any, division: Division, window: int, severities: in
     severity = class_severities(u_out, division.estimation)
     order = np.argsort(severity, kind="stable")  # classes stand in order of their ids, so that ties do
     means = window_severities(severity[order], window)
-    starts = np.array(levels(len(means), severities))
+    starts = np.array(severity_windows(len(means), severities))
     won = np.concatenate([[0], np.cumsum(_won_twice(u_in, u_out[division.test])[order])])
     pairs = 2 * len(u_in) * window * division.test.shape[1]
     aurocs = tuple(int(won[at + window] - won[at]) / pairs for at in starts)
-    return Grades(order, severity, window, starts, means[starts], aurocs)
+    return OODGrades(order, severity, window, starts, means[starts], aurocs)
 
 
 def _won_twice(u_in: Array, u_out: Array) -> Array:
@@ -163,7 +163,7 @@ def _won_twice(u_in: Array, u_out: Array) -> Array:
     return np.asarray(twice.reshape(u_out.shape).sum(axis=1))
 
 
-def window_of(wanted: int | None, inside: int, outside: int) -> int:
+def window_size(wanted: int | None, inside: int, outside: int) -> int:
     """Classes of a group: those wanted, else as many as the in-distribution data has (Galil et al. 2023).
 
     Where there are no more out-classes than that, one window would be all: then half of the out-classes.
@@ -186,12 +186,12 @@ def shared_classes(groups: Sequence[Array]) -> tuple[int, int]:
     return len(times), int((times == len(groups)).sum())
 
 
-def same_answers(images: Array, answers: Array, seed: int, most: int = 10) -> list[tuple[int, int]]:
+def most_agreed_images(images: Array, answers: Array, seed: int, most: int = 10) -> list[tuple[int, int]]:
     """The images that were answered alike most often: (one of their rows, how often), at least twice.
 
     images, answers (n,): the key of a row's image, and what one model says of it
     """
-    keys = drawn(images, seed)
-    _, rows, times = np.unique(mixed(keys + answers.astype(np.uint64)), return_index=True, return_counts=True)
+    keys = key_bits(images, seed)
+    _, rows, times = np.unique(mix_bits(keys + answers.astype(np.uint64)), return_index=True, return_counts=True)
     order = np.lexsort((keys[rows], -times))[:most]
     return [(int(rows[at]), int(times[at])) for at in order if times[at] > 1]

@@ -11,7 +11,7 @@ MC_DROPOUT = "mc-dropout"  # a variant of dumps, and the uncertainty that is the
 NO_DROPOUT = "The dump holds no answers under dropout: the model has none, or it was omitted when predicting."
 
 
-def answerable(dump: Predictions) -> Predictions:
+def labelled_in_distribution(dump: Predictions) -> Predictions:
     """The rows of classes that were in training; BadInput where answers cannot be judged."""
     if not dump.judged:
         lacking = "labels" if dump.labels is None else "logits and no probs"
@@ -23,7 +23,7 @@ def answerable(dump: Predictions) -> Predictions:
     return dump.take(dump.in_distribution)
 
 
-def in_distribution(dump: Predictions) -> Predictions:
+def in_distribution_rows(dump: Predictions) -> Predictions:
     """The rows of classes that the model can answer; all where the dump does not mark them."""
     known = dump.in_distribution if dump.labels is None or dump.logits is None else measures.summary(dump).known
     if known is None or known.all():
@@ -35,7 +35,7 @@ def in_distribution(dump: Predictions) -> Predictions:
     return dump.take(known)
 
 
-def under_dropout(dump: Predictions) -> Predictions:
+def dropout_mean(dump: Predictions) -> Predictions:
     """The dump whose answers are the mean of the softmaxes under dropout."""
     if MC_DROPOUT not in dump.variants:
         raise Undefined(NO_DROPOUT)
@@ -45,12 +45,12 @@ def under_dropout(dump: Predictions) -> Predictions:
     )
 
 
-def judged(dump: Predictions, measure: str) -> tuple[Predictions, str]:
+def resolve_measure(dump: Predictions, measure: str) -> tuple[Predictions, str]:
     """The dump whose answers an uncertainty ranks, and the measure of it that is that uncertainty."""
-    return (under_dropout(dump), "entropy") if measure == MC_DROPOUT else (dump, measures.canonical(measure, dump))
+    return (dropout_mean(dump), "entropy") if measure == MC_DROPOUT else (dump, measures.canonical(measure, dump))
 
 
-def uncertainty(dump: Predictions, measure: str) -> Array:
+def uncertainty_of(dump: Predictions, measure: str) -> Array:
     """u (n,) by the name of a measure that needs one dump only; mc-dropout is the entropy of the mean under dropout."""
-    dump, name = judged(dump, measure)
+    dump, name = resolve_measure(dump, measure)
     return measures.uncertainty(name, dump)

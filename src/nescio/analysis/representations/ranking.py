@@ -16,10 +16,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.analysis.bootstrap import Estimate, WantedMetric, check_resampling, draw, interval
-from nescio.analysis.candidates import Candidate, JudgedRows, different_layers, equal_members, judged_rows
-from nescio.analysis.comparison import Comparison, _judge
-from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
+from nescio.analysis.bootstrap import Estimate, MetricSpec, check_resampling, draw_counts, interval
+from nescio.analysis.comparison import Comparison, add_verdict
+from nescio.analysis.representations.candidates import (
+    Candidate,
+    EvaluationRows,
+    common_member_count,
+    evaluation_rows,
+    layer_warnings,
+)
+from nescio.analysis.representations.downstream import LOSSES, DownstreamLosses, concat_losses, downstream_losses
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated
@@ -92,19 +98,19 @@ class Scoring(Validated):
                 raise BadInput(f"--{name.replace('_', '-')} is {value}; it must be a whole number from {least} on.")
 
 
-def usual_k(references: int) -> int:
+def default_k(references: int) -> int:
     """100 as in the paper, or a twentieth of the references where there are fewer than 2,000."""
     return min(K, math.ceil(references / SHARE))
 
 
-def chance(k: int, references: int, similarity: str) -> float:
+def chance_nc(k: int, references: int, similarity: str) -> float:
     """About the NC of members that have nothing to do with each other: their neighbours meet by chance."""
     return k / references if similarity == "overlap" else k / (2 * references - k)
 
 
-def neighbours(rows: JudgedRows, scoring: Scoring) -> int:
+def neighbours(rows: EvaluationRows, scoring: Scoring) -> int:
     """k of NC; no k may be larger than the number of references."""
-    k = usual_k(rows.references) if scoring.k is None else scoring.k
+    k = default_k(rows.references) if scoring.k is None else scoring.k
     for name, value in (("k", k), ("k-dist", scoring.k_dist)):
         if value > rows.references:
             raise BadInput(
@@ -125,7 +131,9 @@ def chosen_components(refs: Predictions, components: Sequence[int], distance: An
     return choose_components(refs, possible, metric=distance)
 
 
-def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> tuple[SiblingScores, ComponentChoice]:
+def score_candidate(
+    candidate: Candidate, rows: EvaluationRows, k: int, scoring: Scoring
+) -> tuple[SiblingScores, ComponentChoice]:
     """The scores of a candidate, in the order of the keys, and the components of its mixtures.
 
     How many these are is chosen on the references of its first member; of two halves, on those of the first.
@@ -175,7 +183,7 @@ def _check_lengths(candidate: Candidate) -> None:
                 )
 
 
-def own_references(scores: SiblingScores) -> list[str]:
+def self_neighbour_warnings(scores: SiblingScores) -> list[str]:
     """A warning where rows lie on a reference: they may be their own neighbours."""
     count = int((scores.u["dist@1"] < SAME).sum()) if "dist@1" in scores.u else 0
     if not count:
@@ -183,36 +191,36 @@ def own_references(scores: SiblingScores) -> list[str]:
     return [f"{count:,} rows lie on a reference: if they are among the references, their NC looks better than it is."]
 
 
-def natural(name: str, u: Array) -> Array:
+def paper_value(name: str, u: Array) -> Array:
     """A score as the paper has it: NC, distance, length, log-likelihood, variance; SCORES says which way is better."""
     return 1 - u if kind(name) == "nc" else -u if kind(name) in ("norm", "ll") else u
 
 
-def title(name: str) -> str:
+def score_title(name: str) -> str:
     """nc@100 → NC@100 ↑."""
     quantity = QUANTITIES[kind(name)]
     return f"{quantity.word}{name.removeprefix(kind(name))} {'↑' if quantity.better == 'higher' else '↓'}"
 
 
-def by_paper(names: Iterable[str]) -> list[str]:
+def in_paper_order(names: Iterable[str]) -> list[str]:
     """Names of scores in the paper's order."""
     return sorted(dict.fromkeys(names), key=lambda name: list(SCORES).index(kind(name)))
 
 
-def columns_of(scores: SiblingScores) -> dict[str, Array]:
+def score_columns(scores: SiblingScores) -> dict[str, Array]:
     """For a file: index, nc (higher = more reliable), and every score as u_NAME, higher = less reliable."""
-    u = {kind(name): scores.u[name] for name in by_paper(scores.u)}
+    u = {kind(name): scores.u[name] for name in in_paper_order(scores.u)}
     nc = {"nc": 1 - u["nc"]} if "nc" in u else {}
     return {"index": scores.index, **nc} | {f"u_{name}": values for name, values in u.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredRows:
+class RowScores:
     """The rows of one candidate with two members or more, and how far each can be trusted."""
 
     candidate: Candidate
     scores: SiblingScores
-    rows: JudgedRows
+    rows: EvaluationRows
     k: int
     scoring: Scoring
     choice: ComponentChoice  # of LL's mixtures
@@ -224,7 +232,7 @@ class ScoredRows:
 
     @property
     def chance(self) -> float:
-        return chance(self.k, self.rows.references, self.scoring.similarity)
+        return chance_nc(self.k, self.rows.references, self.scoring.similarity)
 
     def least(self, count: int) -> Array:
         """Rows from the least reliable on; of equal ones the first."""
@@ -235,28 +243,28 @@ class ScoredRows:
 
     @property
     def names(self) -> list[str]:
-        return by_paper(self.scores.u)
+        return in_paper_order(self.scores.u)
 
     @property
     def notes(self) -> list[str]:
-        return [*self.rows.notes, *own_references(self.scores)]
+        return [*self.rows.notes, *self_neighbour_warnings(self.scores)]
 
 
-def score_rows(candidate: Candidate, scoring: Scoring | None = None) -> ScoredRows:
+def score_rows(candidate: Candidate, scoring: Scoring | None = None) -> RowScores:
     """The scores of every row of one candidate."""
     scoring = scoring or Scoring()
-    rows = judged_rows([candidate], scoring.split, scoring.seed)
+    rows = evaluation_rows([candidate], scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
-    scores, choice = scored(candidate, rows, k, scoring)
+    scores, choice = score_candidate(candidate, rows, k, scoring)
     if not scores.u:
         raise BadInput(next(iter(scores.reasons.values())))
-    return ScoredRows(candidate, scores, rows, k, scoring, choice)
+    return RowScores(candidate, scores, rows, k, scoring, choice)
 
 
 # ---- downstream
 
 
-def downstream(candidate: Candidate, rows: JudgedRows, tasks: str) -> DownstreamLosses:
+def candidate_losses(candidate: Candidate, rows: EvaluationRows, tasks: str) -> DownstreamLosses:
     """Losses of optimal heads on the candidate's features, in the order of the keys.
 
     The heads learn from the labelled rows of `train`, else from the references that are a part of the rows: the heads
@@ -270,7 +278,7 @@ def downstream(candidate: Candidate, rows: JudgedRows, tasks: str) -> Downstream
         return losses(candidate.train, rows.keys)
     if candidate.refs is not None:
         raise Undefined(f"{candidate.name} has no labelled rows from which downstream heads could learn.")
-    return joined(
+    return concat_losses(
         [losses([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts], rows.keys
     )
 
@@ -288,7 +296,7 @@ def has_labels(candidates: Sequence[Candidate]) -> bool:
 
 
 @dataclass
-class Ranked:
+class CandidateRanking:
     """Candidates in the order of their NC, the most reliable first, those without NC last.
 
     comparison  rows, one per candidate and quantity: method, metric, value, low, high, rank, best. Metrics: the scores
@@ -297,7 +305,7 @@ class Ranked:
     """
 
     candidates: list[Candidate]
-    rows: JudgedRows
+    rows: EvaluationRows
     k: int
     scoring: Scoring
     tasks: str
@@ -334,7 +342,7 @@ class Ranked:
         return list(dict.fromkeys(str(row["metric"]) for row in self.comparison.rows))
 
 
-def rank(
+def rank_candidates(
     candidates: Sequence[Candidate],
     scoring: Scoring | None = None,
     *,
@@ -342,13 +350,13 @@ def rank(
     tasks: str = "one-vs-one",
     resamples: int | None = None,
     level: float = 0.95,
-) -> Ranked:
+) -> CandidateRanking:
     """Scores every candidate on the rows that all of them hold, and ranks them by mean NC.
 
     A resample draws the same rows for all, so that a difference between two candidates is judged without the noise
     that they share; the group that cannot be told from the best is `compare`'s. `labels`: compare with the losses of
     downstream heads where there are labels. Candidates of unequal M are compared by the members that all of them have
-    (`equal_members`). `resamples` None: 1,000, or more where Holm's first step needs them.
+    (`common_member_count`). `resamples` None: 1,000, or more where Holm's first step needs them.
     """
     scoring = scoring or Scoring()
     if resamples is None:
@@ -357,11 +365,13 @@ def rank(
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: give them names, NAME=….")
-    members, unequal = equal_members({candidate.name: candidate.members for candidate in candidates})
+    members, unequal = common_member_count({candidate.name: candidate.members for candidate in candidates})
     candidates = [candidate.first(members) for candidate in candidates]
-    rows = judged_rows(candidates, scoring.split, scoring.seed)
+    rows = evaluation_rows(candidates, scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
-    made = {candidate.name: scored(candidate, rows, k, scoring) for candidate in track(candidates, "candidates")}
+    made = {
+        candidate.name: score_candidate(candidate, rows, k, scoring) for candidate in track(candidates, "candidates")
+    }
     scores, choices = {name: own for name, (own, _) in made.items()}, {name: own for name, (_, own) in made.items()}
     if not any(own.u for own in scores.values()):
         raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
@@ -371,14 +381,16 @@ def rank(
     _add_means(comparison, _quantities(scores, losses, f"nc@{k}"))
     notes += dict.fromkeys(str(entry["reason"]) for entry in comparison.reasons)
     agreement = _table_3(scores, losses, comparison)
-    ranked = Ranked(list(candidates), rows, k, scoring, tasks, comparison, scores, choices, losses, agreement, notes)
+    ranked = CandidateRanking(
+        list(candidates), rows, k, scoring, tasks, comparison, scores, choices, losses, agreement, notes
+    )
     order = {name: row["rank"] for name in names if (row := ranked.row(name, ranked.nc)) is not None}
     ranked.candidates.sort(key=lambda candidate: order.get(candidate.name, math.inf))
     return ranked
 
 
-def _notes(rows: JudgedRows, scores: Mapping[str, SiblingScores], k: int) -> list[str]:
-    notes = [*rows.notes, *(f"{name}: {note}" for name, own in scores.items() for note in own_references(own))]
+def _notes(rows: EvaluationRows, scores: Mapping[str, SiblingScores], k: int) -> list[str]:
+    notes = [*rows.notes, *(f"{name}: {note}" for name, own in scores.items() for note in self_neighbour_warnings(own))]
     notes += [f"{name} is not ranked. {next(iter(own.reasons.values()))}" for name, own in scores.items() if not own.u]
     if k == rows.references:
         notes.append(f"Every reference is one of the {k} nearest, so that NC is 1 whatever the models say: lower --k.")
@@ -386,14 +398,14 @@ def _notes(rows: JudgedRows, scores: Mapping[str, SiblingScores], k: int) -> lis
 
 
 def _layers(candidates: Sequence[Candidate]) -> list[str]:
-    return different_layers(
+    return layer_warnings(
         (width for candidate in candidates for width in candidate.features),
         (backbone for candidate in candidates for backbone in candidate.backbones),
     )
 
 
 def _losses(
-    candidates: Sequence[Candidate], rows: JudgedRows, tasks: str, notes: list[str]
+    candidates: Sequence[Candidate], rows: EvaluationRows, tasks: str, notes: list[str]
 ) -> dict[str, DownstreamLosses]:
     """Of every candidate; none, and a note, where heads cannot learn from parts of the rows."""
     first, *others = candidates
@@ -407,7 +419,8 @@ def _losses(
             )
     try:
         return {
-            candidate.name: downstream(candidate, rows, tasks) for candidate in track(candidates, "downstream heads")
+            candidate.name: candidate_losses(candidate, rows, tasks)
+            for candidate in track(candidates, "downstream heads")
         }
     except BadInput as reason:
         if any(candidate.train is not None for candidate in candidates):
@@ -421,11 +434,11 @@ def _quantities(
 ) -> dict[str, dict[str, Array]]:
     """Metric → candidate → a number for every row."""
     quantities = {
-        name: {who: natural(name, own.u[name]) for who, own in scores.items() if name in own.u}
-        for name in by_paper(name for own in scores.values() for name in own.u)
+        name: {who: paper_value(name, own.u[name]) for who, own in scores.items() if name in own.u}
+        for name in in_paper_order(name for own in scores.values() for name in own.u)
     }
     if len(rivals := list(quantities.get(nc, {}))) > 1:
-        places, first = places_of(np.stack([scores[who].u[nc] for who in rivals]))
+        places, first = row_places(np.stack([scores[who].u[nc] for who in rivals]))
         quantities |= {"first": dict(zip(rivals, first, strict=True)), "place": dict(zip(rivals, places, strict=True))}
     for loss in LOSSES:
         if values := {who: own.together[loss] for who, own in losses.items() if loss in own.together}:
@@ -433,7 +446,7 @@ def _quantities(
     return quantities
 
 
-def places_of(u: Array) -> tuple[Array, Array]:
+def row_places(u: Array) -> tuple[Array, Array]:
     """(c, n) in every row the place of each candidate, ties at the mean of their places; and its share of the first."""
     below, equal = ((u[None] < u[:, None]).sum(1), (u[None] == u[:, None]).sum(1))
     least = u == u.min(0)
@@ -446,13 +459,13 @@ def _add_means(comparison: Comparison, quantities: Mapping[str, Mapping[str, Arr
     n = values.shape[1]
     samples = np.empty((comparison.resamples, len(values)))
     for number in track(range(comparison.resamples), "resamples"):
-        samples[number] = values @ draw(n, comparison.seed, number) / n
+        samples[number] = values @ draw_counts(n, comparison.seed, number) / n
     columns = iter(samples.T)
     for name, own in quantities.items():
         quantity = QUANTITIES[kind(name)]
         metric = Metric(quantity.word, _mean, ("other",), quantity.better, False)  # type: ignore[arg-type]
         means = {who: Estimate(float(row.mean()), next(columns)) for who, row in own.items()}
-        _judge(comparison, WantedMetric(name, metric, {}), None, means)
+        add_verdict(comparison, MetricSpec(name, metric, {}), None, means)
 
 
 def _mean() -> None:
@@ -490,14 +503,14 @@ def _table_3(
     there = [name for name in losses if scores[name].u]
     siblings = [name for name in there if scores[name].members > 1]
     who = siblings if len(siblings) > 1 else there
-    u = [{score: scores[name].u[score] for score in by_paper(scores[name].u)} for name in who]
+    u = [{score: scores[name].u[score] for score in in_paper_order(scores[name].u)} for name in who]
     own_losses = [losses[name] for name in who]
     entries = []
     for score, loss, taus in agreements(u, own_losses):
         if isinstance(taus, Undefined):
             continue
         n = len(taus)
-        again = [taus @ draw(n, comparison.seed, number) / n for number in range(comparison.resamples)]
+        again = [taus @ draw_counts(n, comparison.seed, number) / n for number in range(comparison.resamples)]
         low, high = interval(np.array(again), comparison.level)
         average = _average([own[score].mean() for own in u], [own.together[loss].mean() for own in own_losses])
         entries.append(
@@ -518,7 +531,7 @@ def _average(u: Sequence[float], losses: Sequence[float]) -> float | None:
 # ---- for files
 
 
-def table_of(ranked: Ranked) -> dict[str, list[Any]]:
+def ranking_table(ranked: CandidateRanking) -> dict[str, list[Any]]:
     """One line per candidate and row: candidate, index, nc, u_…, place by NC in this row, loss_…; None where absent."""
     every = [_columns(ranked, name) for name in ranked.names]
     names = list(dict.fromkeys(name for columns in every for name in columns))
@@ -529,7 +542,7 @@ def table_of(ranked: Ranked) -> dict[str, list[Any]]:
     return table
 
 
-def arrays_of(ranked: Ranked) -> dict[str, Array]:
+def ranking_arrays(ranked: CandidateRanking) -> dict[str, Array]:
     """index, and CANDIDATE/COLUMN of everything that a candidate has."""
     arrays = {"index": ranked.rows.keys}
     for name in ranked.names:
@@ -538,11 +551,11 @@ def arrays_of(ranked: Ranked) -> dict[str, Array]:
     return arrays
 
 
-def _columns(ranked: Ranked, name: str) -> dict[str, Array]:
-    columns = columns_of(ranked.scores[name])
+def _columns(ranked: CandidateRanking, name: str) -> dict[str, Array]:
+    columns = score_columns(ranked.scores[name])
     rivals = [who for who, own in ranked.scores.items() if ranked.nc in own.u]
     if len(rivals) > 1 and name in rivals:
-        places, _ = places_of(np.stack([ranked.scores[who].u[ranked.nc] for who in rivals]))
+        places, _ = row_places(np.stack([ranked.scores[who].u[ranked.nc] for who in rivals]))
         columns["place"] = places[rivals.index(name)]
     if name in ranked.losses:
         columns |= {f"loss_{loss}": values for loss, values in ranked.losses[name].together.items()}

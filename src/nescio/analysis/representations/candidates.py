@@ -47,7 +47,7 @@ class Candidate:
 # ---- what makes a comparison unfair
 
 
-def equal_members(counts: Mapping[str, int]) -> tuple[int, list[str]]:
+def common_member_count(counts: Mapping[str, int]) -> tuple[int, list[str]]:
     """By how many members candidates are compared, the fewest of any that has siblings, and what to say of it.
 
     FV is a population variance, (M − 1)/M of the unbiased one, and answers averaged over more networks have the lower
@@ -63,7 +63,7 @@ def equal_members(counts: Mapping[str, int]) -> tuple[int, list[str]]:
     ]
 
 
-def different_layers(widths: Iterable[int], backbones: Iterable[str]) -> list[str]:
+def layer_warnings(widths: Iterable[int], backbones: Iterable[str]) -> list[str]:
     """A warning where candidates differ in width or backbone, so that their layers are not alike."""
     wide, built = sorted(set(widths)), sorted(set(backbones))
     differ = [f"width ({', '.join(map(str, wide))} features)"] if len(wide) > 1 else []
@@ -80,16 +80,16 @@ def different_layers(widths: Iterable[int], backbones: Iterable[str]) -> list[st
 # ---- reading embeddings
 
 
-def read(files: Sequence[str | Path]) -> list[Predictions]:
+def load_members(files: Sequence[str | Path]) -> list[Predictions]:
     """Embeddings of the same rows, one file per member; rows come in the order of the first."""
     places = [os.path.realpath(os.path.expanduser(file)) for file in files]
     for number, place in enumerate(places):
         if place in places[:number]:
             raise BadInput(f"{files[number]} is given twice: a model always agrees with itself.")
-    return in_one_order([embeddings_of(file) for file in files], [str(file) for file in files])
+    return align_members([load_embeddings(file) for file in files], [str(file) for file in files])
 
 
-def embeddings_of(file: str | Path) -> Predictions:
+def load_embeddings(file: str | Path) -> Predictions:
     """Index, embeddings and labels of a file, without the rest."""
     dump = _array(Path(file)) if str(file).lower().endswith(".npy") else Predictions.load(file)
     if dump.embeddings is None:
@@ -104,7 +104,7 @@ def _array(path: Path) -> Predictions:
         return Predictions(embeddings=read_array(path))
 
 
-def in_one_order(dumps: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:
+def align_members(dumps: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:
     """The dumps with their rows in the order of the first; all must hold the same rows, and each its own numbers."""
     first, ordered = dumps[0], [dumps[0]]
     for dump, name in zip(dumps[1:], names[1:], strict=True):
@@ -140,7 +140,7 @@ def _same(one: Predictions, other: Predictions) -> bool:
 # ---- which rows are references, which are judged
 
 
-class ReferencePart(NamedTuple):
+class ReferenceSplit(NamedTuple):
     """Keys of some references, and of the rows that are judged against them."""
 
     references: Array
@@ -148,16 +148,16 @@ class ReferencePart(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedRows:
+class EvaluationRows:
     """The rows that get a score, and against which references."""
 
     keys: Array  # (n,)
-    parts: Sequence[ReferencePart]  # for candidates without references of their own
+    parts: Sequence[ReferenceSplit]  # for candidates without references of their own
     references: int  # the fewest that any row is judged against
     notes: tuple[str, ...] = ()
 
 
-def divide(keys: Array, split: int | None, seed: int) -> list[ReferencePart]:
+def split_references(keys: Array, split: int | None, seed: int) -> list[ReferenceSplit]:
     """Some of the rows as references of the others; or two halves, at most 5,000 of each the references of the other.
 
     Which rows these are depends on their keys and the seed, not on their order. By raw bits of PCG64, because NumPy may
@@ -170,12 +170,12 @@ def divide(keys: Array, split: int | None, seed: int) -> list[ReferencePart]:
             raise BadInput(
                 f"--split-references is {split}, and there are {n} rows: it must leave some of them to be judged."
             )
-        return [ReferencePart(order[:split], order[split:])]
+        return [ReferenceSplit(order[:split], order[split:])]
     if n < 4:
         raise BadInput(f"There are only {n} rows: give references apart, or more rows.")
     count = min(MOST, n // 2)
     first, second = order[: n // 2], order[n // 2 :]
-    return [ReferencePart(first[:count], second), ReferencePart(second[:count], first)]
+    return [ReferenceSplit(first[:count], second), ReferenceSplit(second[:count], first)]
 
 
 def shared_keys(candidates: Sequence[Candidate]) -> Array:
@@ -191,20 +191,20 @@ def shared_keys(candidates: Sequence[Candidate]) -> Array:
     ].index
 
 
-def judged_rows(candidates: Sequence[Candidate], split: int | None = None, seed: int = 0) -> JudgedRows:
+def evaluation_rows(candidates: Sequence[Candidate], split: int | None = None, seed: int = 0) -> EvaluationRows:
     """The rows of all candidates; where references are a part of them, the same part for all."""
-    keys, parts = shared_keys(candidates), list[ReferencePart]()
+    keys, parts = shared_keys(candidates), list[ReferenceSplit]()
     notes = list(dict.fromkeys(note for candidate in candidates for note in candidate.tests[0].notes))
     lost = max(len(candidate.tests[0]) for candidate in candidates) - len(keys)
     if lost:
         notes.append(f"{len(keys):,} rows are judged, which all candidates hold; up to {lost:,} rows of one are not.")
     apart = [candidate.refs[0].index for candidate in candidates if candidate.refs is not None]
     if len(apart) < len(candidates):
-        parts = divide(keys, split, seed)
+        parts = split_references(keys, split, seed)
         keys = keys[np.isin(keys, np.concatenate([part.judged for part in parts]))]
     elif split is not None:
         raise BadInput("--split-references takes references from the rows, and references are given apart: drop one.")
     if apart and (parts or any(not np.array_equal(np.sort(index), np.sort(apart[0])) for index in apart)):
         notes.append("The candidates were judged against different references: compare their NC with care.")
     counts = [len(index) for index in (*apart, *(part.references for part in parts))]
-    return JudgedRows(keys, parts, min(counts), tuple(notes))
+    return EvaluationRows(keys, parts, min(counts), tuple(notes))

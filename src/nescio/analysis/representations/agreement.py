@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from nescio import metrics
-from nescio.analysis.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
-from nescio.analysis.ranking import COMPONENTS as TRIED
-from nescio.analysis.ranking import agreements, chosen_components
+from nescio.analysis.representations.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
+from nescio.analysis.representations.ranking import COMPONENTS as TRIED
+from nescio.analysis.representations.ranking import agreements, chosen_components
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated
@@ -59,7 +59,7 @@ class Scored(Validated):
 
     def check(self) -> None:
         at_least(self, 1, "k", "k_dist")
-        some(self, "distances", "scores", "components")
+        require_some(self, "distances", "scores", "components")
         for name in ("ks", "components"):
             if (least := min(getattr(self, name), default=1)) < 1:
                 raise BadInput(f"--{name} holds {least}: it must be at least 1.")
@@ -70,7 +70,7 @@ class Scored(Validated):
         return "cosine" if "cosine" in self.distances else self.distances[0]
 
 
-def some(plan: Validated, *names: str) -> None:
+def require_some(plan: Validated, *names: str) -> None:
     """Refuses a plan that names nothing where it must."""
     for name in names:
         if not getattr(plan, name):

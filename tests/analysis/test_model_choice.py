@@ -9,8 +9,8 @@ import shutil
 import numpy as np
 import pytest
 
-from nescio.analysis.choosing import Requirement, choose, front, highest
 from nescio.analysis.comparison import compare
+from nescio.analysis.model_choice import Requirement, choose_model, highest, pareto_front
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.metrics import Ranking
@@ -51,7 +51,7 @@ def risk_of(dump, coverage):
 
 def quick(models, requirement, limits=None, **options):
     models = with_facts(models)
-    return choose(models, requirement, limits and limits.refused(models), resamples=RESAMPLES, **options)
+    return choose_model(models, requirement, limits and limits.refused(models), resamples=RESAMPLES, **options)
 
 
 # ---- the choice
@@ -168,9 +168,11 @@ def test_the_bootstrap_is_of_the_best_only(held):
 
 
 def test_few_resamples_say_so(held):
-    found = choose(held, Requirement(), resamples=20)
+    found = choose_model(held, Requirement(), resamples=20)
     assert any("can tell no model from the best" in note for note in found.notes)
-    assert choose(held, Requirement(), level=0.99).notes == []  # a thousand would be too few: more are drawn unasked
+    assert (
+        choose_model(held, Requirement(), level=0.99).notes == []
+    )  # a thousand would be too few: more are drawn unasked
 
 
 # ---- when nothing attains it
@@ -422,7 +424,7 @@ def test_the_front_is_what_nothing_beats(less):
         def beaten(p, points=points, sign=sign):
             return any(sign * q[0] >= sign * p[0] and q[1] >= p[1] and q != p for q in points)
 
-        assert front(points, less) == sorted({p for p in points if not beaten(p)})
+        assert pareto_front(points, less) == sorted({p for p in points if not beaten(p)})
 
 
 def test_two_sets_of_a_store_are_named_with_the_option_that_chooses_one(tmp_path, capsys):

@@ -59,7 +59,7 @@ class DownstreamLosses:
         return DownstreamLosses(keys, together, {name: loss[:, rows] for name, loss in self.alone.items()})
 
 
-def joined(parts: Sequence[DownstreamLosses], keys: Array) -> DownstreamLosses:
+def concat_losses(parts: Sequence[DownstreamLosses], keys: Array) -> DownstreamLosses:
     """The losses of several sets of rows as one, in the order of the keys."""
     first = parts[0]
     together = {name: np.concatenate([part.together[name] for part in parts]) for name in first.together}

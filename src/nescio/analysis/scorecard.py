@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis import calibrate
+from nescio.analysis import calibration
 from nescio.analysis.bootstrap import (
-    ArraysPart,
-    ResampledAnswers,
-    ResampledMixture,
-    ResampledModel,
-    ResampledProbs,
-    ResampledRanking,
-    SharePart,
-    WantedMetric,
-    of_mixture,
-    shown_metrics,
-    wanted_metric,
+    ArraysResampler,
+    MetricSpec,
+    MixtureResampler,
+    ProbsResampler,
+    RankingResampler,
+    Resampler,
+    ShareResampler,
+    SummaryResampler,
+    mixture_metric,
+    parse_metric,
+    scorecard_metrics,
 )
 from nescio.analysis.notebook import Presented
 from nescio.arrays.parallel import use_one_thread
@@ -42,8 +42,8 @@ MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their
 FEW_ROWS = 50  # validation rows for each parameter of a calibration: with fewer it is in doubt
 REPR = ("accuracy", "nll", "ece", "temperature")  # what the text of a scorecard shows
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
-    "temperature": calibrate.temperature,
-    "vector": calibrate.vector,
+    "temperature": calibration.temperature,
+    "vector": calibration.vector,
 }
 
 
@@ -63,7 +63,7 @@ class RowSource:
 
     cell: Row
     sizes: tuple[int, ...]
-    part: Callable[[int], ResampledModel]
+    part: Callable[[int], Resampler]
 
     @property
     def where(self) -> Row:
@@ -89,7 +89,7 @@ class Scorecard(Presented):
     ) -> float:
         """The one number in that cell, by any name of metric and measure; `Undefined` with the reason if absent."""
         if metric not in {row["metric"] for row in (*self.rows, *self.reasons)}:
-            metric = wanted_metric(metric).label
+            metric = parse_metric(metric).label
         if measure is not None and measure not in {row["measure"] for row in self.rows}:
             measure = measures.registry.canonical(measure)
         labels = {str(row["metric"]): None for row in self.rows if (row["measure"], row["group"]) == (measure, None)}
@@ -187,7 +187,7 @@ def scorecard(
         ):
             raise BadInput(f"{label} has {other.classes} classes, the model has {known.classes}.")
     card = Scorecard(name, notes=_notes({"": predictions, "train": train, "val": val, **outside}))
-    base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
+    base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": member_count(known), **(facts or {})}
     maker = _Maker(known, card, base, split, train, val, classwise, only)
     maker.views, maker.siblings, maker.heavy = views, siblings, heavy
     maker.val_outside, maker.share = val_outside, ood_share
@@ -199,7 +199,7 @@ def scorecard(
         except (Undefined, BadInput) as reason:  # a dump that cannot calibrate still says all the rest
             maker.because(None, "calibrated", split, str(reason))
         else:
-            card.doubt = doubt_of(scale, val, known.classes)
+            card.doubt = calibration_warning(scale, val, known.classes)
             card.notes += [card.doubt] if card.doubt else []
             maker.calibrated(scale)
             maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
@@ -261,7 +261,7 @@ def _dump(source: Any, outside: bool = False) -> Predictions:
     return source if isinstance(source, Predictions) else Predictions.load(source, outside=outside)
 
 
-def members_of(predictions: Predictions) -> int | None:
+def member_count(predictions: Predictions) -> int | None:
     """How many networks a dump speaks for."""
     if predictions.logits is None:
         return None
@@ -279,11 +279,11 @@ def _fit_on(known: Predictions, val: Predictions | None) -> Predictions:
     return val
 
 
-def doubt_of(scale: Any, val: Predictions | None, classes: int) -> str | None:
+def calibration_warning(scale: Any, val: Predictions | None, classes: int) -> str | None:
     """Why numbers under this calibration mean little, if they do."""
-    if isinstance(scale, calibrate.Temperature) and scale.note:
+    if isinstance(scale, calibration.Temperature) and scale.note:
         return scale.note
-    parameters = 1 if isinstance(scale, calibrate.Temperature) else 2 * classes
+    parameters = 1 if isinstance(scale, calibration.Temperature) else 2 * classes
     rows = 0 if val is None else len(val)
     if rows < FEW_ROWS * parameters:
         return f"The calibration is fitted on {rows} validation rows, which are few: calibrated numbers mean little."
@@ -355,7 +355,7 @@ class _Maker:
 
     def source(
         self,
-        kind: Callable[..., ResampledModel],
+        kind: Callable[..., Resampler],
         *given: Any,
         n: Sequence[int] | None = None,
         measure: str | None = None,
@@ -421,16 +421,16 @@ class _Maker:
             )
             return None
         all_of = summary(known).outcomes()
-        shown = shown_metrics("predictions")
+        shown = scorecard_metrics("predictions")
         for metric in shown:
             if metric.metric.prepared:
                 self.ask(partial(metric, all_of), metric.label, len(known))
             elif not metric.metric.classwise or self.wants_classwise(known, metric.label):
                 self.ask(partial(_of_probs, metric, known), metric.label, len(known))
         n = (len(known),)
-        self.source(ResampledAnswers, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
+        self.source(SummaryResampler, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
         if known.logits is not None:
-            self.source(probs_part, known, None, [metric for metric in shown if not metric.metric.prepared], n=n)
+            self.source(probs_resampler, known, None, [metric for metric in shown if not metric.metric.prepared], n=n)
         if all_of.floored and not self.base["calibrated"]:
             sentence = floored_note(all_of.floored, len(known))
             self.card.notes.append(sentence)
@@ -519,15 +519,15 @@ class _Maker:
         self, u: Array, positive: Array, kind: str, measure: str, split: str, sizes: tuple[int, ...] | None = None
     ) -> None:
         order, arrays = metrics.Ranking(u, positive), (u, positive)
-        shown = shown_metrics(kind)
+        shown = scorecard_metrics(kind)
         for metric in shown:
             given = (order,) if metric.metric.prepared else arrays
             self.ask(partial(metric, *given), metric.label, order.n, measure, split)
         n = sizes or (len(u),)
         prepared = [metric for metric in shown if metric.metric.prepared]
-        self.source(ResampledRanking, u, positive, prepared, n=n, measure=measure, split=split)
+        self.source(RankingResampler, u, positive, prepared, n=n, measure=measure, split=split)
         if others := [metric for metric in shown if not metric.metric.prepared]:
-            self.source(ArraysPart, arrays, others, n=n, measure=measure, split=split)
+            self.source(ArraysResampler, arrays, others, n=n, measure=measure, split=split)
 
     def detection(
         self,
@@ -548,7 +548,7 @@ class _Maker:
                 drawn["val"]["u"][measure] = u_val[drawn["val"]["known"]]
                 cut = metrics.threshold(u_val)
                 self.ask(partial(metrics.in_as_in, u, cut), "in_as_in", len(u), measure)
-                self.source(SharePart, u <= cut, _plain("in_as_in"), measure=measure)
+                self.source(ShareResampler, u <= cut, _plain("in_as_in"), measure=measure)
         for name, dump in outside.items():
             u_out = self.values(of, dump, measure, name)
             if u_out is None:
@@ -559,7 +559,7 @@ class _Maker:
             self.ranking(np.concatenate([u, u_out]), out, "detection", measure, name, (len(u), len(u_out)))
             if cut is not None:
                 self.ask(partial(metrics.out_as_out, u_out, cut), "out_as_out", len(u_out), measure, name)
-                self.source(SharePart, u_out > cut, _plain("out_as_out"), measure=measure, split=name)
+                self.source(ShareResampler, u_out > cut, _plain("out_as_out"), measure=measure, split=name)
 
         for name, dump in self.val_outside.items():
             if (u_out := self.values(of, dump, measure, name)) is not None:
@@ -576,12 +576,12 @@ class _Maker:
         if wrong is None:
             return
         mixture = metrics.Mixture(u, wrong, u_out, self.share)
-        order, shown = mixture.ranking(), shown_metrics("mixture")
+        order, shown = mixture.ranking(), scorecard_metrics("mixture")
         base, self.base = self.base, self.base | {"condition": OOD_SHARE, "level": self.share}
         for metric in shown:
-            self.ask(partial(of_mixture, metric, order), metric.label, len(u) + len(u_out), measure, split)
+            self.ask(partial(mixture_metric, metric, order), metric.label, len(u) + len(u_out), measure, split)
         self.base = base
-        self.source(ResampledMixture, mixture, shown, n=(len(u), len(u_out)), measure=measure, split=split)
+        self.source(MixtureResampler, mixture, shown, n=(len(u), len(u_out)), measure=measure, split=split)
 
     def retrieval(self, p: Predictions) -> tuple[str | None, Array | None]:
         """The reason why retrieval cannot be judged, or which rows find their own class."""
@@ -596,7 +596,7 @@ class _Maker:
             self.because(None, "recall_at_1", self.split, str(error))
             return str(error), None
         self.row("recall_at_1", float(np.mean(retrieved)), len(p))
-        self.source(SharePart, retrieved, _plain("recall_at_1"))
+        self.source(ShareResampler, retrieved, _plain("recall_at_1"))
         return None, retrieved
 
     def gallery(self, p: Predictions) -> Mapping[str, Array]:
@@ -618,7 +618,7 @@ class _Maker:
         """How well u knows which rows find their own class, or the reason why that is not known."""
         if retrieved is not None and u is not None:
             self.ask(partial(metrics.auroc, u, ~retrieved), "r_auroc", len(retrieved), measure)
-            self.source(retrieval_part, u, retrieved, measure=measure)
+            self.source(retrieval_resampler, u, retrieved, measure=measure)
         elif reason is not None:
             self.because(None, "r_auroc", self.split, reason)
 
@@ -629,7 +629,7 @@ class _Maker:
         if voted < len(u):
             self.note(f"{len(u) - voted} of {len(u)} rows have no human votes and are left out of human_alignment.")
         self.ask(lambda: metrics.human_alignment(u, known.annotations), "human_alignment", voted, measure)
-        self.source(ArraysPart, (u, known.annotations), [_plain("human_alignment")], n=(len(u),), measure=measure)
+        self.source(ArraysResampler, (u, known.annotations), [_plain("human_alignment")], n=(len(u),), measure=measure)
 
     def crops(self, known: Predictions, measure: str, u: Array) -> None:
         pairs = crop_pairs(known)
@@ -640,7 +640,7 @@ class _Maker:
             self.because(None, "crop_agreement", self.split, "No row of the group twin names another row of this dump.")
             return
         self.ask(lambda: metrics.crop_agreement(u[whole], u[crop]), "crop_agreement", len(crop), measure)
-        self.source(SharePart, u[crop] > u[whole], _plain("crop_agreement"), measure=measure)
+        self.source(ShareResampler, u[crop] > u[whole], _plain("crop_agreement"), measure=measure)
 
     def by_group(self, known: Predictions, group: str) -> None:
         if group not in known.groups:
@@ -663,22 +663,22 @@ def _large(dump: Predictions) -> bool:
     return dump.logits is not None and len(dump) * dump.classes > LARGE
 
 
-def _part(kind: Callable[..., ResampledModel], given: Sequence[Any], resamples: int) -> ResampledModel:
-    return kind(*given, resamples) if kind is probs_part else kind(*given)
+def _part(kind: Callable[..., Resampler], given: Sequence[Any], resamples: int) -> Resampler:
+    return kind(*given, resamples) if kind is probs_resampler else kind(*given)
 
 
-def probs_part(dump: Predictions, rows: Any, wanted: Sequence[WantedMetric], resamples: int) -> ResampledModel:
+def probs_resampler(dump: Predictions, rows: Any, wanted: Sequence[MetricSpec], resamples: int) -> Resampler:
     """Metrics that need the probabilities of all classes; Undefined where there are too many of them to resample."""
     if len(dump) * dump.classes * resamples > MOST_PROBS:
         raise Undefined("It needs all class probabilities of every resample, which are too many here.")
     assert dump.labels is not None
     rows = slice(None) if rows is None else rows
-    return ResampledProbs(mean_probs(dump)[rows], dump.labels[rows], wanted)
+    return ProbsResampler(mean_probs(dump)[rows], dump.labels[rows], wanted)
 
 
-def retrieval_part(u: Array, retrieved: Array) -> ResampledModel:
+def retrieval_resampler(u: Array, retrieved: Array) -> Resampler:
     """R-AUROC: how well u ranks the rows whose nearest other row has another label; neighbours stay as they are."""
-    return ResampledRanking(u, ~retrieved, [WantedMetric("r_auroc", metrics.registry["auroc"], {})])
+    return RankingResampler(u, ~retrieved, [MetricSpec("r_auroc", metrics.registry["auroc"], {})])
 
 
 def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:
@@ -700,7 +700,7 @@ def floored_note(floored: int, n: int) -> str:
     )
 
 
-def _of_probs(metric: WantedMetric, known: Predictions) -> float:
+def _of_probs(metric: MetricSpec, known: Predictions) -> float:
     """A metric of all class probabilities, in row blocks where it can take them."""
     of_blocks, of_top = metric.metric.of_blocks, metric.metric.of_top
     if of_blocks is not None:
@@ -754,5 +754,5 @@ def _or_error(work: Callable[..., Array], *given: Any) -> Array | ValueError:
         return reason
 
 
-def _plain(name: str) -> WantedMetric:
-    return WantedMetric(name, metrics.registry[name], {})
+def _plain(name: str) -> MetricSpec:
+    return MetricSpec(name, metrics.registry[name], {})

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from nescio import BadInput, Predictions, Undefined, measures, metrics, stack
-from nescio.analysis import cards
-from nescio.analysis.calibrate import temperature
-from nescio.analysis.cards import scorecard
+from nescio.analysis.calibration import temperature
+from nescio.analysis.scorecard import scorecard
 from nescio.report import short_story
 from nescio.report.blocks import Prose
 from nescio.rows import COLUMNS
@@ -344,7 +343,7 @@ print([name for name in sys.modules if name.startswith("scipy")])
 
 
 def test_heavy_measures_of_large_dumps_are_asked_for(monkeypatch):
-    monkeypatch.setattr(cards, "LARGE", 400 * 6 - 1)
+    monkeypatch.setattr("nescio.analysis.scorecard.LARGE", 400 * 6 - 1)
     usual = scorecard(model())
     with pytest.raises(Undefined, match="--all"):
         usual.value("auroc", "gen")

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nescio import measures
-from nescio.analysis.answers import answerable, judged
-from nescio.analysis.bootstrap import wanted_metric
-from nescio.analysis.comparison import Comparison, _joined, compare
+from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.comparison import Comparison, compare, shared_rows
+from nescio.analysis.evaluation_rows import labelled_in_distribution, resolve_measure
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
 from nescio.metrics import Ranking, auroc
@@ -49,7 +49,7 @@ class Requirement:
 
 
 @dataclass
-class Chosen:
+class ModelChoice:
     """The models that were compared, the best first, and what was left out and why."""
 
     requirement: Requirement
@@ -72,7 +72,7 @@ class Chosen:
         return [line["model"] for line in self.models if line["best"]] if self.attained else []
 
 
-def choose(
+def choose_model(
     models: Sequence[ModelPredictions],
     requirement: Requirement,
     refused: Mapping[str, str] | None = None,
@@ -82,7 +82,7 @@ def choose(
     resamples: int | None = None,
     level: float = 0.95,
     seed: int = 0,
-) -> Chosen:
+) -> ModelChoice:
     """The best of the models, and the group that cannot be told from it.
 
     Every model is judged on the rows that all candidates share; the `among` best go into `compare`'s paired bootstrap.
@@ -97,19 +97,19 @@ def choose(
     left = list((refused or {}).items())
     allowed = {model.model: model for model in models if model.model not in dict(left)}
     dumps, own = _dumps(allowed.values(), measure, left)
-    rows = _joined(dumps)
+    rows = shared_rows(dumps)
     values: dict[str, float] = {}
     sides: dict[str, dict[str, Any]] = {}
     for name in track(list(dumps), "models"):
         try:
             ranking = _ranking(dumps[name], rows[name], own)
-            values[name], sides[name] = wanted_metric(requirement.metric)(ranking), _sides(ranking)
+            values[name], sides[name] = parse_metric(requirement.metric)(ranking), _sides(ranking)
         except Undefined as why:
             left.append((name, _reason(why)))
     _some_left(values, left)
     order = sorted(values, key=lambda name: (-requirement.sign * values[name], *_cost(allowed[name])))
     best = order[:among]
-    chosen = Chosen(requirement, measure, len(rows[order[0]]), level, len(values), left_out=left)
+    chosen = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), left_out=left)
     chosen.notes += dict.fromkeys(note for dump in dumps.values() for note in dump.notes)
     if requirement.accuracy is not None and values[order[0]] == 0:
         near = max(order, key=lambda name: sides[name]["reached"])
@@ -130,7 +130,7 @@ def _dumps(models: Any, measure: str, left: list[tuple[str, str]]) -> tuple[dict
     own = measure
     for model in models:
         try:
-            dumps[model.model], own = judged(answerable(model.load()), measure)
+            dumps[model.model], own = resolve_measure(labelled_in_distribution(model.load()), measure)
         except Undefined as why:
             left.append((model.model, _reason(why)))
         except BadInput as error:
@@ -141,7 +141,7 @@ def _dumps(models: Any, measure: str, left: list[tuple[str, str]]) -> tuple[dict
 
 def _some_left(models: Mapping[str, Any], left: Sequence[tuple[str, str]]) -> None:
     if not models:
-        raise BadInput(f"No model is left to choose from: {counted(left)}.")
+        raise BadInput(f"No model is left to choose from: {count_reasons(left)}.")
 
 
 def _ranking(dump: Predictions, rows: Any, measure: str) -> Ranking:
@@ -193,13 +193,13 @@ def _reason(why: object) -> str:
     return text[:1].lower() + text[1:]
 
 
-def counted(left: Sequence[tuple[str, str]]) -> str:
+def count_reasons(left: Sequence[tuple[str, str]]) -> str:
     """How many models were left out for each reason."""
     counts = Counter(why for _, why in left)
     return "; ".join(f"{times} × {why}" for why, times in counts.items())
 
 
-def front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
+def pareto_front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
     """The points that no other one beats: in x, which is better lower (`less`) or higher, and in y, better higher.
 
     A point is beaten by one that is at least as good in both and better in one. In order of x, equal points once.

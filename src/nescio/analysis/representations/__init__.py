@@ -1,0 +1,1 @@
+"""Which representation to trust: candidates, scores of siblings, downstream heads, and how far these agree."""

@@ -1,0 +1,219 @@
+"""Tests of significance: Holm's adjustment, DeLong's paired test of AUROCs, t-tests over repeated runs.
+
+Sources: Holm 1979; DeLong, DeLong and Clarke-Pearson 1988; Welch 1947.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, variance
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nescio.arrays.types import Array
+from nescio.errors import Undefined
+
+Line = TypeVar("Line", bound=Hashable)  # a name, or the columns that identify a line of a table
+Runs = Mapping[Any, float]  # run, such as a data seed → value
+ROUNDING = 1e-12  # a smaller difference is the rounding error of a sum
+MIN_VARIANCE = 1e-18  # a smaller variance is that of equal measures
+MANY = 1e9  # degrees of freedom, if only the shared variance is known
+
+
+def holm_adjusted(p: Mapping[Line, float | None]) -> dict[Line, float | None]:
+    """Holm's adjusted p-values, the smallest first; comparisons without a p-value count and come last as None.
+
+    adjusted_(i) = max_{j ≤ i} min(1, (m − j + 1)·p_(j)), with the m values of p in rising order.
+    """
+    running, adjusted = 0.0, dict[Line, float | None]()
+    tested = {line: value for line, value in p.items() if value is not None}
+    for position, line in enumerate(sorted(tested, key=lambda line: tested[line])):
+        running = max(running, min(1.0, (len(p) - position) * tested[line]))
+        adjusted[line] = running
+    return adjusted | {line: None for line, value in p.items() if value is None}
+
+
+def not_rejected(adjusted: Mapping[Line, float | None], error: float) -> list[Line]:
+    """The comparisons whose adjusted p-value is above the error level, or missing."""
+    return [line for line, value in adjusted.items() if value is None or value > error]
+
+
+def bootstrap_p_value(lows: Array, highs: Array | None = None) -> float:
+    """Two-sided bootstrap p-value of a difference, 2·min(1 + #{d ≤ 0}, 1 + #{d ≥ 0})/(resamples + 1), at most 1.
+
+    highs  the resampled differences with the bias added, if `lows` are those with the bias subtracted
+    """
+    highs = lows if highs is None else highs
+    below, above = int((lows <= ROUNDING).sum()), int((highs >= -ROUNDING).sum())
+    return min(1.0, 2 * (1 + min(below, above)) / (len(lows) + 1))
+
+
+# ---- DeLong: areas under ROC curves of scores of the same rows
+
+
+@dataclass(frozen=True)
+class BestMeasure:
+    """The measure with the highest AUROC; `equals` are itself and those that are not significantly worse."""
+
+    name: str
+    auroc: float
+    equals: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DeLongComponents:
+    """What every row adds to an AUROC, ties counted half; subtract the components of two scores of the same rows.
+
+    above    kind → (m,) for each positive row of a kind, the share of negative rows below it
+    below    (n,) for each negative row, the share of positive rows above it, with kinds by their weights
+    weights  kind → its weight in the area; they sum to 1
+
+    DeLong, DeLong and Clarke-Pearson 1988, for a weighted mean of areas over the same negative rows.
+    """
+
+    above: Mapping[str, Array]
+    below: Array
+    weights: Mapping[str, float]
+
+    @property
+    def area(self) -> float:
+        return float(sum(weight * self.above[kind].mean() for kind, weight in self.weights.items()))
+
+    @property
+    def variance(self) -> float:
+        """Variance of the area; rows of every kind are a separate sample."""
+        of_kinds = sum(weight**2 * _variance_of_mean(self.above[kind]) for kind, weight in self.weights.items())
+        return float(of_kinds + _variance_of_mean(self.below))
+
+    def __sub__(self, other: DeLongComponents) -> DeLongComponents:
+        above = {kind: rows - other.above[kind] for kind, rows in self.above.items()}
+        return DeLongComponents(above, self.below - other.below, self.weights)
+
+
+def delong_components(negative: Array, positive: Mapping[str, Array], weights: Mapping[str, float]) -> DeLongComponents:
+    """Components of the AUROC of u of negative rows against u of the kinds of positive rows."""
+    ordered = np.sort(negative)
+    above = {kind: _share_below(u, ordered) for kind, u in positive.items()}
+    below = sum(weight * (1 - _share_below(negative, np.sort(positive[kind]))) for kind, weight in weights.items())
+    return DeLongComponents(above, np.asarray(below), weights)
+
+
+def area_interval(several: Sequence[DeLongComponents], level: float = 0.95) -> tuple[float, float]:
+    """Normal interval of the mean area, from the variance of one area plus the variance between them."""
+    areas = np.array([components.area for components in several])
+    between = areas.var(ddof=1) if len(areas) > 1 else 0.0
+    spread = math.sqrt(np.mean([components.variance for components in several]) + between)
+    reach = NormalDist().inv_cdf((1 + level) / 2) * spread
+    return float(areas.mean() - reach), float(areas.mean() + reach)
+
+
+def best_measure(measures: Mapping[str, Array], positive: Array, level: float = 0.95) -> BestMeasure:
+    """The measure that ranks positive rows highest, with its equals by DeLong's test and Holm's adjustment.
+
+    measures  u (n,) by name, all of the same rows
+    """
+    positive = np.asarray(positive, bool)
+    if min(positive.sum(), (~positive).sum()) < 2:
+        raise Undefined("A test of measures needs at least 2 rows of each kind.")
+    scores = {name: np.asarray(u) for name, u in measures.items()}
+    components = {name: delong_components(u[~positive], {"": u[positive]}, {"": 1.0}) for name, u in scores.items()}
+    return best_by_delong(components, level)
+
+
+def best_by_delong(components: Mapping[str, DeLongComponents], level: float = 0.95) -> BestMeasure:
+    """The score of the largest area (the first of equal ones), and those that are not significantly worse."""
+    areas = {name: score.area for name, score in components.items()}
+    best = max(areas, key=lambda name: areas[name])
+    differences = {name: components[best] - score for name, score in components.items() if name != best}
+    p = {name: _normal_p_value(difference.area, difference.variance) for name, difference in differences.items()}
+    return BestMeasure(best, areas[best], (best, *not_rejected(holm_adjusted(p), 1 - level)))
+
+
+def _variance_of_mean(rows: Array) -> float:
+    return float(np.var(rows, ddof=1) / len(rows))
+
+
+def _share_below(values: Array, ordered: Array) -> Array:
+    left, right = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    return np.asarray((left + right) / (2 * len(ordered)))
+
+
+def _normal_p_value(difference: float, spread: float) -> float:
+    """Two-sided p-value of a normal difference with this variance; equal measures have neither."""
+    if spread <= MIN_VARIANCE:
+        return 1.0 if abs(difference) < ROUNDING else 0.0
+    return math.erfc(abs(difference) / math.sqrt(2 * spread))
+
+
+# ---- t-tests over repeated runs
+
+
+def paired_t_tests(lines: Mapping[Line, Runs], better: str = "higher", level: float = 0.95) -> list[dict[str, Any]]:
+    """Test every other line against the best by its mean, by a paired t-test over the runs that both have.
+
+    The form is that of `Comparison.differences`, the second best first: interval, p-value and Holm's adjustment. With
+    fewer than two shared runs there is no p-value.
+    """
+
+    def test(line: Line, best: Line) -> dict[str, Any]:
+        gaps = [value - lines[best][run] for run, value in lines[line].items() if run in lines[best]]
+        noise = variance(gaps) / len(gaps) if len(gaps) > 1 else 0.0
+        gap = fmean(gaps) if gaps else _mean(lines[line]) - _mean(lines[best])
+        return _t_test(line, best, gap, noise, len(gaps) - 1, level)
+
+    return _against_best(lines, better, level, test)
+
+
+def welch_t_tests(
+    lines: Mapping[Line, Runs], shared: Mapping[Line, float], better: str = "higher", level: float = 0.95
+) -> list[dict[str, Any]]:
+    """Test every other line against the best by its mean, by Welch's t-test for runs that are not paired.
+
+    shared  the variance that all runs of a line have in common, such as that of their test images; lines on the same
+            images differ by less than these allow, so the test is cautious
+
+    A line of one run gets the average variance of the others. If all lines have one run, this variance is unknown.
+    """
+    variances = [variance(runs.values()) for runs in lines.values() if len(runs) > 1]
+    usual = fmean(variances) if variances else 0.0
+
+    def test(line: Line, best: Line) -> dict[str, Any]:
+        both = lines[line], lines[best]
+        noise = [variance(runs.values()) / len(runs) if len(runs) > 1 else usual for runs in both]
+        total = sum(noise) + shared[line] + shared[best]
+        # Satterthwaite; images are many, so only the runs cost degrees of freedom
+        lost = sum(share**2 / max(len(runs) - 1, 1) for share, runs in zip(noise, both, strict=True))
+        freedom = total**2 / lost if lost else MANY if total else 0.0
+        return _t_test(line, best, _mean(lines[line]) - _mean(lines[best]), total, freedom, level)
+
+    return _against_best(lines, better, level, test)
+
+
+def _mean(runs: Runs) -> float:
+    return fmean(runs.values())
+
+
+def _against_best(
+    lines: Mapping[Line, Runs], better: str, level: float, test: Callable[[Line, Line], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    sign = -1 if better == "lower" else 1
+    best, *others = sorted(lines, key=lambda line: -sign * _mean(lines[line]))
+    differences = [test(line, best) for line in others]
+    adjusted = holm_adjusted({difference["model"]: difference["p"] for difference in differences})
+    return [difference | {"adjusted": adjusted[difference["model"]]} for difference in differences]
+
+
+def _t_test(line: Line, best: Line, gap: float, noise: float, freedom: float, level: float) -> dict[str, Any]:
+    """The difference line − best with its interval and two-sided p-value; both are None without degrees of freedom."""
+    from scipy.special import stdtr, stdtrit
+
+    low = high = p = None
+    if freedom > 0:
+        error = math.sqrt(noise)
+        reach = float(stdtrit(freedom, (1 + level) / 2)) * error
+        low, high = gap - reach, gap + reach
+        p = 2 * float(stdtr(freedom, -abs(gap) / error)) if error else float(not gap)
+    return {"model": line, "best": best, "difference": gap, "low": low, "high": high, "p": p, "adjusted": None}

@@ -19,7 +19,7 @@ from nescio.datasets.images import ImageSet, LoadedImages
 from nescio.datasets.view import View
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
-from nescio.methods.base import Setting
+from nescio.methods.base import NetworkSpec
 from nescio.networks.models import Network
 from nescio.predict import outputs
 from nescio.runtime import Runtime, runtime_for
@@ -106,8 +106,8 @@ def ordinary(dataset: datasets.Dataset, place: Runtime) -> float:
 def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
     """(bare forward, predict.outputs) images per second: ResNet-50, 224 pixels, resident input."""
     dataset = data(16_384, 224)
-    setting = Setting("resnet50", 3, 224, 1000)
-    method: Any = place.place(methods["erm"](methods["erm"].hparams_class(), setting)).eval()
+    spec = NetworkSpec("resnet50", 3, 224, 1000)
+    method: Any = place.place(methods["erm"](methods["erm"].hparams_class(), spec)).eval()
     if compile:
         method.features.compile()
     images, batch = dataset.train, 512

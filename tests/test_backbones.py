@@ -6,7 +6,7 @@ from torch import nn
 
 from nescio import backbones
 from nescio.errors import BadInput
-from nescio.methods import Setting, registry
+from nescio.methods import NetworkSpec, registry
 
 torch.set_num_threads(1)
 
@@ -89,7 +89,9 @@ def test_unknown_and_unfit_names_are_sentences():
 def test_dropout_gets_into_a_network_of_timm():
     """A constructor's dropout option may do nothing; these layers are put in after the network exists."""
     cls = registry["mc-dropout"]
-    method = cls(cls.hparams_class(dropout=0.3, place="activations", mc_samples=3), Setting("resnet18", 3, 8, 4)).eval()
+    method = cls(
+        cls.hparams_class(dropout=0.3, place="activations", mc_samples=3), NetworkSpec("resnet18", 3, 8, 4)
+    ).eval()
     assert len(method.dropouts) == 18  # one after each of the 17 activations, one before the head
     with torch.no_grad():
         logits = method(torch.randn(2, 3, 8, 8)).logits

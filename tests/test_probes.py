@@ -8,7 +8,7 @@ from torch import nn
 from nescio import datasets, probes
 from nescio.datasets import Batches
 from nescio.datasets.images import ImageSet
-from nescio.methods import Method, Output, Setting, registry
+from nescio.methods import Method, NetworkSpec, Output, registry
 from nescio.networks.models import trained
 from nescio.predict import load_predictions, outputs, probe_facts, probe_step, probed
 from nescio.runtime import runtime_for
@@ -183,7 +183,7 @@ def test_what_was_done_is_kept_beside_the_scores(tmp_path):
 def test_every_method_can_be_probed_after_it_has_predicted(name):
     cls, dataset, here = registry[name], datasets.load("digits"), runtime_for("cpu")
     torch.manual_seed(0)
-    method = cls(cls.hparams_class(), Setting("mlp", 1, 8, 3, rows=10)).eval()
+    method = cls(cls.hparams_class(), NetworkSpec("mlp", 1, 8, 3, rows=10)).eval()
     shown = ImageSet("digits", classes=(0, 1, 2)).load().take(np.arange(150))  # two batches
     with torch.no_grad():
         method.prepare(Batches(shown.images, dataset, here.device, batch=100))
@@ -201,7 +201,7 @@ def test_every_method_can_be_probed_after_it_has_predicted(name):
 def test_probing_rows_does_not_depend_on_their_number():
     dataset, here = datasets.load("digits"), runtime_for("cpu")
     torch.manual_seed(0)
-    method = registry["erm"](registry["erm"].hparams_class(), Setting("conv", 1, 8, 10)).eval()
+    method = registry["erm"](registry["erm"].hparams_class(), NetworkSpec("conv", 1, 8, 10)).eval()
     x = next(iter(Batches(dataset.test, dataset, here.device, batch=20)))[0]
     whole = probes.jacobian_norm([method], x)
     single = torch.cat([probes.jacobian_norm([method], row[None]) for row in x])

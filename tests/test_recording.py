@@ -17,7 +17,7 @@ from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit
 from nescio.trials import Training, Trial
 
-RECORDED = [name for name, method in methods.items() if vars(method).get("recorded")]
+RECORDED = [name for name, method in methods.items() if vars(method).get("cuda_graph_safe")]
 FEW = Training(lr=0.01, epochs=1, batch_size=64, precision="float32")
 
 
@@ -83,7 +83,7 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
         replay(graph)
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
-    recorded = weights(name, steps=12, monkeypatch=monkeypatch)
+    cuda_graph_safe = weights(name, steps=12, monkeypatch=monkeypatch)
     assert len(replays) == 12 - recording.FIRST
     short = weights(name, steps=recording.FIRST + 1, monkeypatch=monkeypatch)
     monkeypatch.setattr(recording, "FIRST", 10**9)

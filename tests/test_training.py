@@ -398,9 +398,9 @@ def test_groups_have_their_own_rate_and_decay():
 
 
 def _setting():
-    from nescio.methods import Setting
+    from nescio.methods import NetworkSpec
 
-    return Setting("mlp", 1, 8, 3)
+    return NetworkSpec("mlp", 1, 8, 3)
 
 
 def test_clipping_bounds_the_step():

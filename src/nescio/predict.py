@@ -834,7 +834,7 @@ def _probe(
     with here.threads(trials[0].training.threads):
         dump = probed(members, shown, here, trials[0].training.augment, seed, exact)
     dump.save(part.folder / DUMP)
-    facts = {"jacobian": probes.how_jacobian(members[0].setting.classes, exact)}
+    facts = {"jacobian": probes.how_jacobian(members[0].spec.classes, exact)}
     return {PROBES: json.dumps(facts).encode()}
 
 

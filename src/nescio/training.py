@@ -28,7 +28,7 @@ from nescio.files import read_json
 from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
-from nescio.methods.base import Method, Setting, accuracy_of, check_loss, check_output
+from nescio.methods.base import Method, NetworkSpec, accuracy_of, check_loss, check_output
 from nescio.progress import EpochProgress
 from nescio.recording import Recording
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime_for, seed_everything
@@ -213,7 +213,7 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
     own = method.state_dict()
     if not any(name.startswith("features.") for name in state):
         state = {f"features.{name}": tensor for name, tensor in state.items()}
-    if method.setting.dense and not any(name.startswith(DENSE) for name in state):  # of a classifier
+    if method.spec.dense and not any(name.startswith(DENSE) for name in state):  # of a classifier
         state = {name.replace("features.", DENSE, 1): tensor for name, tensor in state.items()}
     if unbounded := any(UNBOUNDED in name for name in own) and not any(UNBOUNDED in name for name in state):
         inside = {name.replace(UNBOUNDED, ".weight"): name for name in own}
@@ -244,10 +244,10 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
     # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
-    setting = Setting(
+    spec = NetworkSpec(
         trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows, dense, dataset.void
     )
-    return methods[trial.method](trial.hparams, setting)
+    return methods[trial.method](trial.hparams, spec)
 
 
 def weights_of(method: nn.Module) -> bytes:
@@ -282,7 +282,7 @@ def _fit(
     plan, seed = trial.training, _seed(trial, dataset)
     method, stream = _begin(trial, dataset, runtime, seed, store)
     _check_forward(method, stream, runtime)
-    if method.cached:
+    if method.frozen_epochs:
         assert store is not None, "only what starts from other weights is frozen"
         stream = _cached(trial, method, stream, store)
     optimizer = optimizer_of(plan, method, runtime)
@@ -313,7 +313,7 @@ def _fit(
             watch({**done, "loss": mean, "rate": optimizer.param_groups[0]["lr"], "images/s": pace, "left": left})
 
     while epoch < plan.epochs:
-        for x, y, _ in method.located(stream.epoch(epoch, batch)):
+        for x, y, _ in method.as_rows(stream.epoch(epoch, batch)):
             with runtime.autocast():
                 loss = update(x, y)
             losses += loss.detach()
@@ -347,8 +347,8 @@ def _fit(
     facts: dict[str, Any] = {"params": learnt, "seconds": seconds, "images": seen}
     if method.classifies:
         with evaluating(method), runtime.autocast():
-            some = stream.some(JUDGED_MAPS if method.setting.dense else JUDGED)
-            facts["train_accuracy"] = accuracy_of(method, method.located(some))
+            some = stream.some(JUDGED_MAPS if method.spec.dense else JUDGED)
+            facts["train_accuracy"] = accuracy_of(method, method.as_rows(some))
     return method.eval(), facts | method.facts()
 
 
@@ -364,7 +364,7 @@ def _finished(method: Any, average: _Average | None, stream: _Stream, seed: int)
     settle(method)
     seed_everything(seed_for(seed, "finalize"))
     with evaluating(method), stream.runtime.autocast():
-        method.finalize(method.located(stream.plain()))
+        method.finalize(method.as_rows(stream.plain()))
     return method  # type: ignore[no-any-return]
 
 
@@ -390,13 +390,13 @@ def _begin(
     if trial.start is not None:
         if store is None:
             raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
-        method.started(take_weights(method, trial.start, store))
+        method.on_start(take_weights(method, trial.start, store))
     method = runtime.place(method)
     stream = _Stream(images, dataset, trial.training, runtime, seed, method.views)
     seed_everything(seed_for(seed, "prepare"))
     # The data flows on the device that the runtime chose; a method sees only batches.
     with evaluating(method), torch.no_grad(), runtime.autocast():
-        method.prepare(method.located(stream.plain()))
+        method.prepare(method.as_rows(stream.plain()))
         # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
         runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
     return method, stream
@@ -412,13 +412,13 @@ def _check_forward(method: Method, stream: _Stream, runtime: Runtime) -> None:
     state, copy = random_state(), deepcopy(method).eval()
     try:
         with runtime.autocast():
-            x, _, _ = next(iter(copy.located(stream.some(1))))
+            x, _, _ = next(iter(copy.as_rows(stream.some(1))))
             output = copy(x[:2])
     except Exception:  # anything that a method of one's own raises
         return
     finally:
         restore_random_state(state)
-    check_output(method, output, None if method.setting.dense else len(x[:2]), finished=False)
+    check_output(method, output, None if method.spec.dense else len(x[:2]), finished=False)
 
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
@@ -465,7 +465,7 @@ def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
 
 def check_compiled(plan: Training, method: str) -> None:
     """Raises BadInput when a method that cannot be compiled should be."""
-    if plan.compile and (reason := methods[method].uncompiled):
+    if plan.compile and (reason := methods[method].no_compile_reason):
         raise BadInput(f"The method {method} cannot be compiled: {reason}. Omit --compile.")
 
 
@@ -518,9 +518,9 @@ class _Step:
     @property
     def can_be_recorded(self) -> bool:
         """Whether every batch goes through the same kernels of this one GPU, and nobody else changes them."""
-        own = vars(type(self.method)).get("recorded", False)  # not what a parent class says of itself
+        own = vars(type(self.method)).get("cuda_graph_safe", False)  # not what a parent class says of itself
         alone = self.runtime.world == self.plan.accumulate == 1 and self.runtime.device.type == "cuda"
-        return own and alone and not (self.plan.compile or self.method.setting.dense or self.method.cached)
+        return own and alone and not (self.plan.compile or self.method.spec.dense or self.method.frozen_epochs)
 
     def __call__(self, loss: Tensor) -> None:
         check_loss(self.method, loss)
@@ -545,7 +545,7 @@ class _Step:
             group["lr"] = base * share
         self.optimizer.step()
         self.steps += 1
-        self.method.moved(min(1.0, self.steps / (self.per_epoch * self.plan.epochs)))
+        self.method.after_step(min(1.0, self.steps / (self.per_epoch * self.plan.epochs)))
         if self.average is not None:
             self.average.follow(self.method)
 
@@ -649,7 +649,7 @@ def _cached(trial: Trial, method: Method, stream: _Stream, store: Store) -> _Cac
 
     assert trial.start is not None
     plan, runtime = trial.training, stream.runtime
-    names = [f"{number}.safetensors" for number in range(1 if plan.augment == "none" else method.cached)]
+    names = [f"{number}.safetensors" for number in range(1 if plan.augment == "none" else method.frozen_epochs)]
 
     def make(part: Part, _: Context) -> None:
         for number, name in enumerate(names):

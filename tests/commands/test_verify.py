@@ -47,9 +47,9 @@ def test_json_holds_every_observation(capsys, dead):
     rows = json.loads(capsys.readouterr().out)
     assert {row["method"] for row in rows} == {"dead"}
     (special,) = (row for row in rows if row["evidence"] == "special part")
-    assert special["alive"] is False
+    assert special["passed"] is False
     (bound,) = (row for row in rows if row["evidence"] == "spectral norm")
-    assert bound["alive"] and "target 0.5" in bound["seen"] and "3 of 3 layers" in bound["seen"]
+    assert bound["passed"] and "target 0.5" in bound["observed"] and "3 of 3 layers" in bound["observed"]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_nescio_finds_it(nescio):
 def test_it_is_alive(nescio):
     code, command = nescio.run("verify", "logit-norm", "--backbone", "mlp", "--epochs", "4", "--json")
     assert code == 0, command.out + command.err
-    seen = {each["evidence"]: each["alive"] for each in json.loads(command.out)}
+    seen = {each["evidence"]: each["passed"] for each in json.loads(command.out)}
     assert seen["one length"] and all(seen.values()) and len(seen) >= 6
 
 
@@ -81,7 +81,7 @@ from nescio.testing import check_method
 torch.set_num_threads(1)
 assert len(check_method("logit-norm", backbone="mlp", epochs=2)) >= 6
 {MODULE}.LogitNorm.directed = lambda self, z: z
-dead = [what for what, each in observe(trial_of("logit-norm", backbone="mlp", epochs=2)) if not each.alive]
+dead = [what for what, each in observe(trial_of("logit-norm", backbone="mlp", epochs=2)) if not each.passed]
 assert dead == ["one length"], dead
 """
     path = f"{site}:{ROOT / 'src'}"

@@ -17,7 +17,7 @@ from nescio.errors import BadInput
 from nescio.layers.class_gaussians import ClassGaussians
 from nescio.layers.entropies import entropy
 from nescio.layers.radial_flows import RadialFlows, masses
-from nescio.methods import Method, Setting, dcu, ddu, registry, sngp
+from nescio.methods import Method, NetworkSpec, dcu, ddu, registry, sngp
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods.base import method as registered
 from nescio.methods.dcs import DCS
@@ -40,7 +40,7 @@ from tests.support.two_moons import moons, own_score
 
 torch.set_num_threads(1)
 SEVEN = ("dcs", "dcu", "ddu", "duq", "mir", "postnet", "sngp")
-SMALL = Setting("mlp", 1, 8, 3, rows=10)
+SMALL = NetworkSpec("mlp", 1, 8, 3, rows=10)
 
 
 @pytest.mark.parametrize("backbone", ["conv", pytest.param("mlp", marks=pytest.mark.slow)])
@@ -56,8 +56,8 @@ def no_finalize(self, batches):
     pass
 
 
-def no_bound(setting, hparams):
-    return setting
+def no_bound(spec, hparams):
+    return spec
 
 
 def no_log_determinants(self, z):
@@ -170,7 +170,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
     monkeypatch.setattr(owner, attribute, broken)
     trial, here, dataset = trial_of(name, epochs=4), runtime_for("cpu"), datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
-    assert not special(method, trial, dataset, here)[what].alive
+    assert not special(method, trial, dataset, here)[what].passed
 
 
 @pytest.mark.parametrize(("sign", "effect"), [(-1, "less"), (0, "the same"), (1, "more")])
@@ -178,7 +178,7 @@ def test_postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
     monkeypatch.setattr(PostNet, "loss", with_entropy(sign))
     trial, here, dataset = trial_of("postnet"), runtime_for("cpu"), datasets.load("digits")
     seen = special(start_of(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
-    assert seen.seen.endswith(f"more entropy, {effect} loss") and seen.alive == (sign < 0)
+    assert seen.observed.endswith(f"more entropy, {effect} loss") and seen.passed == (sign < 0)
 
 
 def test_every_method_has_a_way_to_die():
@@ -215,7 +215,7 @@ def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, valu
 @pytest.mark.parametrize("name", SEVEN)
 def test_drawn_hparams_build_for_images_of_any_shape(name):
     for number, shape in enumerate([(8, 8), (5, 12), (1, 2)]):
-        method = registry[name](draw(registry[name].hparams_class, number), Setting("mlp", 2, shape, 3, rows=10))
+        method = registry[name](draw(registry[name].hparams_class, number), NetworkSpec("mlp", 2, shape, 3, rows=10))
         images = torch.randn(*([2] if method.views == 2 else []), 6, 2, *shape)
         assert torch.isfinite(method.loss(images, torch.arange(6) % 3))
         with torch.no_grad():
@@ -228,9 +228,9 @@ def test_drawn_hparams_build_for_images_of_any_shape(name):
 @pytest.mark.parametrize("name", ["sngp", "ddu"])
 def test_the_bound_is_the_hparams_unless_the_setting_names_one(name):
     cls = registry[name]
-    assert cls(cls.hparams_class(bound=0.7), SMALL).setting.spectral == 0.7
-    named = Setting("mlp", 1, 8, 3, spectral=2.0)
-    assert cls(cls.hparams_class(bound=0.7), named).setting.spectral == 2.0
+    assert cls(cls.hparams_class(bound=0.7), SMALL).spec.spectral == 0.7
+    named = NetworkSpec("mlp", 1, 8, 3, spectral=2.0)
+    assert cls(cls.hparams_class(bound=0.7), named).spec.spectral == 2.0
 
 
 # ---- two moons: less sure far from the data
@@ -291,7 +291,7 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("pract_duq").items()}
     width, classes, _ = stored["W"].shape
     hparams = DUQ.hparams_class(width=width, lengthscale=float(stored["length_scale"]), momentum=float(stored["gamma"]))
-    method = DUQ(hparams, Setting("mlp", 1, 8, classes))
+    method = DUQ(hparams, NetworkSpec("mlp", 1, 8, classes))
     method.weight = nn.Parameter(stored["W"])
     method.sums.copy_(stored["m"])
     method.counts.copy_(stored["n"])
@@ -302,7 +302,7 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     assert torch.allclose(log_kernels.exp(), stored["x_kernel"], atol=1e-6)
     assert torch.allclose(-log_kernels.max(1).values, stored["uncertainty"], rtol=1e-4, atol=1e-5)
     method.follow(placed, stored["y_onehot"].argmax(1))
-    method.moved(0.5)
+    method.after_step(0.5)
     assert torch.allclose(method.counts, stored["n_after_update"], atol=1e-5)
     assert torch.allclose(method.sums, stored["m_after_update"], atol=1e-6)
 
@@ -330,7 +330,7 @@ def test_duq_learns_from_images_that_are_far_from_every_centroid():
 def test_duq_starts_with_kernels_above_zero():
     """With weights as long as those of a plain layer every kernel would start near e⁻⁵⁰."""
     torch.manual_seed(0)
-    method = DUQ(DUQ.hparams_class(), Setting("mlp", 1, 8, 10))
+    method = DUQ(DUQ.hparams_class(), NetworkSpec("mlp", 1, 8, 10))
     log_kernels = method.log_kernels(method.place(torch.randn(200, method.features.num_features)))
     assert -15 < float(log_kernels.detach().median()) < -1
 
@@ -338,7 +338,7 @@ def test_duq_starts_with_kernels_above_zero():
 def test_duq_keeps_its_batch_norm_out_of_the_penalty():
     """The penalty's few images leave the running averages as the whole batch makes them."""
     torch.manual_seed(0)
-    whole, few = (DUQ(DUQ.hparams_class(penalized=share), Setting("conv", 1, 8, 3)) for share in (1.0, 0.25))
+    whole, few = (DUQ(DUQ.hparams_class(penalized=share), NetworkSpec("conv", 1, 8, 3)) for share in (1.0, 0.25))
     few.load_state_dict(whole.state_dict())
     for method in (whole, few):
         method.losses(torch.linspace(-1, 1, 16 * 64).view(16, 1, 8, 8), torch.arange(16) % 3)
@@ -369,7 +369,7 @@ def test_duq_penalises_a_share_of_the_batch():
 
 def test_duq_penalises_two_images_at_least():
     """Batch-norm cannot take one; and its averages go on after an error."""
-    method = DUQ(DUQ.hparams_class(penalized=0.01), Setting("conv", 1, 8, 3))
+    method = DUQ(DUQ.hparams_class(penalized=0.01), NetworkSpec("conv", 1, 8, 3))
     assert float(method.losses(torch.randn(8, 1, 8, 8), torch.arange(8) % 3)[1].detach()) > 0
     with pytest.raises(ZeroDivisionError), fixed_averages(method.features):
         raise ZeroDivisionError
@@ -425,7 +425,7 @@ def test_duq_penalty_is_two_sided():
 def test_postnet_dirichlet_and_loss_are_those_of_the_original():
     """The original sums over the batch; the mean is ours."""
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("postnet_dirichlet").items()}
-    method = PostNet(PostNet.hparams_class(latent=5), Setting("mlp", 1, 8, 4)).double().eval()
+    method = PostNet(PostNet.hparams_class(latent=5), NetworkSpec("mlp", 1, 8, 4)).double().eval()
     method.head = nn.Identity()
     with torch.no_grad():
         for name, values in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
@@ -539,7 +539,7 @@ def test_dcu_pretrains_the_features_without_labels():
 
     first, other = gradient([0, 1, 2, 0, 1, 2]), gradient([2, 2, 0, 1, 0, 0])
     assert torch.equal(first[0], other[0]) and not torch.equal(first[1], other[1])
-    method.moved(0.6)
+    method.after_step(0.6)
     first, other = gradient([0, 1, 2, 0, 1, 2]), gradient([2, 2, 0, 1, 0, 0])
     assert not torch.allclose(first[0], other[0])
 
@@ -547,7 +547,7 @@ def test_dcu_pretrains_the_features_without_labels():
 @pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
 def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
     """The step of the decoder, rate times λ times the gradient of its error, and the network's rate."""
-    own = registry["mir"](replace(registry["mir"].hparams_class(), weight=weight), Setting("mlp", 1, 8, 10))
+    own = registry["mir"](replace(registry["mir"].hparams_class(), weight=weight), NetworkSpec("mlp", 1, 8, 10))
     network, branch = own.parameter_groups()
     assert network["rate"] == 1.0 and branch["rate"] * weight == pytest.approx(0.05)
 
@@ -555,7 +555,7 @@ def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"strength": "nothere"}, "is 'nothere': name a field of MIRHParams"),
+        ({"strength_hparam": "nothere"}, "is 'nothere': name a field of MIRHParams"),
         ({"strength": "width"}, "whose range is log_uniform"),
         ({"strength": "weight", "stronger": "weaker"}, "is 'weaker': it is 'larger' or 'smaller'"),
     ],

@@ -12,7 +12,7 @@ from nescio import datasets, training
 from nescio.datasets import Batches
 from nescio.errors import BadInput
 from nescio.layers.entropies import of_draws
-from nescio.methods import Method, Setting, registry
+from nescio.methods import Method, NetworkSpec, registry
 from nescio.methods.base import accuracy_of
 from nescio.methods.deep_ae import DeepAE
 from nescio.methods.due import DUE
@@ -52,8 +52,8 @@ def replace_after(cls, change):
     """An __init__ that changes the method once it is built."""
     old = cls.__init__
 
-    def new(self, hparams, setting):
-        old(self, hparams, setting)
+    def new(self, hparams, spec):
+        old(self, hparams, spec)
         change(self)
 
     return new
@@ -63,11 +63,11 @@ def deceive(cls, **fields):
     """An __init__ that is told values which the hyper-parameters itself refuses."""
     old = cls.__init__
 
-    def new(self, hparams, setting):
+    def new(self, hparams, spec):
         hparams = replace(hparams)
         for name, value in fields.items():
             object.__setattr__(hparams, name, value)
-        old(self, hparams, setting)
+        old(self, hparams, spec)
 
     return new
 
@@ -149,7 +149,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, cls, attribute, brok
     trial, here = trial_of(name, epochs=6), runtime_for("cpu")
     dataset = datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
-    assert not special(method, trial, dataset, here)[what].alive
+    assert not special(method, trial, dataset, here)[what].passed
 
 
 def test_every_method_has_a_way_to_die():
@@ -216,8 +216,8 @@ class Neighbourly(ERM):
 class Unbound(ERM):
     """Does not hear the spectral norm switch."""
 
-    def __init__(self, hparams, setting):
-        super().__init__(hparams, replace(setting, spectral=None))
+    def __init__(self, hparams, spec):
+        super().__init__(hparams, replace(spec, spectral=None))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_broken_promise_is_seen(monkeypatch, cls, what):
         with pytest.raises(AssertionError, match=what):
             check_method("broken", epochs=2)
     else:  # nothing is observed, and trained, behind the broken promise
-        assert not next(each.alive for name, each in observe(trial_of("broken", epochs=2)) if name == what)
+        assert not next(each.passed for name, each in observe(trial_of("broken", epochs=2)) if name == what)
 
 
 # ---- what the hyper-parameters refuse, and what the search may draw
@@ -276,7 +276,7 @@ def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, valu
 def test_drawn_hparams_build(name):
     for number in range(4):
         hparams = draw(registry[name].hparams_class, number)
-        method = registry[name](hparams, Setting("mlp", 1, 8, 3, rows=10)).eval()
+        method = registry[name](hparams, NetworkSpec("mlp", 1, 8, 3, rows=10)).eval()
         with torch.no_grad():
             said = method(torch.randn(5, 1, 8, 8))
         assert said.logits.shape[0] == 5 and said.logits.shape[2] == 3
@@ -285,7 +285,7 @@ def test_drawn_hparams_build(name):
 
 def test_one_class_is_refused():
     with pytest.raises(BadInput, match="two classes"):
-        ERM(ERM.hparams_class(), Setting("mlp", 1, 8, 1))
+        ERM(ERM.hparams_class(), NetworkSpec("mlp", 1, 8, 1))
 
 
 @pytest.mark.slow
@@ -303,7 +303,7 @@ def test_learns_digits(name):
 
 def test_mimo_repeats_whole_rows_and_sums_heads():
     torch.manual_seed(0)
-    method = MIMO(MIMO.hparams_class(repetition=0.0), Setting("mlp", 1, 8, 3))
+    method = MIMO(MIMO.hparams_class(repetition=0.0), NetworkSpec("mlp", 1, 8, 3))
     seen = []
     method.answers = lambda x: (seen.append(x) or torch.zeros(len(x), 2, 3, requires_grad=True), None)
     x, y = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -317,14 +317,14 @@ def test_mimo_repeats_whole_rows_and_sums_heads():
 
 
 def test_mimo_gives_the_same_image_to_all_heads_at_test_time():
-    method = MIMO(MIMO.hparams_class(inputs=3), Setting("mlp", 1, 8, 4)).eval()
+    method = MIMO(MIMO.hparams_class(inputs=3), NetworkSpec("mlp", 1, 8, 4)).eval()
     x = torch.randn(2, 1, 8, 8)
     assert torch.equal(method(x).logits, method.answers(torch.cat([x, x, x], 1))[0])
     assert method(x).logits.shape == (2, 3, 4)
 
 
 def test_soft_targets():
-    method = SoftLabels(SoftLabels.hparams_class(most=0.7), Setting("mlp", 1, 8, 4)).eval()
+    method = SoftLabels(SoftLabels.hparams_class(most=0.7), NetworkSpec("mlp", 1, 8, 4)).eval()
     x, y = torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 3])
     log_p = method(x).logits[:, 0].log_softmax(1)
     by_hand = -sum(0.7 * log_p[i, y[i]] + sum(0.1 * log_p[i, c] for c in range(4) if c != y[i]) for i in range(3)) / 3
@@ -333,7 +333,7 @@ def test_soft_targets():
 
 
 def test_mixup_score_is_the_criterion_it_names():
-    method = Mixup(Mixup.hparams_class(kept=2), Setting("mlp", 1, 8, 3)).eval()
+    method = Mixup(Mixup.hparams_class(kept=2), NetworkSpec("mlp", 1, 8, 3)).eval()
     x, bars, y = torch.randn(4, 1, 8, 8), torch.randn(2, 1, 8, 8), torch.eye(3)[:2]
     method.kept_x.copy_(bars)
     method.kept_y.copy_(y)
@@ -352,7 +352,7 @@ def test_mixup_score_is_the_criterion_it_names():
 
 
 def test_rbf_reaches_confidence_and_fades():
-    method = RBF(RBF.hparams_class(scale=10.0), Setting("mlp", 1, 8, 10)).eval()
+    method = RBF(RBF.hparams_class(scale=10.0), NetworkSpec("mlp", 1, 8, 10)).eval()
     method.head.weight.data.zero_()
     method.head.bias.data.copy_(torch.tensor([0.0] + [9.0] * 9))
     p = method.probs(method.kernels(torch.zeros(1, 100))[:, None]).detach()
@@ -364,7 +364,7 @@ def test_rbf_reaches_confidence_and_fades():
 
 def test_students_do_not_touch_the_features():
     for name in ("rnd", "oc", "deep-ae"):
-        method = registry[name](registry[name].hparams_class(), Setting("mlp", 1, 8, 3))
+        method = registry[name](registry[name].hparams_class(), NetworkSpec("mlp", 1, 8, 3))
         method.distance(method.features(torch.randn(8, 1, 8, 8))).sum().backward()
         assert all(each.grad is None for each in method.features.parameters())
         assert all(each.grad is not None for each in method.student.parameters())
@@ -373,7 +373,9 @@ def test_students_do_not_touch_the_features():
 
 @pytest.mark.parametrize("place", ["head", "activations"])
 def test_dropout_stays_on_and_batch_norm_off_at_test_time(place):
-    method = MCDropout(MCDropout.hparams_class(dropout=0.5, place=place, mc_samples=4), Setting("conv", 1, 8, 3)).eval()
+    method = MCDropout(
+        MCDropout.hparams_class(dropout=0.5, place=place, mc_samples=4), NetworkSpec("conv", 1, 8, 3)
+    ).eval()
     norm = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
     before = norm.running_mean.clone()
     with torch.no_grad():
@@ -399,7 +401,7 @@ def test_scores_of_draws_keep_the_digits_of_sure_answers():
 def test_dropout_before_the_head_alone_leaves_the_features_as_they_are():
     """After all 17 activations of a ResNet-18 it cost seven points of accuracy; the papers see no loss."""
     torch.manual_seed(0)
-    method = MCDropout(MCDropout.hparams_class(mc_samples=200), Setting("resnet18", 3, 8, 4)).eval()
+    method = MCDropout(MCDropout.hparams_class(mc_samples=200), NetworkSpec("resnet18", 3, 8, 4)).eval()
     x = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         features, output = method.features(x), method(x)
@@ -418,7 +420,7 @@ def widths(student):
 @pytest.mark.parametrize("features", [16, 64, 512, 2048])
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
 def test_the_middle_of_the_autoencoder_is_its_narrowest_layer(features, share):
-    method = DeepAE(DeepAE.hparams_class(bottleneck=share), Setting("mlp", 1, 8, 3))
+    method = DeepAE(DeepAE.hparams_class(bottleneck=share), NetworkSpec("mlp", 1, 8, 3))
     student, _ = method.pair(features)
     first, hidden, middle, again, last = widths(student)
     assert (first, last) == (features, features) and hidden == again
@@ -430,20 +432,20 @@ def test_a_bottleneck_wider_than_its_neighbours_is_none(monkeypatch):
         return mlp(inputs, 8, 16, 8, inputs), nn.Identity()
 
     monkeypatch.setattr(DeepAE, "pair", wider_than_its_neighbours)
-    method = DeepAE(DeepAE.hparams_class(), Setting("mlp", 1, 8, 3)).eval()
+    method = DeepAE(DeepAE.hparams_class(), NetworkSpec("mlp", 1, 8, 3)).eval()
     with torch.no_grad():
         evidence = method.evidence([(torch.randn(8, 1, 8, 8), torch.zeros(8), torch.arange(8))], method)
-    assert not evidence["bottleneck"].alive
+    assert not evidence["bottleneck"].passed
 
 
 @pytest.mark.parametrize(("inducing", "points"), [(None, 7), (20, 20)])
 def test_due_has_as_many_inducing_points_as_classes_unless_a_number_is_given(inducing, points):
-    assert len(DUE(DUE.hparams_class(inducing=inducing), Setting("mlp", 1, 8, 7)).gp.points) == points
-    assert len(DUE(DUE.hparams_class(), Setting("mlp", 1, 8, 7)).gp.points) == 7
+    assert len(DUE(DUE.hparams_class(inducing=inducing), NetworkSpec("mlp", 1, 8, 7)).gp.points) == points
+    assert len(DUE(DUE.hparams_class(), NetworkSpec("mlp", 1, 8, 7)).gp.points) == 7
 
 
 def test_due_says_the_log_of_the_mean_probability():
-    method = DUE(DUE.hparams_class(test_samples=5000), Setting("mlp", 1, 8, 3, rows=10)).eval()
+    method = DUE(DUE.hparams_class(test_samples=5000), NetworkSpec("mlp", 1, 8, 3, rows=10)).eval()
     x = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
         said = method(x)
@@ -470,7 +472,7 @@ def test_due_starts_from_the_features_of_the_first_network():
     lengths = method.gp.covar_module.base_kernel.lengthscale.flatten()
     assert len(lengths) == 10 and torch.allclose(lengths, between.expand(10), rtol=0.1)
     with pytest.raises(BadInput, match="inducing"):
-        DUE(DUE.hparams_class(), Setting("mlp", 1, 8, 6)).prepare([(torch.randn(5, 1, 8, 8), None, None)])
+        DUE(DUE.hparams_class(), NetworkSpec("mlp", 1, 8, 6)).prepare([(torch.randn(5, 1, 8, 8), None, None)])
 
 
 # ---- reference values of the paper's own code
@@ -490,7 +492,7 @@ def test_distances_against_the_original():
     assert "mean over outputs" in note("uimnet_rnd_oc")["check_note"]
     features = torch.from_numpy(arrays["features"])
     for name, cls, teacher in (("RND", RND, stack(arrays, "RND_tgt_network")), ("OC", OC, Zero())):
-        method = cls(cls.hparams_class(), Setting("mlp", 1, 8, 3)).eval()
+        method = cls(cls.hparams_class(), NetworkSpec("mlp", 1, 8, 3)).eval()
         method.scale = nn.Identity()  # the original does not normalise the features
         method.teacher, method.student = teacher, stack(arrays, f"{name}_net_network")
         if name == "OC":  # its weights were saved after 0.3 was added to break their orthogonality, the scores before
@@ -505,7 +507,7 @@ def test_the_orthogonality_penalty_is_not_always_zero():
     """The original walks over the children of its network, finds one Sequential without a weight, and returns 0."""
     report = note("uimnet_rnd_oc")["report"]
     assert report["OC imitator_penalty_ after breaking orthogonality"] == 0.0
-    method = OC(OC.hparams_class(), Setting("mlp", 1, 8, 3))
+    method = OC(OC.hparams_class(), NetworkSpec("mlp", 1, 8, 3))
     assert float(method.disorder()) > 0
     arrays = load("uimnet_rnd_oc")
     method.student = stack(arrays, "OC_net_network")
@@ -520,7 +522,7 @@ def test_the_orthogonality_penalty_is_not_always_zero():
 def test_batch_norm_under_dropout_keeps_the_statistics_of_training(place):
     """In training mode it would take those of the test batch, and adapt to whatever happened to the images."""
     hparams = replace(registry["mc-dropout"].hparams_class(), place=place)
-    own = registry["mc-dropout"](hparams, Setting("conv", 1, 8, 10)).eval()
+    own = registry["mc-dropout"](hparams, NetworkSpec("conv", 1, 8, 10)).eval()
     modes: dict[type, set[bool]] = {}
     for part in own.modules():
         if isinstance(part, (nn.BatchNorm2d, nn.Dropout)):

@@ -19,7 +19,7 @@ from nescio.datasets.corruptions import Corruption
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.methods import Output, Setting, registry
+from nescio.methods import NetworkSpec, Output, registry
 from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
 from nescio.predict import count_pixels, count_step, load_counts, pixel_predictions, predict_step
@@ -69,7 +69,7 @@ def shown(method, data):
     """All training images, and the labels of their known locations."""
     dataset = datasets.load(data)
     images = datasets.splits(dataset).train
-    return next(iter(method.located(Batches(images, dataset, HERE.device, batch=len(images)))))
+    return next(iter(method.as_rows(Batches(images, dataset, HERE.device, batch=len(images)))))
 
 
 # ---- locations
@@ -112,13 +112,13 @@ def test_void_pixels_teach_nothing(data, learnt):
 
 @pytest.mark.parametrize(("backbone", "stride", "width"), [("conv", 4, 64), ("resnet18", 2, 512)])
 def test_small_images_keep_their_resolution(backbone, stride, width):
-    features = Setting(backbone, 3, (24, 40), 3, dense=True).features()
+    features = NetworkSpec(backbone, 3, (24, 40), 3, dense=True).features()
     assert (features.stride, features.num_features) == (stride, width)
     assert features.maps(torch.randn(2, 3, 24, 40)).shape == (2, width, *features.grid((24, 40)))
 
 
 def test_a_dilated_resnet_is_the_resnet_with_dilations_for_its_last_strides():
-    plain, dense = (Setting("resnet18", 3, (96, 160), 3, dense=each).features() for each in (False, True))
+    plain, dense = (NetworkSpec("resnet18", 3, (96, 160), 3, dense=each).features() for each in (False, True))
     assert dense.stride == 8 and dense.maps(torch.randn(1, 3, 96, 160)).shape == (1, 512, 12, 20)
     shapes = {name: weight.shape for name, weight in plain.state_dict().items()}
     assert shapes == {name: weight.shape for name, weight in dense.backbone.state_dict().items()}
@@ -133,7 +133,7 @@ def test_a_dilated_resnet_is_the_resnet_with_dilations_for_its_last_strides():
 def test_what_cannot_segment_says_why():
     for name in REFUSED:
         with pytest.raises(BadInput, match=f"The method {name} cannot segment images: it"):
-            registry[name](registry[name].hparams_class(), Setting("conv", 3, (24, 40), 3, dense=True))
+            registry[name](registry[name].hparams_class(), NetworkSpec("conv", 3, (24, 40), 3, dense=True))
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -151,7 +151,7 @@ def test_every_other_method_learns_and_answers_for_every_pixel(name, data, learn
 def test_alive_on_pixels(name, data, learnt):
     """The method's own evidence, taken on locations."""
     seen = special(learnt(name), dense_trial(data, name), datasets.load(data), HERE)
-    assert seen and all(evidence.alive for evidence in seen.values()), seen
+    assert seen and all(evidence.passed for evidence in seen.values()), seen
 
 
 def test_a_part_that_is_switched_off_is_seen(data):
@@ -159,15 +159,15 @@ def test_a_part_that_is_switched_off_is_seen(data):
     dataset = datasets.load(data)
     for name, dead in (("sngp", "precision changed"), ("ddu", "density away from the data"), ("mir", "reconstructs")):
         start = start_of(dense_trial(data, name), dataset, HERE)
-        assert not special(start, dense_trial(data, name), dataset, HERE)[dead].alive
+        assert not special(start, dense_trial(data, name), dataset, HERE)[dead].passed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sngp", "ddu"])
 def test_all_of_verify(name, data):
     seen = dict(observe(trial_of(name, data=data, epochs=10, task="segmentation")))
-    assert len(seen) >= 9 and all(evidence.alive for evidence in seen.values()), seen
-    assert "of locations in training images" in seen["learns"].seen
+    assert len(seen) >= 9 and all(evidence.passed for evidence in seen.values()), seen
+    assert "of locations in training images" in seen["learns"].observed
 
 
 @pytest.mark.parametrize("name", ["ddu", "mir"])

@@ -20,7 +20,7 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.layers import contrastive
 from nescio.layers.contrastive import follow, mlp, momentum_copy, nt_xent, of_all_processes, unit
-from nescio.methods import SelfSupervised, Setting, classifiers, registry
+from nescio.methods import NetworkSpec, SelfSupervised, classifiers, registry
 from nescio.methods._two_views import lags, nearer, not_collapsed
 from nescio.methods.byol import BYOL
 from nescio.methods.moco import MoCo
@@ -39,16 +39,16 @@ from nescio.work.store import Store
 torch.set_num_threads(1)
 THREE = ("simclr", "byol", "moco")
 SMALL = {"simclr": {}, "byol": {"hidden": 128}, "moco": {}}  # smaller than usual, to be quick
-TINY = Setting("mlp", 1, 8, 3, rows=40)
+TINY = NetworkSpec("mlp", 1, 8, 3, rows=40)
 
 
 def small(name, **fields):
     return registry[name].hparams_class(**SMALL[name] | fields)
 
 
-def made(name, setting=TINY, **fields):
+def made(name, spec=TINY, **fields):
     torch.manual_seed(0)
-    return registry[name](small(name, **fields), setting)
+    return registry[name](small(name, **fields), spec)
 
 
 def trained(name, epochs=1, dataset=None, **fields):
@@ -166,8 +166,8 @@ def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied)
     """Parts of a batch move nothing; `done` runs from the first step's share to 1."""
     seen = []
     cls = registry[name]
-    old = cls.moved
-    monkeypatch.setattr(cls, "moved", lambda self, done: (seen.append(done), old(self, done)))
+    old = cls.after_step
+    monkeypatch.setattr(cls, "after_step", lambda self, done: (seen.append(done), old(self, done)))
     trial = trial_of(name, epochs=2, hparams=small(name))
     trial = replace(trial, backbone="mlp", training=replace(trial.training, accumulate=2, batch_size=128))
     method, _ = fit(trial, datasets.load("digits"), runtime_for("cpu"), None, math.inf, None)
@@ -184,7 +184,7 @@ def test_spectral_normalisation_reaches_the_copies():
     before = [weight.clone() for weight in method.key.parameters()]
     for weight in method.query.parameters():
         weight.data.add_(1.0)
-    method.moved(0.5)
+    method.after_step(0.5)
     assert all((now - then).abs().max() > 1e-3 for now, then in zip(method.key.parameters(), before, strict=True))
 
 
@@ -266,9 +266,9 @@ def test_images_without_classes_are_enough():
     method, *_ = trained(
         "simclr", dataset=resident("plain", (np.tile(pixels, (4, 1, 1)), np.zeros(160, np.int64)), (pixels, zeros))
     )
-    assert method.setting.classes == 1
+    assert method.spec.classes == 1
     with pytest.raises(BadInput, match="at least two classes"):
-        registry["erm"](registry["erm"].hparams_class(), Setting("mlp", 1, 8, 1))
+        registry["erm"](registry["erm"].hparams_class(), NetworkSpec("mlp", 1, 8, 1))
 
 
 def test_networks_of_one_seed_start_alike():
@@ -292,11 +292,11 @@ def deceive(cls, **fields):
     """An __init__ that is told values which the hyper-parameters itself refuses."""
     old = cls.__init__
 
-    def new(self, hparams, setting):
+    def new(self, hparams, spec):
         hparams = replace(hparams)
         for name, value in fields.items():
             object.__setattr__(hparams, name, value)
-        old(self, hparams, setting)
+        old(self, hparams, spec)
 
     return new
 
@@ -305,8 +305,8 @@ def after(cls, change):
     """An __init__ that changes the method once it is built."""
     old = cls.__init__
 
-    def new(self, hparams, setting):
-        old(self, hparams, setting)
+    def new(self, hparams, spec):
+        old(self, hparams, spec)
         change(self)
 
     return new
@@ -362,7 +362,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, attribute, broken):
     if (attribute, how) == ("push", "the queue stands still"):
         monkeypatch.setattr(MoCo, "prepare", lambda self, batches: None)  # it would wait for a full queue
     found = special(*trained(name, epochs=3))
-    assert not found[what].alive, found[what].seen
+    assert not found[what].passed, found[what].observed
 
 
 def test_without_predictor_and_stop_gradient_everything_collapses(monkeypatch):
@@ -370,20 +370,20 @@ def test_without_predictor_and_stop_gradient_everything_collapses(monkeypatch):
     monkeypatch.setattr(BYOL, "__init__", after(BYOL, without_predictor))
     monkeypatch.setattr(BYOL, "aim", lambda self, x: self.online(x))
     found = special(*trained("byol", epochs=3))
-    assert not found["not collapsed"].alive and not found["predictor used"].alive
+    assert not found["not collapsed"].passed and not found["predictor used"].passed
 
 
 def test_features_that_learn_nothing_are_seen(monkeypatch):
     monkeypatch.setattr(SimCLR, "loss", lambda self, x, y: 0 * self.project(x).sum())
     seen = dict(observe(trial_of("simclr", epochs=2)))
-    assert not seen["learns"].alive and not seen["loss falls"].alive
+    assert not seen["learns"].passed and not seen["loss falls"].passed
 
 
 def test_every_piece_of_evidence_can_fail():
     """Those that no switch above reaches are seen here, on made-up rows."""
     rows = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
-    assert not_collapsed(rows).alive and not not_collapsed(rows[:1].expand(50, 8) + 1e-4 * rows).alive
-    assert not not_collapsed(torch.outer(rows[:, 0], rows[0])).alive  # one direction, both ways
+    assert not_collapsed(rows).passed and not not_collapsed(rows[:1].expand(50, 8) + 1e-4 * rows).passed
+    assert not not_collapsed(torch.outer(rows[:, 0], rows[0])).passed  # one direction, both ways
     assert nearer(rows, rows + 0.01) == 1 and nearer(rows, -rows) == 0
     assert abs(nearer(rows, rows.flip(0)) - 0.5) < 0.2
     assert nearer(torch.ones(9, 2), torch.ones(9, 2)) == 0  # a tie is not nearer
@@ -392,7 +392,7 @@ def test_every_piece_of_evidence_can_fail():
         copied = momentum_copy(here)
         follow(copied, there, 1 - share)
         found = lags(copied, there, here)
-        assert found.alive == alive and f"{share:.1%}" in found.seen
+        assert found.passed == alive and f"{share:.1%}" in found.observed
 
 
 # ---- what the hyper-parameters refuse, and what the search may draw
@@ -437,7 +437,7 @@ def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
     key = train(trial, whole, here)
     steps = iter([5, 3])
     cls = registry[name]
-    moved = cls.moved
+    moved = cls.after_step
 
     def fall(self, done):
         moved(self, done)
@@ -447,7 +447,7 @@ def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
 
     for fall.left in steps:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
-            patch.setattr(cls, "moved", fall)
+            patch.setattr(cls, "after_step", fall)
             train(trial, broken, here, checkpoint_seconds=0.0)
     assert train(trial, broken, here, checkpoint_seconds=0.0) == key
     ours, theirs = ((store.path("train", key) / WEIGHTS).read_bytes() for store in (whole, broken))

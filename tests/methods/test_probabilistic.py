@@ -14,7 +14,7 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.errors import BadInput
 from nescio.layers.contrastive import info_nce
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods import Setting, _probabilistic, registry
+from nescio.methods import NetworkSpec, _probabilistic, registry
 from nescio.methods._probabilistic import Probabilistic
 from nescio.methods.elk import ELK
 from nescio.methods.hib import HIB
@@ -29,7 +29,7 @@ from nescio.trials import Training
 
 torch.set_num_threads(1)
 FIVE = ("infonce", "mc-infonce", "elk", "nivmf", "hib")
-TINY = Setting("mlp", 1, 8, 3, rows=40)
+TINY = NetworkSpec("mlp", 1, 8, 3, rows=40)
 
 
 def made(name, **fields):
@@ -78,7 +78,7 @@ def test_switched_off_is_seen(monkeypatch, what):
     monkeypatch.setattr(owner, attribute, change)
     trial, digits, here = trial_of(name, epochs=2), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, digits, here, None, math.inf, None)
-    seen = {each for each, evidence in special(method, trial, digits, here).items() if not evidence.alive}
+    seen = {each for each, evidence in special(method, trial, digits, here).items() if not evidence.passed}
     assert dead <= seen
 
 
@@ -89,7 +89,7 @@ def test_axes_that_do_not_learn_are_seen(monkeypatch):
     trial, digits, here = trial_of("nivmf", epochs=2), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, digits, here, None, math.inf, None)
     seen = special(method, trial, digits, here)
-    assert not seen["axes differ"].alive and not seen["classes' concentrations learnt"].alive
+    assert not seen["axes differ"].passed and not seen["classes' concentrations learnt"].passed
 
 
 # ---- losses are their equations
@@ -124,7 +124,7 @@ def test_only_likelihoods_identify_kappa():
     """In a world of known κ the mean of losses prefers any larger κ; that of likelihoods the true one."""
     for average, alive in (("likelihoods", True), ("losses", False)):
         torch.manual_seed(4)
-        assert made("mc-infonce", average=average).identified(torch.zeros(1)).alive == alive
+        assert made("mc-infonce", average=average).identified(torch.zeros(1)).passed == alive
 
 
 @pytest.mark.parametrize("repulsion", ["log p", "log 1-p"])
@@ -232,7 +232,7 @@ class Plane(nn.Linear):
         return super().forward(x.flatten(1))
 
 
-class Clusters(Setting):
+class Clusters(NetworkSpec):
     def features(self):
         return Plane()
 
@@ -287,7 +287,7 @@ class Turn(nn.Linear):
         return super().forward(x.flatten(1))
 
 
-class Sphere(Setting):
+class Sphere(NetworkSpec):
     def features(self):
         return Turn()
 

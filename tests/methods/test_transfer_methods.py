@@ -15,7 +15,7 @@ from nescio.datasets import Batches
 from nescio.errors import BadInput
 from nescio.layers.entropies import entropy
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods import Setting, registry
+from nescio.methods import NetworkSpec, registry
 from nescio.methods.base import first_batch
 from nescio.methods.heads import ManyHeads
 from nescio.methods.het_xl import HetXL
@@ -33,7 +33,7 @@ from tests.methods.test_methods import deceive, replace_after
 
 torch.set_num_threads(1)
 FOUR = ("heads", "het-xl", "losspred", "losspred-order")
-SMALL = Setting("mlp", 1, 8, 3, rows=10)
+SMALL = NetworkSpec("mlp", 1, 8, 3, rows=10)
 HERE = runtime_for("cpu")
 PLAN = Training(epochs=6, batch_size=64, augment="shift", schedule="cosine")
 
@@ -109,7 +109,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
     monkeypatch.setattr(owner, attribute, broken)
     trial, dataset = trial_of(name, backbone="mlp", epochs=3), datasets.load("digits")
     method, _ = fit(trial, dataset, HERE, None, float("inf"), None)
-    assert not special(method, trial, dataset, HERE)[what].alive
+    assert not special(method, trial, dataset, HERE)[what].passed
 
 
 def test_every_method_has_a_way_to_die():
@@ -230,7 +230,7 @@ def test_a_warm_start_is_kept_with_the_weights():
     x, _ = held_out(start, trial)
     with torch.no_grad():
         assert float(start(x).scores["loss"].mean()) == pytest.approx(WARM, rel=0.05)
-        other = registry["losspred"](trial.hparams, start.setting).eval()
+        other = registry["losspred"](trial.hparams, start.spec).eval()
         other.load_state_dict(start.state_dict())
         assert torch.equal(other(x).scores["loss"], start(x).scores["loss"])
 

@@ -12,7 +12,7 @@ from sklearn.datasets import make_moons
 
 from nescio.layers.spectral import settle
 from nescio.methods import registry
-from nescio.methods.base import Output, Setting
+from nescio.methods.base import NetworkSpec, Output
 
 PANELS = ("sngp", "due", "ddu", "dcs", "duq", "mir", "dcu", "postnet", "erm")
 SIZE, REACH, GAP = 220, 4.5, 26  # pixels of a panel, half of its width in deviations of the data, space for its name
@@ -36,8 +36,8 @@ def moons(name, steps=400, rate=0.1, seed=0, **fields):
     ring = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1, 1, 1, 2)
     batches = list(zip(x.split(100), y.split(100), torch.arange(600).split(100), strict=True))
     kind = registry[name]
-    setting = Setting("mlp", 1, (1, 2), 2, spectral=kind.spectral_default, rows=600)
-    method = kind(kind.hparams_class(**fields), setting).eval()
+    spec = NetworkSpec("mlp", 1, (1, 2), 2, spectral=kind.spectral_default, rows=600)
+    method = kind(kind.hparams_class(**fields), spec).eval()
     with torch.no_grad():
         method.prepare(batches)
     groups = [{"params": group["params"], "lr": rate * group["rate"]} for group in method.parameter_groups()]
@@ -55,7 +55,7 @@ def moons(name, steps=400, rate=0.1, seed=0, **fields):
         rows = torch.randint(len(x), (100,))
         views = [x[rows] + 0.1 * torch.randn(100, 1, 1, 2) for _ in range(method.views)]
         method.update(torch.stack(views) if method.views > 1 else x[rows], y[rows], step)
-        method.moved((number + 1) / steps)
+        method.after_step((number + 1) / steps)
     settle(method)
     method.eval().finalize(batches)
     return method, x, y, ring

@@ -44,7 +44,7 @@ def run(options: Options) -> int:
     if not options.spectral > 0:
         raise BadInput(f"--spectral must be above 0, not {options.spectral:g}.")
     dense = options.task == "segmentation"
-    names = options.methods or [name for name in sorted(registry) if not (dense and registry[name].whole_images)]
+    names = options.methods or [name for name in sorted(registry) if not (dense and registry[name].no_dense_reason)]
     trials = [
         trial_of(
             name,
@@ -60,10 +60,10 @@ def run(options: Options) -> int:
     for trial in track(trials, "verify", total=len(trials)):
         seen = dict(observe(trial, spectral=options.spectral, root=options.root))
         rows += [
-            {"method": trial.method, "evidence": what, "alive": evidence.alive, "seen": evidence.seen}
+            {"method": trial.method, "evidence": what, "passed": evidence.passed, "observed": evidence.observed}
             for what, evidence in seen.items()
         ]
-        dead += sum(not evidence.alive for evidence in seen.values())
+        dead += sum(not evidence.passed for evidence in seen.values())
     if options.format == "json":
         say(json_of(rows))
     elif options.format != "table":
@@ -80,4 +80,9 @@ def _shown(rows: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
     last = None
     for row in rows:
         name, last = "" if row["method"] == last else row["method"], row["method"]
-        yield {"method": name, "": "✓" if row["alive"] else "✗", "evidence": row["evidence"], "seen": row["seen"]}
+        yield {
+            "method": name,
+            "": "✓" if row["passed"] else "✗",
+            "evidence": row["evidence"],
+            "observed": row["observed"],
+        }

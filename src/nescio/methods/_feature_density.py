@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nescio.layers.class_gaussians import ClassGaussians
 from nescio.layers.entropies import entropy
-from nescio.methods.base import Batches, Evidence, Method, Output, Setting, noise_like
+from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, noise_like
 
 
 class FeatureDensity(Method):
@@ -20,11 +20,11 @@ class FeatureDensity(Method):
     """
 
     scores = ("density", "entropy")
-    far = True
+    rises_far_from_data = True
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
-        self.gaussians = ClassGaussians(setting.classes, self.features.num_features)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
+        self.gaussians = ClassGaussians(spec.classes, self.features.num_features)
 
     @torch.no_grad()
     def finalize(self, batches: Batches) -> None:
@@ -52,7 +52,7 @@ class FeatureDensity(Method):
         """Is the likeliest Gaussian of an image that of its class?"""
         share = float((self.gaussians.log_joint(self.features(x)).argmax(1) == y).float().mean())
         seen = f"the likeliest Gaussian is that of the own class for {share:.0%} of training images"
-        return Evidence(seen, share > 0.2 + 0.8 / self.setting.classes)  # a fifth of the way from chance to all
+        return Evidence(seen, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the way from chance to all
 
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
         """Were the Gaussians fitted, and do they tell training images from noise?"""

@@ -14,7 +14,7 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import mean_resultant
 from nescio.layers.contrastive import unit
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, apart, first_batch
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, apart, first_batch
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # κ at the start of the paper's warmed-up trainings
@@ -58,10 +58,10 @@ class Probabilistic(Method):
 
     scores = ("inverse_kappa",)
     high: ClassVar[int] = 1  # the high start of κ over d: samples have a mean cosine A_d(d) ≈ 0.62 with their mean
-    whole_images = "it embeds whole images"
+    no_dense_reason = "it embeds whole images"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.uncertainty = UncertaintyHead(self.features.num_features)
 
     def prepare(self, batches: Batches) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nescio.methods.base import SPECTRAL, BaseHParams, Setting
+from nescio.methods.base import SPECTRAL, BaseHParams, NetworkSpec
 from nescio.search import hparam
 
 
@@ -17,6 +17,6 @@ class SpectralHParams(BaseHParams):
         self.require_min(0, "bound", exclusive=True)
 
 
-def bounded(setting: Setting, hparams: SpectralHParams) -> Setting:
+def bounded(spec: NetworkSpec, hparams: SpectralHParams) -> NetworkSpec:
     """The setting with the hyper-parameters' bound, unless it names one itself (`--spectral`)."""
-    return setting if setting.spectral else replace(setting, spectral=hparams.bound)
+    return spec if spec.spectral else replace(spec, spectral=hparams.bound)

@@ -18,7 +18,7 @@ from nescio.layers.spectral import held_back, spectral_normalize
 from nescio.registry import Registry, source_file
 from nescio.search import HParams, LogUniform, hparam, log_uniform, searched
 
-STRONGER = Literal["larger", "smaller"]
+DIRECTION = Literal["larger", "smaller"]
 SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search may try
 
 
@@ -66,7 +66,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Setting:
+class NetworkSpec:
     """What a method is built for: the images, the number of classes, the backbone, the spectral norm."""
 
     backbone: str
@@ -102,52 +102,53 @@ class Method(nn.Module):
     name: ClassVar[str] = ""
     hparams_class: ClassVar[type[HParams]] = BaseHParams
     spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
-    far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
-    strength: ClassVar[str | None] = None  # the hyper-parameter that regularises its features, or "spectral"
-    stronger: ClassVar[STRONGER] = "larger"  # values of it
-    whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
-    uncompiled: ClassVar[str] = ""  # why its network cannot be compiled; "": it can
-    # True where `update` calls the same kernels in every step, draws nothing on the host and waits for no number: a GPU
-    # then replays a recording of it. Each class says so for itself.
-    recorded: ClassVar[bool] = False
-    cached: int = 0  # epochs of features, of a frozen backbone, that are computed once: `loss` takes these, not images
+    rises_far_from_data: ClassVar[bool] = False  # its native score claims to rise far away from the training data
+    strength_hparam: ClassVar[str | None] = None  # the hyper-parameter that regularises its features, or "spectral"
+    strength_direction: ClassVar[DIRECTION] = "larger"  # values of it
+    no_dense_reason: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
+    no_compile_reason: ClassVar[str] = ""  # why torch.compile cannot be used; "": it can
+    # True if `update` calls the same kernels in every step, draws nothing on the host and waits for no number. A GPU
+    # then replays one CUDA graph. Subclasses do not inherit it.
+    cuda_graph_safe: ClassVar[bool] = False
+    # Augmented epochs for which the features of a frozen backbone are computed once; `loss` then takes features.
+    frozen_epochs: int = 0
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
         super().__init__()
-        if setting.dense and self.whole_images:
-            raise BadInput(f"The method {self.name} cannot segment images: {self.whole_images}.")
-        self.hparams, self.setting = hparams, setting
+        if spec.dense and self.no_dense_reason:
+            raise BadInput(f"The method {self.name} cannot segment images: {self.no_dense_reason}.")
+        self.hparams, self.spec = hparams, spec
         self.temperature = 1.0  # calibration of `probs`; set after training, never trained
-        self.features = setting.features()
+        self.features = spec.features()
         if self.classifies:
-            if setting.classes < 2:
-                raise BadInput(f"A classifier needs at least two classes, and there are {setting.classes}.")
-            self.head = nn.Linear(self.features.num_features, setting.classes)
+            if spec.classes < 2:
+                raise BadInput(f"A classifier needs at least two classes, and there are {spec.classes}.")
+            self.head = nn.Linear(self.features.num_features, spec.classes)
 
     @property
     def rows(self) -> int:
         """Rows of an epoch: the training images, or all locations of their maps."""
-        setting = self.setting
-        return setting.rows * math.prod(self.features.grid(setting.shape)) if setting.dense else setting.rows
+        spec = self.spec
+        return spec.rows * math.prod(self.features.grid(spec.shape)) if spec.dense else spec.rows
 
-    def located(self, batches: Batches) -> Batches:
+    def as_rows(self, batches: Batches) -> Batches:
         """Batches as `loss`, `prepare` and `finalize` take them. In segmentation, labels are those of known locations
         of the features' map, one row each, and images tell which these are; else batches as they come."""
-        return _Located(batches, self.features, self.setting) if self.setting.dense else batches
+        return _Located(batches, self.features, self.spec) if self.spec.dense else batches
 
     @classmethod
-    def strengths(cls, count: int) -> tuple[float, ...]:
+    def strength_grid(cls, count: int) -> tuple[float, ...]:
         """So many values of what regularises it over the search range, the weakest first."""
-        search = SPECTRAL if cls.strength == "spectral" else searched(cls.hparams_class)[cls.regularised_by()]
+        search = SPECTRAL if cls.strength_hparam == "spectral" else searched(cls.hparams_class)[cls.varied_hparam()]
         assert isinstance(search, LogUniform)
-        return search.grid(count)[:: -1 if cls.stronger == "smaller" else 1]
+        return search.grid(count)[:: -1 if cls.strength_direction == "smaller" else 1]
 
     @classmethod
-    def regularised_by(cls) -> str:
+    def varied_hparam(cls) -> str:
         """What its strength is a value of: its own regularisation, or weight decay, which every method has."""
-        return cls.strength or "weight_decay"
+        return cls.strength_hparam or "weight_decay"
 
-    def started(self, new: list[str]) -> None:
+    def on_start(self, new: list[str]) -> None:
         """After it took the weights that a trial starts from; `new` names those which that start does not have."""
 
     def prepare(self, batches: Batches) -> None:
@@ -174,7 +175,7 @@ class Method(nn.Module):
         step(loss)
         return loss
 
-    def moved(self, done: float) -> None:
+    def after_step(self, done: float) -> None:
         """After every step of the weights; `done` is the share of the training's steps that are taken."""
 
     def finalize(self, batches: Batches) -> None:
@@ -196,20 +197,20 @@ class Method(nn.Module):
 
 @dataclass
 class _Located:
-    """Batches of images and label maps as batches of images and rows: see `Method.located`."""
+    """Batches of images and label maps as batches of images and rows: see `Method.as_rows`."""
 
     batches: Batches
     features: Locations
-    setting: Setting
+    spec: NetworkSpec
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for x, maps, index in self.batches:
-            x, y = self.features.with_known(x, maps, self.setting.void)
+            x, y = self.features.with_known(x, maps, self.spec.void)
             if not len(y):
                 raise BadInput(f"No pixel of a batch of {len(x)} images has a label: make the batch larger.")
-            if (most := int(y.max())) >= self.setting.classes:
+            if (most := int(y.max())) >= self.spec.classes:
                 raise BadInput(
-                    f"A label map has the label {most}, and there are {self.setting.classes} classes, from 0 on: if it "
+                    f"A label map has the label {most}, and there are {self.spec.classes} classes, from 0 on: if it "
                     "marks pixels that do not count, name it as `void` in the file."
                 )
             yield x, y, index
@@ -224,7 +225,7 @@ class SelfSupervised(Method):
     classifies = False
     views = 2
     augment = "full"
-    whole_images = "it compares views of whole images"
+    no_dense_reason = "it compares views of whole images"
 
     def forward(self, x: Tensor) -> Output:
         return Output(embeddings=self.features(x))
@@ -234,8 +235,8 @@ class SelfSupervised(Method):
 class Evidence:
     """One observation on the trained weights and whether it shows life."""
 
-    seen: str
-    alive: bool
+    observed: str
+    passed: bool
 
 
 ENSEMBLES = (
@@ -275,13 +276,17 @@ def method(name: str, hparams: type[HParams] = BaseHParams) -> Callable[[M], M]:
 
 def _check_strength(name: str, cls: type[Method], hparams: type[HParams]) -> None:
     """Refuses a strength that no study could vary."""
-    if cls.strength not in (None, "spectral") and not isinstance(searched(hparams).get(cls.strength), LogUniform):
+    if cls.strength_hparam not in (None, "spectral") and not isinstance(
+        searched(hparams).get(cls.strength_hparam), LogUniform
+    ):
         raise BadInput(
-            f"The strength of the method {name} is {cls.strength!r}: name a field of {hparams.__name__} whose range is "
-            "log_uniform(low, high), or 'spectral'."
+            f"strength_hparam of the method {name} is {cls.strength_hparam!r}: name a field of {hparams.__name__} "
+            "whose range is log_uniform(low, high), or 'spectral'."
         )
-    if cls.stronger not in get_args(STRONGER):
-        raise BadInput(f"`stronger` of the method {name} is {cls.stronger!r}: it is 'larger' or 'smaller'.")
+    if cls.strength_direction not in get_args(DIRECTION):
+        raise BadInput(
+            f"strength_direction of the method {name} is {cls.strength_direction!r}: it is 'larger' or 'smaller'."
+        )
 
 
 def classifiers() -> list[str]:

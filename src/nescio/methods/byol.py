@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, unit
 from nescio.methods._two_views import distance, lags, no_gradient, not_collapsed, views_found
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, SelfSupervised, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam
 
 
@@ -44,8 +44,8 @@ class BYOL(SelfSupervised):
 
     paper = "Grill et al., Bootstrap your own latent: A new approach to self-supervised learning, NeurIPS 2020"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.projection = mlp(self.features.num_features, hparams.hidden, hparams.width)
         self.predictor = mlp(hparams.width, hparams.hidden, hparams.width)
         self.target = momentum_copy(self.online)
@@ -66,7 +66,7 @@ class BYOL(SelfSupervised):
         cosines = (unit(predicted) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the partner's
         return 2 * (2 - 2 * cosines).mean()  # the mean over both views, twice: the sum of the two ways
 
-    def moved(self, done: float) -> None:
+    def after_step(self, done: float) -> None:
         follow(self.target, self.online, self.momentum_at(done))
 
     def momentum_at(self, done: float) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, apart, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
@@ -40,14 +40,14 @@ class DCS(Method):
 
     paper = "Mandelbaum & Weinshall, Distance-based confidence score for neural network classifiers, 2017"
     scores = ("distance",)
-    strength = "weight"
-    far = True
+    strength_hparam = "weight"
+    rises_far_from_data = True
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.head = nn.Linear(self.features.num_features, hparams.width)
         apart = hparams.margin / math.sqrt(2 * hparams.width)  # so that centroids start about a margin from each other
-        self.centroids = nn.Parameter(apart * torch.randn(setting.classes, hparams.width))
+        self.centroids = nn.Parameter(apart * torch.randn(spec.classes, hparams.width))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         (group,) = super().parameter_groups()
@@ -62,7 +62,7 @@ class DCS(Method):
 
     def distance_loss(self, distances: Tensor, y: Tensor) -> Tensor:
         """Near the own centroid, and a margin away from every other one."""
-        own = one_hot(y, self.setting.classes).bool()
+        own = one_hot(y, self.spec.classes).bool()
         others = (self.hparams.margin - distances[~own]).clamp_min(0).square()
         return distances[own].square().mean() + others.mean()
 
@@ -79,7 +79,7 @@ class DCS(Method):
         x, y = first_batch(batches)
         moved = float((self.centroids - start.centroids).norm(dim=1).mean())
         distances = self.distances(self.features(x))
-        own = one_hot(y, self.setting.classes).bool()
+        own = one_hot(y, self.spec.classes).bool()
         near, far = float(distances[own].median()), float(distances[~own].median())
         between = float(torch.pdist(self.centroids).median())
         return {

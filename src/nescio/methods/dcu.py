@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Setting, first_batch, gradient_of, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, gradient_of, method
 from nescio.search import choice, hparam, log_uniform, uniform
 
 
@@ -42,22 +42,22 @@ class DCU(FeatureDensity):
     """
 
     paper = "Winkens et al., Contrastive training for improved out-of-distribution detection, 2020"
-    recorded = True
-    strength = "weight"
+    cuda_graph_safe = True
+    strength_hparam = "weight"
     views = 2
     augment = "full"
-    whole_images = "it compares views of whole images"
+    no_dense_reason = "it compares views of whole images"
     done: Tensor
     steps: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width)
         self.register_buffer("done", torch.zeros(()))  # share of the training's steps that are taken
         self.register_buffer("steps", torch.zeros(2))  # taken in pretraining, and in joint training
 
-    def moved(self, done: float) -> None:
+    def after_step(self, done: float) -> None:
         self.steps[int(done > self.hparams.pretraining)] += 1
         self.done.fill_(done)
 

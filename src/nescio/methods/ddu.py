@@ -8,7 +8,7 @@ from typing import Any
 from nescio.layers.spectral import bound_holds
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods._spectral_bound import SpectralHParams, bounded
-from nescio.methods.base import Batches, Evidence, Method, Setting, first_batch, method
+from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, first_batch, method
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class DDU(FeatureDensity):
     """
 
     paper = "Mukhoti et al., Deep deterministic uncertainty: a new simple baseline, CVPR 2023"
-    recorded = True
-    strength, stronger = "bound", "smaller"
+    cuda_graph_safe = True
+    strength_hparam, strength_direction = "bound", "smaller"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, bounded(setting, hparams))
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, bounded(spec, hparams))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         return {
-            "stretches are bounded": Evidence(*bound_holds(self.features, self.setting.spectral)),
+            "stretches are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
             "Gaussians of classes": self.own_gaussians(x, y),
             "density away from the data": self.density_rises(x, start),
         }

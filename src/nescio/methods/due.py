@@ -21,8 +21,8 @@ from nescio.methods.base import (
     Batches,
     Evidence,
     Method,
+    NetworkSpec,
     Output,
-    Setting,
     apart,
     first_batch,
     method,
@@ -86,19 +86,19 @@ class DUE(Method):
     )
     scores = ("variance", "probability_variance")
     normalized = True
-    far = True
+    rises_far_from_data = True
     spectral_default = 3.0
-    strength, stronger = "spectral", "smaller"
-    whole_images = "its process would need a covariance of all locations of a batch (use sngp)"
+    strength_hparam, strength_direction = "spectral", "smaller"
+    no_dense_reason = "its process would need a covariance of all locations of a batch (use sngp)"
     noise: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         del self.head
-        inducing = hparams.inducing or setting.classes  # as many as classes: the authors' choice
-        self.gp = ClassProcesses(torch.randn(inducing, self.features.num_features), setting.classes)
-        self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=setting.classes, mixing_weights=False)
-        self.register_buffer("noise", torch.randn(hparams.test_samples, 1, setting.classes))
+        inducing = hparams.inducing or spec.classes  # as many as classes: the authors' choice
+        self.gp = ClassProcesses(torch.randn(inducing, self.features.num_features), spec.classes)
+        self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=spec.classes, mixing_weights=False)
+        self.register_buffer("noise", torch.randn(hparams.test_samples, 1, spec.classes))
 
     def prepare(self, batches: Batches) -> None:
         from sklearn.cluster import KMeans
@@ -138,7 +138,7 @@ class DUE(Method):
             gpytorch.settings.num_likelihood_samples(self.hparams.samples),
         ):
             fit = self.likelihood.expected_log_prob(y, latent).mean()
-            divergence = self.gp.variational_strategy.kl_divergence().div(max(1, self.setting.rows))
+            divergence = self.gp.variational_strategy.kl_divergence().div(max(1, self.spec.rows))
         clear_cache_hook(self.gp.parts[0])  # with results of this step the method cannot be copied
         return divergence - fit
 

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
 from nescio.layers.contrastive import of_all_processes
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
@@ -83,25 +83,25 @@ class DUQ(Method):
     """
 
     paper = "van Amersfoort et al., Uncertainty estimation using a single deep deterministic neural network, ICML 2020"
-    recorded = True
+    cuda_graph_safe = True
     scores = ("kernel",)
-    strength = "penalty"
-    far = True
-    whole_images = "its penalty is on the gradient of one answer an image (Postels et al. 2022: it did not converge)"
-    uncompiled = "its penalty is a gradient of a gradient, which torch.compile does not have"
+    strength_hparam = "penalty"
+    rises_far_from_data = True
+    no_dense_reason = "its penalty is on the gradient of one answer an image (Postels et al. 2022: it did not converge)"
+    no_compile_reason = "its penalty is a gradient of a gradient, which torch.compile does not have"
     counts: Tensor
     sums: Tensor
     new_counts: Tensor
     new_sums: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         del self.head
-        weight = torch.empty(hparams.width, setting.classes, self.features.num_features)
+        weight = torch.empty(hparams.width, spec.classes, self.features.num_features)
         # short enough that kernels do not start at 0, from where training is slow and not stable
         self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
-        self.register_buffer("counts", torch.full((setting.classes,), FIRST_COUNT))
-        self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(hparams.width, setting.classes))
+        self.register_buffer("counts", torch.full((spec.classes,), FIRST_COUNT))
+        self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(hparams.width, spec.classes))
         # those of the parts of a batch, until it is whole
         self.register_buffer("new_counts", torch.zeros_like(self.counts), persistent=False)
         self.register_buffer("new_sums", torch.zeros_like(self.sums), persistent=False)
@@ -120,13 +120,13 @@ class DUQ(Method):
     def follow(self, placed: Tensor, y: Tensor) -> None:
         """Adds up counts and sums of the images of a batch, or of a part of one."""
         own = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
-        classes = one_hot(of_all_processes(y), self.setting.classes).to(own)
+        classes = one_hot(of_all_processes(y), self.spec.classes).to(own)
         with torch.autocast(own.device.type, enabled=False):
             self.new_counts += classes.sum(0)
             self.new_sums += own.T @ classes
 
     @torch.no_grad()
-    def moved(self, done: float) -> None:
+    def after_step(self, done: float) -> None:
         """Moves every centroid towards the images of its class, after a whole batch."""
         for kept, new in ((self.counts, self.new_counts), (self.sums, self.new_sums)):
             kept.lerp_(new, 1 - self.hparams.momentum)
@@ -170,7 +170,7 @@ class DUQ(Method):
         x, y = first_batch(batches)
         moved = float((self.sums / self.counts - start.sums / start.counts).norm(dim=0).mean())
         kernels = self.log_kernels(self.place(self.features(x))).exp()
-        own = one_hot(y, self.setting.classes).bool()
+        own = one_hot(y, self.spec.classes).bool()
         mine, others = float(kernels[own].mean()), float(kernels[~own].mean())
         with torch.enable_grad():
             penalty = float(self.losses(x, y)[1].detach())

@@ -13,7 +13,7 @@ from nescio.distributions.von_mises_fisher import expected_likelihood
 from nescio.layers.contrastive import unit
 from nescio.methods._probabilistic import Probabilistic, ProbabilisticHParams
 from nescio.methods._two_views import temperature_acts
-from nescio.methods.base import Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam, uniform
 
 
@@ -37,15 +37,15 @@ class ELK(Probabilistic):
 
     paper = "Kirchhof et al., A non-isotropic probabilistic take on proxy-based deep metric learning, ECCV 2022"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         del self.head  # classes are distributions
-        self.proxies = nn.Parameter(torch.randn(setting.classes, self.features.num_features))
+        self.proxies = nn.Parameter(torch.randn(spec.classes, self.features.num_features))
         self.log_k = nn.Parameter(torch.zeros(self.concentrations()))
 
     def concentrations(self) -> tuple[int, ...]:
         """The shape of what the classes have."""
-        return (self.setting.classes,)
+        return (self.spec.classes,)
 
     def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:
         """(b, c)"""

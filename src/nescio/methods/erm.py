@@ -10,9 +10,9 @@ class ERM(Method):
     """Empirical risk minimisation (Vapnik 1992; UIMNET §3): minimise −log f(x)_y."""
 
     paper = "Vapnik, Principles of risk minimization for learning theory, 1992"
-    recorded = True
+    cuda_graph_safe = True
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         before, after = accuracy_of(start, batches), accuracy_of(self, batches)
-        guess = max(before, 1 / self.setting.classes)
+        guess = max(before, 1 / self.spec.classes)
         return {"learnt": Evidence(f"training accuracy {before:.2f} before, {after:.2f} after", after > 2 * guess)}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
 from nescio.layers.entropies import of_draws
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam
 
 
@@ -35,13 +35,13 @@ class ManyHeads(Method):
     paper = "Lee et al., Why M heads are better than one: training a diverse ensemble of deep networks, 2015"
     scores = ("entropy", "jsd")
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
-        self.head = nn.Linear(self.features.num_features, setting.classes * hparams.heads)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
+        self.head = nn.Linear(self.features.num_features, spec.classes * hparams.heads)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """(b, d) to (b, M, c)."""
-        return self.head(embeddings).float().unflatten(1, (self.hparams.heads, self.setting.classes))  # type: ignore[no-any-return]
+        return self.head(embeddings).float().unflatten(1, (self.hparams.heads, self.spec.classes))  # type: ignore[no-any-return]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         log_p = self.logits(self.features(x)).log_softmax(2)
@@ -58,7 +58,7 @@ class ManyHeads(Method):
         p = self.logits(self.features(x)).softmax(-1)
         apart = float((p - p.mean(1, keepdim=True)).abs().sum(-1).mean() / 2)
         right = (p.argmax(2) == y[:, None]).float().mean(0)
-        worst, chance = float(right.min()), 1 / self.setting.classes
+        worst, chance = float(right.min()), 1 / self.spec.classes
         return {
             "heads differ": Evidence(f"a head moves {apart:.2%} of the mean's probability", apart > 1e-3),
             "every head learnt": Evidence(f"the worst is right on {worst:.0%} of training images", worst > 2 * chance),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import nll_loss, softplus
 
 from nescio.layers.entropies import entropy
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam
 
 FLOOR = 1e-6  # of a variance
@@ -48,8 +48,8 @@ class HetXL(Method):
     scores = ("log_det", "entropy")
     noise: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         d = self.features.num_features
         self.covariance = nn.Linear(d, d * (hparams.rank + 1))
         nn.init.constant_(self.covariance.bias.view(d, -1)[:, 0], math.log(math.expm1(VARIANCE)))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.metrics import spearman
 from nescio.search import choice, hparam, uniform
 
@@ -44,8 +44,8 @@ class LossPred(Method):
     paper = "Yoo & Kweon, Learning loss for active learning, CVPR 2019"
     scores = ("loss",)
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.uncertainty = self.predictor(self.features.num_features)
 
     def predictor(self, inputs: int) -> UncertaintyHead:

@@ -35,14 +35,14 @@ class LossPredOrder(LossPred):
         max(0, m − s·(u₁ − u₂)),   s = 1 if ℓ₁ > ℓ₂ else −1.
 
     A trial that starts from trained weights keeps them: backbone and classifier are frozen, features are computed once
-    (`cached` augmented epochs of them, kept in the store) and the head learns from those in minutes. A classifier that
+    (`frozen_epochs` augmented epochs of them, kept in the store) and the head learns from those in minutes. A classifier that
     the start does not have, or has for other classes, learns beside it by its cross-entropy. From new weights the whole
     network learns by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
     means something.
     """
 
     paper = "Kirchhof et al., Pretrained visual uncertainties, 2024"
-    whole_images = "it learns from features of whole images that are computed once"
+    no_dense_reason = "it learns from features of whole images that are computed once"
 
     def predictor(self, inputs: int) -> UncertaintyHead:
         return UncertaintyHead(inputs, self.hparams.width, self.hparams.depth)
@@ -50,14 +50,14 @@ class LossPredOrder(LossPred):
     def prepare(self, batches: Batches) -> None:
         """Predictions start as random weights give them."""
 
-    def started(self, new: list[str]) -> None:
-        self.cached = self.hparams.cached
+    def on_start(self, new: list[str]) -> None:
+        self.frozen_epochs = self.hparams.cached
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in new or name.startswith("uncertainty."))
 
     def train(self, mode: bool = True) -> LossPredOrder:
         super().train(mode)
-        self.features.train(mode and not self.cached)  # what is frozen keeps its batch-norm statistics too
+        self.features.train(mode and not self.frozen_epochs)  # what is frozen keeps its batch-norm statistics too
         return self
 
     def ordered(self, predicted: Tensor, losses: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class LossPredOrder(LossPred):
         return (self.hparams.margin - sign * (first - second)).clamp_min(0).mean()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        embeddings = x if self.cached else self.features(x)
+        embeddings = x if self.frozen_epochs else self.features(x)
         losses = self.losses(embeddings, y)
         ordered = self.ordered(self.uncertainty(embeddings.detach()), losses.detach())
         return ordered + losses.mean() if self.head.weight.requires_grad else ordered

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.layers.entropies import of_draws
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import choice, hparam, uniform
 
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.Mish, nn.Tanh)
@@ -43,11 +43,11 @@ class MCDropout(Method):
     """
 
     paper = "Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016"
-    recorded = True
+    cuda_graph_safe = True
     scores = ("jsd", "entropy")
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.dropouts: list[nn.Dropout] = []
         if hparams.place == "activations":
             self.thin_activations()

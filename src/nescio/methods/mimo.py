@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import choice, hparam, uniform
 
 
@@ -36,16 +36,16 @@ class MIMO(Method):
     """
 
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
-    whole_images = "it shows several whole images at once"
+    no_dense_reason = "it shows several whole images at once"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, replace(setting, channels=setting.channels * hparams.inputs))
-        self.head = nn.Linear(self.features.num_features, setting.classes * hparams.inputs)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, replace(spec, channels=spec.channels * hparams.inputs))
+        self.head = nn.Linear(self.features.num_features, spec.classes * hparams.inputs)
 
     def answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Stacked images (b, T·ch, h, w) to logits (b, T, c) and embeddings."""
         embeddings = self.features(x)
-        return self.head(embeddings).unflatten(1, (self.hparams.inputs, self.setting.classes)), embeddings
+        return self.head(embeddings).unflatten(1, (self.hparams.inputs, self.spec.classes)), embeddings
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         rows = torch.arange(len(x), device=x.device).repeat(self.hparams.repeats)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Setting, apart, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # pixels from which the decoder starts
@@ -55,13 +55,13 @@ class MIR(FeatureDensity):
     """
 
     paper = "Postels et al., The hidden uncertainty in a neural network's activations, 2020"
-    recorded = True
-    strength = "weight"
+    cuda_graph_safe = True
+    strength_hparam = "weight"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
-        grid = self.features.grid(setting.shape) if setting.dense else None
-        self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, hparams.width, grid)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
+        grid = self.features.grid(spec.shape) if spec.dense else None
+        self.decoder = decoder(self.features.num_features, spec.channels, spec.shape, hparams.width, grid)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """A squared error is steeper than a cross-entropy: the decoder takes small steps, the same ones at every λ. The
@@ -72,11 +72,11 @@ class MIR(FeatureDensity):
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features, and the squared error of the images that the decoder makes of them; of maps, it takes the whole."""
-        if not self.setting.dense:
+        if not self.spec.dense:
             embeddings = self.features(x)
             return embeddings, mse_loss(self.decoder(embeddings).float(), x)
         maps = self.features.maps(x)
-        return self.features.rows(maps, x), mse_loss(self.decoder(maps).float(), x[:, : self.setting.channels])
+        return self.features.rows(maps, x), mse_loss(self.decoder(maps).float(), x[:, : self.spec.channels])
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings, error = self.reconstructed(x)
@@ -85,7 +85,7 @@ class MIR(FeatureDensity):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         error, before = (float(each.reconstructed(x)[1]) for each in (self, start))
-        images = x[:, : self.setting.channels]
+        images = x[:, : self.spec.channels]
         mean = float(mse_loss(images.mean(0, keepdim=True).expand_as(images), images))
         seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
         return {

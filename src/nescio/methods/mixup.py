@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.errors import BadInput
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam, uniform
 
 
@@ -33,17 +33,17 @@ class Mixup(Method):
     """
 
     paper = "Zhang et al., mixup: Beyond empirical risk minimization, ICLR 2018"
-    whole_images = "it mixes whole images and the labels of both"
+    no_dense_reason = "it mixes whole images and the labels of both"
     kept_x: Tensor
     kept_y: Tensor
     kept_share: Tensor
     drawn: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
-        shape = (hparams.kept, setting.channels, *setting.shape)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
+        shape = (hparams.kept, spec.channels, *spec.shape)
         self.register_buffer("kept_x", torch.zeros(shape))
-        self.register_buffer("kept_y", torch.zeros(hparams.kept, setting.classes))
+        self.register_buffer("kept_y", torch.zeros(hparams.kept, spec.classes))
         self.register_buffer("kept_share", torch.zeros(hparams.kept))
         self.register_buffer("drawn", torch.zeros(2))  # steps so far, and those whose λ was not almost 0 or 1
 
@@ -52,7 +52,7 @@ class Mixup(Method):
         if len(x) < self.hparams.kept:
             raise BadInput(f"There are {len(x)} training rows, and {self.hparams.kept} are to be kept.")
         self.kept_x.copy_(x)
-        self.kept_y.copy_(nn.functional.one_hot(y, self.setting.classes))
+        self.kept_y.copy_(nn.functional.one_hot(y, self.spec.classes))
         self.kept_share.copy_(self.shares(len(x)))
 
     def shares(self, count: int) -> Tensor:
@@ -85,7 +85,7 @@ class Mixup(Method):
         x, y = first_batch(batches)
         rows = y != y.flip(0)
         mixed = self.probs(self.head(self.features(0.5 * x + 0.5 * x.flip(0)))[:, None])
-        labels = nn.functional.one_hot(y, self.setting.classes).float()
+        labels = nn.functional.one_hot(y, self.spec.classes).float()
         broken = float((0.5 * labels + 0.5 * labels.flip(0) - mixed)[rows].square().sum(1).mean())
         steps, inside = self.drawn.tolist()
         between = f"‖(y_i + y_j)/2 − f((x_i + x_j)/2)‖² = {broken:.2f}; one class for sure would give 0.50"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, of_all_processes, unit
 from nescio.methods._two_views import lags, no_gradient, not_collapsed, temperature_acts, views_found
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, SelfSupervised, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
@@ -52,8 +52,8 @@ class MoCo(SelfSupervised):
     queue: Tensor
     pushed: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width, norm=False)
         self.key = momentum_copy(self.query)
@@ -68,7 +68,7 @@ class MoCo(SelfSupervised):
     @property
     def negatives(self) -> Tensor:
         """The part of the queue that is used: with more keys than images a query would meet itself, over and over."""
-        return self.queue[: self.setting.rows // 2] if self.setting.rows else self.queue
+        return self.queue[: self.spec.rows // 2] if self.spec.rows else self.queue
 
     def prepare(self, batches: Batches) -> None:
         self.key.train()  # batch-norm must scale as it will in the first step
@@ -111,7 +111,7 @@ class MoCo(SelfSupervised):
         self.negatives.index_copy_(0, places, keys)
         self.pushed += len(keys)
 
-    def moved(self, done: float) -> None:
+    def after_step(self, done: float) -> None:
         follow(self.key, self.query, self.hparams.momentum)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:

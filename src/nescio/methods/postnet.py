@@ -16,8 +16,8 @@ from nescio.methods.base import (
     Batches,
     Evidence,
     Method,
+    NetworkSpec,
     Output,
-    Setting,
     apart,
     first_batch,
     method,
@@ -60,23 +60,23 @@ class PostNet(Method):
     """
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
-    recorded = True
+    cuda_graph_safe = True
     scores = ("evidence",)
-    strength = "entropy"
-    far = True
+    strength_hparam = "entropy"
+    rises_far_from_data = True
     counts: Tensor
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.head = nn.Linear(self.features.num_features, hparams.latent)
         self.norm = nn.BatchNorm1d(hparams.latent)
-        self.flows = RadialFlows(setting.classes, hparams.latent, hparams.flows)
-        self.register_buffer("counts", torch.ones(setting.classes))
+        self.flows = RadialFlows(spec.classes, hparams.latent, hparams.flows)
+        self.register_buffer("counts", torch.ones(spec.classes))
 
     def prepare(self, batches: Batches) -> None:
         self.counts.zero_()
         for _, y, _ in batches:
-            self.counts += torch.bincount(y, minlength=self.setting.classes)
+            self.counts += torch.bincount(y, minlength=self.spec.classes)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The flows take larger steps than the network, and no weight decay: it would pull densities to one place."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam, log_uniform, uniform
 
 STEEPEST = 1 / math.sqrt(2)  # |z| at which exp(−z²) changes most
@@ -37,8 +37,8 @@ class RBF(Method):
 
     paper = "Broomhead & Lowe, Multivariable functional interpolation and adaptive networks, 1988"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         nn.init.constant_(self.head.bias, STEEPEST)
 
     def kernels(self, embeddings: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class RBF(Method):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         output = self(x)
-        classes = self.setting.classes
+        classes = self.spec.classes
         confident = float(self.probs(output.logits).max(1).values.mean())
         plain = math.e / (math.e + classes - 1)
         far = self.probs(self.kernels(1e4 * output.embeddings)[:, None])

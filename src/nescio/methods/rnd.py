@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.base import (
+    BaseHParams,
+    Batches,
+    Evidence,
+    Method,
+    NetworkSpec,
+    Output,
+    first_batch,
+    method,
+    noise_like,
+)
 from nescio.search import choice, hparam
 
 
@@ -42,10 +52,10 @@ class RND(Method):
     """
 
     paper = "Burda et al., Exploration by random network distillation, ICLR 2019"
-    far = True
+    rises_far_from_data = True
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         self.scale = nn.BatchNorm1d(self.features.num_features, affine=False)
         self.student, self.teacher = self.pair(self.features.num_features)
         self.teacher.requires_grad_(False)

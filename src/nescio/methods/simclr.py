@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, SelfSupervised, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
@@ -37,8 +37,8 @@ class SimCLR(SelfSupervised):
 
     paper = "Chen et al., A simple framework for contrastive learning of visual representations, ICML 2020"
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, setting)
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width)
 

@@ -18,8 +18,8 @@ from nescio.methods.base import (
     Batches,
     Evidence,
     Method,
+    NetworkSpec,
     Output,
-    Setting,
     apart,
     first_batch,
     method,
@@ -57,15 +57,15 @@ class SNGP(Method):
     """
 
     paper = "Liu et al., Simple and principled uncertainty estimation with deterministic deep learning, NeurIPS 2020"
-    recorded = True
+    cuda_graph_safe = True
     scores = ("dempster_shafer", "entropy")
-    strength, stronger = "bound", "smaller"
-    far = True
+    strength_hparam, strength_direction = "bound", "smaller"
+    rises_far_from_data = True
 
-    def __init__(self, hparams: Any, setting: Setting) -> None:
-        super().__init__(hparams, bounded(setting, hparams))
+    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+        super().__init__(hparams, bounded(spec, hparams))
         del self.head
-        self.gp = RandomFeatureGP(self.features.num_features, setting.classes, hparams.width)
+        self.gp = RandomFeatureGP(self.features.num_features, spec.classes, hparams.width)
 
     def prepare(self, batches: Batches) -> None:
         self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
@@ -105,7 +105,7 @@ class SNGP(Method):
         assert logits is not None
         shrunk = 1 - float(logits.abs().mean() / self.gp.mean(expanded[1]).abs().mean())
         return {
-            "stretches are bounded": Evidence(*bound_holds(self.features, self.setting.spectral)),
+            "stretches are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
             "precision changed": Evidence(
                 f"by {mass:.0f} rows of Φ; the training set has {self.rows}", mass > max(1, self.rows) / 2
             ),

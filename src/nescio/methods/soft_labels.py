@@ -31,7 +31,7 @@ class SoftLabels(Method):
     paper = "Szegedy et al., Rethinking the Inception architecture, CVPR 2016"
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        classes, most = self.setting.classes, self.hparams.most
+        classes, most = self.spec.classes, self.hparams.most
         target = torch.full((len(y), classes), (1 - most) / (classes - 1), device=y.device)
         target.scatter_(1, y[:, None], most)
         return nn.functional.cross_entropy(self.head(self.features(x)), target)

@@ -535,7 +535,7 @@ def build(
     if wanted.trial is not None:
         method = load_method(train_step(wanted.trial, root).key, wanted.trial, store, here, root)
         exact_heads(heads(method, wanted.classes), here)
-        return (Segmenter(method) if method.setting.dense else method), wanted
+        return (Segmenter(method) if method.spec.dense else method), wanted
     module, wanted = build_classifier(wanted, drop)
     return Classifier(here.place(module).eval(), wanted.classes, here), wanted
 

@@ -95,9 +95,9 @@ def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> di
     if method.views > 1:
         shown = replace(shown, views=method.views, augment=trial.training.augment)
     with torch.no_grad():
-        seen = method.eval().evidence(method.located(shown), start)
-    if method.strength is not None and method.stronger == "larger":  # the weight of a term of the loss
-        seen["strength acts"] = _strength_acts(method, method.strength, method.located(shown))
+        seen = method.eval().evidence(method.as_rows(shown), start)
+    if method.strength_hparam is not None and method.strength_direction == "larger":  # the weight of a term of the loss
+        seen["strength acts"] = _strength_acts(method, method.strength_hparam, method.as_rows(shown))
     return seen
 
 
@@ -129,8 +129,8 @@ def _training_images(trial: Trial, dataset: Dataset) -> Images:
 
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
-    x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch_size if method.setting.dense else ROWS)
-    check_output(method, method(x), None if method.setting.dense else len(x))
+    x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch_size if method.spec.dense else ROWS)
+    check_output(method, method(x), None if method.spec.dense else len(x))
     yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
     noise = noise_like(x)
     beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
@@ -145,7 +145,7 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
     if method.scores:
         names = ", ".join(output.scores) or "none"
         yield "scores", Evidence(f"{names}, as the class names them", tuple(output.scores) == method.scores)
-    if output.scores and method.far:
+    if output.scores and method.rises_far_from_data:
         scores = [next(iter(answer.scores.values())) for answer in (output, method(noise))]
         u = torch.cat([score.double().view(len(x), -1).mean(1) for score in scores])  # of an image's locations the mean
         area = auroc(u.numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
@@ -154,8 +154,8 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
 
 
 def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
-    accuracy, chance = accuracy_of(method, method.located(_shown(trial, dataset, here))), 1 / method.setting.classes
-    rows = "locations in training images" if method.setting.dense else "training images"
+    accuracy, chance = accuracy_of(method, method.as_rows(_shown(trial, dataset, here))), 1 / method.spec.classes
+    rows = "locations in training images" if method.spec.dense else "training images"
     return Evidence(f"right on {accuracy:.0%} of {rows}, by chance {chance:.0%}", accuracy > 2 * chance)
 
 
@@ -175,7 +175,7 @@ def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) 
 
     before, after = share_found(start_of(trial, dataset, here)), share_found(method)
     seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
-    return Evidence(seen, after > 1.1 * before and after > 2 / method.setting.classes)
+    return Evidence(seen, after > 1.1 * before and after > 2 / method.spec.classes)
 
 
 def _embeddings(method: Method, batches: Batches) -> Any:
@@ -229,7 +229,7 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     if not stretches(method.features):
         return Evidence("the features have no layer that it bounds", False)
     x, _ = first_batch(_shown(trial, dataset, here), 1)
-    maps = operator_norms(method.features, x.repeat(1, method.setting.channels // x.shape[1], 1, 1))
+    maps = operator_norms(method.features, x.repeat(1, method.spec.channels // x.shape[1], 1, 1))
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
     seen, holds = bound_holds(method.features, trial.spectral)
     return Evidence(seen + beside, holds)

@@ -60,9 +60,9 @@ def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, *
     from nescio.testing.methods import observe, trial_of  # torch stays out until it is needed
 
     seen = dict(observe(trial_of(name, root=root, **task), spectral=spectral, root=root))
-    dead = [f"{what}: {evidence.seen}" for what, evidence in seen.items() if not evidence.alive]
+    dead = [f"{what}: {evidence.observed}" for what, evidence in seen.items() if not evidence.passed]
     promise(not dead, f"{name} is not alive. {'; '.join(dead)}.")
-    return [f"{what}: {evidence.seen}" for what, evidence in seen.items()]
+    return [f"{what}: {evidence.observed}" for what, evidence in seen.items()]
 
 
 def _name(part: Any, registry: Any) -> str:

@@ -158,7 +158,7 @@ def test_a_smaller_bound_counts_as_stronger():
 def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
     decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
-    assert decays == set(enumerate(methods["erm"].strengths(PLAN.strengths)))
+    assert decays == set(enumerate(methods["erm"].strength_grid(PLAN.strengths)))
     assert {trial.hparams.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
         value for _, value in decays
     }

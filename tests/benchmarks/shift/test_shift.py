@@ -195,21 +195,21 @@ def test_other_methods_can_be_averaged_too():
     assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
 
 
-@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength])
+@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength_hparam])
 def test_strengths_run_from_the_weakest_to_the_strongest(name):
     trials = [steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 4) for number in range(4)]
     values = [steps.strength_of(trial) for trial in trials]
     assert [trial.trial for trial in trials] == [0, 1, 2, 3] and len(set(values)) == 4
-    assert values == sorted(values, reverse=methods[name].stronger == "smaller")
+    assert values == sorted(values, reverse=methods[name].strength_direction == "smaller")
     assert steps.with_strength(trials[0], 0, 1) == trials[0]  # one strength: as it is
 
 
-@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength])
+@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength_hparam])
 def test_a_methods_own_strength_is_among_those_that_are_tried(name):
     plain = steps.plain_trial(PLAN, name, 0, 0)
     tried = [steps.strength_of(steps.with_strength(plain, number, 3, own=True)) for number in range(3)]
-    assert steps.strength_of(plain) in tried and len(set(tried) - set(methods[name].strengths(3))) <= 1
-    assert tried == sorted(tried, reverse=methods[name].stronger == "smaller")
+    assert steps.strength_of(plain) in tried and len(set(tried) - set(methods[name].strength_grid(3))) <= 1
+    assert tried == sorted(tried, reverse=methods[name].strength_direction == "smaller")
 
 
 def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):

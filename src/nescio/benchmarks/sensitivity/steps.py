@@ -38,7 +38,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
     for word in plan.hparams:
         name, field, _ = HyperParameter.of(word)
-        if name in methods and (method := methods[name]).name in trained and field == method.regularised_by():
+        if name in methods and (method := methods[name]).name in trained and field == method.varied_hparam():
             raise BadInput(f"--hparams {word}: {field} of {name} is the strength that is varied. Omit it.")
     refuse_measures(plan.measures, trained, kept=("logits",))
     refuse_impossible(NAME, plan, root)
@@ -50,7 +50,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 
 def _can_vary(method: type[Method]) -> bool:
-    return method.strength is not None or method.regularised_by() in searched(method.hparams_class)
+    return method.strength_hparam is not None or method.varied_hparam() in searched(method.hparams_class)
 
 
 def levels_of(plan: Plan) -> dict[Level, ImageSet]:

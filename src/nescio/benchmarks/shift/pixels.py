@@ -101,7 +101,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = by_own_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
-        able = tuple(name for name in plan.methods if not methods[name].whole_images)
+        able = tuple(name for name in plan.methods if not methods[name].no_dense_reason)
         work.note(
             f"Not among all methods, because they cannot segment: {', '.join(sorted({*plan.methods} - {*able}))}."
         )

@@ -167,18 +167,18 @@ def with_strength(trial: Trial, number: int, count: int, own: bool = False) -> T
     if count == 1:
         return trial
     method = methods[trial.method]
-    values = list(method.strengths(count))
+    values = list(method.strength_grid(count))
     if own and (known := strength_of(trial)):
         values[min(range(count), key=lambda at: abs(math.log(values[at] / known)))] = known
     value = values[number]
-    if method.strength == "spectral":
+    if method.strength_hparam == "spectral":
         return replace(trial, trial=number, spectral=value)
-    return replace(trial, trial=number, hparams=replace(trial.hparams, **{method.regularised_by(): value}))
+    return replace(trial, trial=number, hparams=replace(trial.hparams, **{method.varied_hparam(): value}))
 
 
 def strength_of(trial: Trial) -> float | None:
     """The strength of a trial's regularisation; None where its recipe has none."""
-    name = methods[trial.method].regularised_by()
+    name = methods[trial.method].varied_hparam()
     return trial.spectral if name == "spectral" else getattr(trial.hparams, name, None)
 
 
@@ -208,7 +208,7 @@ def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]
 
     def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
         plain = [plain_trial(plan, method, run, init_seed(run, member), plan.task) for member in range(size)]
-        count = plan.strengths if methods[method].strength else 1  # weight decay is as the plan says
+        count = plan.strengths if methods[method].strength_hparam else 1  # weight decay is as the plan says
         return tuple(with_strength(trial, numbers[method], count, own=True) for trial in plain)
 
     further = (*plan.ensembled, *([MEMBER] if DEEP_ENSEMBLE in plan.methods else []))
@@ -227,7 +227,7 @@ def init_seed(run: int, member: int) -> int:
 
 def chosen(plan: Plan, work: Work) -> dict[str, int]:
     """Method → number of its strength: the one with the lowest NLL of validation images in run 0."""
-    tried = [name for name in plan.trained if plan.strengths > 1 and methods[name].strength]
+    tried = [name for name in plan.trained if plan.strengths > 1 and methods[name].strength_hparam]
     steps = [
         strength_step(with_strength(plain_trial(plan, name, 0, 0), number, plan.strengths, own=True), work.context.root)
         for name in tried

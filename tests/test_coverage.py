@@ -15,7 +15,7 @@ from nescio.benchmarks.base import registry as benchmarks
 from nescio.cli import main
 from nescio.commands import COMMANDS, parser_for
 from nescio.errors import BadInput
-from nescio.report.named import registry as reports
+from nescio.report.named_reports import registry as reports
 from tests.support.paths import ROOT
 
 COVERAGE = ROOT / "docs" / "coverage.md"

@@ -44,7 +44,7 @@ from nescio.predictions import Predictions
 from nescio.predictions.files import save
 from nescio.predictions.shards import joined
 from nescio.progress import track
-from nescio.report.words import data_name
+from nescio.report.labels import dataset_label
 from nescio.runtime import Runtime, evaluating, runtime_for, seed_everything
 from nescio.training import load_method, train_step
 from nescio.trials import Trial
@@ -458,7 +458,7 @@ class _Pair:
 
     @property
     def title(self) -> str:
-        return f"{self.network.name} on {data_name(self.images.data)}"
+        return f"{self.network.name} on {dataset_label(self.images.data)}"
 
     def task(self) -> Task:
         return Task(self.title, _predict_pair, (self,), folder=self._folder(STAGE))
@@ -531,7 +531,7 @@ def _sentence(network: Network, step: Step, store: Store) -> str:
     facts = read_json(step.folder(store) / FACTS)
     right = f", top-1 {facts['accuracy']:.4f}" if "accuracy" in facts else ""
     pace = f"{facts['images_per_second']:,.0f} images/s"
-    return f"{network.name}: {facts['rows']:,} images of {data_name(facts['data'])}{right}, {pace}."
+    return f"{network.name}: {facts['rows']:,} images of {dataset_label(facts['data'])}{right}, {pace}."
 
 
 # ---- pixels

@@ -17,7 +17,7 @@ from nescio.metrics import Ranking
 from nescio.networks.limits import Limits, parameter_count
 from nescio.networks.published import with_facts
 from nescio.predictions import Predictions
-from nescio.report.choices import choice_sentences, choice_table
+from nescio.report.model_choices import choice_sentences, choice_table
 from nescio.work.store import Store
 from tests.support.fake_zoo import NAMES, answers, entry, keep, zoo
 
@@ -79,7 +79,7 @@ def test_neither_asks_who_knows_best(held):
     found = quick(held, Requirement())
     values = [line["auroc"] for line in found.models]
     assert values == sorted(values, reverse=True) == [line["value"] for line in found.models]
-    assert found.requirement.metric == "auroc" and "AUROC ↑" in choice_table(found).heads
+    assert found.requirement.metric == "auroc" and "AUROC ↑" in choice_table(found).columns
 
 
 def test_the_group_is_that_of_the_paired_bootstrap(held):
@@ -96,7 +96,7 @@ def test_the_group_is_that_of_the_paired_bootstrap(held):
             each["low"],
             each["adjusted"],
         )
-    bold = {name for (name,), cells in choice_table(found).lines if cells[0].best}
+    bold = {name for (name,), cells in choice_table(found).rows if cells[0].best}
     assert bold == set(found.group)
     words = " ".join(choice_sentences(found))
     assert all(name in words for name in found.group) and "cannot be told from" in words
@@ -198,7 +198,7 @@ def test_an_accuracy_that_no_model_attains_is_said(hopeless):
     assert found.closest == {"model": "m1", "accuracy": pytest.approx(0.9), "coverage": 1.0}
     words = " ".join(choice_sentences(found))
     assert words.startswith("No model keeps an accuracy of 99 % at any coverage. m1 is closest: 90.0 %")
-    assert not any(cells[0].best for _, cells in choice_table(found).lines)
+    assert not any(cells[0].best for _, cells in choice_table(found).rows)
     assert quick(hopeless, Requirement(accuracy=0.9)).models[0]["value"] == 1.0
 
 

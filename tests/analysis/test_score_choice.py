@@ -147,8 +147,8 @@ def test_the_short_table_holds_the_best_and_the_baseline():
         "bad": rng.normal(size=400) - wrong,
     }
     choice = choose_among("mistakes", list(scores), rows_of(scores, wrong))
-    assert [labels[0] for labels, _ in scores_table(choice, everything=False).lines] == ["good", "msp (baseline)"]
-    assert len(scores_table(choice).lines) == 3
+    assert [labels[0] for labels, _ in scores_table(choice, everything=False).rows] == ["good", "msp (baseline)"]
+    assert len(scores_table(choice).rows) == 3
 
 
 def test_what_a_question_needs():

@@ -15,7 +15,7 @@ from nescio.analysis.significance import (
     paired_t_tests,
     welch_t_tests,
 )
-from nescio.report.words import lead_of_best
+from nescio.report.format import describe_best
 
 
 def test_placements_average_to_the_auroc_ties_counted_half():
@@ -106,11 +106,11 @@ def test_paired_t_tests_equal_scipys() -> None:
         assert row["p"] == pytest.approx(expected.pvalue)
         assert (row["low"], row["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert differences["b"]["adjusted"] == pytest.approx(2 * differences["b"]["p"])
-    assert "c" in lead_of_best(list(differences.values())).rstrip(".").split()
+    assert "c" in describe_best(list(differences.values())).rstrip(".").split()
     low, high = differences["b"]["low"], differences["b"]["high"]
     ahead = -differences["b"]["difference"]
     two = {name: LINES[name] for name in "ab"}
-    assert f"+{ahead:.3f} [{-high:.3f}, {-low:.3f}]" in lead_of_best(paired_t_tests(two))
+    assert f"+{ahead:.3f} [{-high:.3f}, {-low:.3f}]" in describe_best(paired_t_tests(two))
     (row,) = paired_t_tests(two, "lower")
     assert (row["best"], row["model"]) == ("b", "a") and row["difference"] > 0
 
@@ -128,7 +128,7 @@ def test_t_tests_of_one_run_use_the_shared_variance_or_none() -> None:
     lines = {"a": {0: 0.8}, "b": {0: 0.7}}
     (row,) = paired_t_tests(lines)
     assert row["difference"] == pytest.approx(-0.1) and row["p"] is row["low"] is row["adjusted"] is None
-    assert "b" in lead_of_best([row]).rstrip(".").split()
+    assert "b" in describe_best([row]).rstrip(".").split()
     (row,) = welch_t_tests(lines, {"a": 0.0, "b": 0.0})
     assert row["p"] is None
     (row,) = welch_t_tests(lines, {"a": 0.0008, "b": 0.0008})

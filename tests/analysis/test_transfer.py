@@ -35,17 +35,17 @@ def dump():
 def test_rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
     result = transfer(dump, [moved(dump, 1), moved(dump, 2)], resamples=200)
     frame = Frame(result.rows)
-    assert frame.where(metric="recall_at_1").one("value") == recall_at_1(dump.embeddings, dump.labels)
+    assert frame.where(metric="recall_at_1").first("value") == recall_at_1(dump.embeddings, dump.labels)
     for row in frame.where(metric="r_auroc"):
         assert row["value"] == r_auroc(dump.embeddings, dump.labels, result.u[row["measure"]])
         assert row["low"] <= row["value"] <= row["high"]
-    assert set(frame.where(condition=GALLERY).values("measure")) == {
+    assert set(frame.where(condition=GALLERY).unique("measure")) == {
         "gallery_margin", "gallery_consistency", "gallery_uncertainty",
     }  # fmt: skip
-    assert {"entropy", "norm", "mine"} <= set(frame.where(condition=IMAGE).values("measure"))
+    assert {"entropy", "norm", "mine"} <= set(frame.where(condition=IMAGE).unique("measure"))
     image, gallery = transfer_tables(result)
-    assert "entropy" in str(image.lines) and "gallery" not in str(image.lines)
-    assert len(gallery.lines) == 3
+    assert "entropy" in str(image.rows) and "gallery" not in str(image.rows)
+    assert len(gallery.rows) == 3
 
 
 def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(dump):
@@ -64,7 +64,7 @@ def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
     few = dump.take(np.arange(30))
     result = transfer(few, [moved(dump, 1).take(np.arange(30))], resamples=0)
     frame = Frame(result.rows)
-    assert frame.where(metric="recall_at_1").one("value") == recall_at_1(few.embeddings, few.labels)
+    assert frame.where(metric="recall_at_1").first("value") == recall_at_1(few.embeddings, few.labels)
     assert set(result.u) >= {"entropy", "norm", "gallery_consistency"} and "gallery_margin" not in result.u
     assert result.use == "gallery_consistency" and any("j is 50" in note for note in result.notes)
     tiny = transfer(few.take(np.arange(15)), resamples=0)

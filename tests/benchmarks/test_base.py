@@ -41,7 +41,7 @@ def benchmark():
 
 def test_a_page_ends_with_the_command_of_every_plan_that_was_joined(benchmark):
     joined = Study(benchmark="coins", version=1, rows=[], plan={}, parts=[asdict(Plan(throws=7)), asdict(Plan()), {}])
-    assert benchmark.story(joined).made == [
+    assert benchmark.story(joined).provenance == [
         "Made by `nescio run coins --throws 7`",
         "Made by `nescio run coins`",
     ]

@@ -31,7 +31,7 @@ from nescio.benchmarks.base import benchmark
 from nescio.report.blocks import Figure, Made, Story
 from nescio.report.charts import cloud_figure
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Head, Table, decimals, table
 from nescio.rows import Row

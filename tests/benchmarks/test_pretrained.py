@@ -13,7 +13,7 @@ from nescio.benchmarks.base import registry
 from nescio.networks import families, regimes
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
-from nescio.report.named import find
+from nescio.report.named_reports import find_report
 from nescio.report.studies import Study
 from nescio.rows import COLUMNS, Row
 
@@ -50,7 +50,7 @@ def test_both_reports_mark_every_distilled_model_alike(other: str) -> None:
     frame = Frame(rows)
     assert all(regimes.distilled(name) == (name != other) for name in names)
     for report in ("cood/fig7", "selective/fig1"):
-        (figure,) = figures_of(find(report).blocks(frame))
+        (figure,) = figures_of(find_report(report).blocks(frame))
         marked = {point["model"]: bool(point["distilled"]) for point in figure.points}
         assert marked == {name: name != other for name in names}
 
@@ -82,14 +82,14 @@ def test_a_page_has_no_numbers_of_the_paper(benchmark: str) -> None:
     for table in tables_of(story):
         words += [table.title, table.note]
     for figure in figures_of(story):
-        words += [figure.title, figure.words]
+        words += [figure.title, figure.caption]
     assert len(words) > 20
     assert not [text for text in words if re.search(r"fig(ure|\.)? ?\d|table \d|appendi|§|M\.\d|paper", text, re.I)]
 
 
 def words_of(report: str, rows: list[Row]) -> str:
-    (figure,) = figures_of(find(report).blocks(Frame(rows)))
-    return figure.words
+    (figure,) = figures_of(find_report(report).blocks(Frame(rows)))
+    return figure.caption
 
 
 @pytest.mark.parametrize("report", ["selective/fig1", "selective/fig5", "cood/fig7"])
@@ -100,7 +100,7 @@ def test_captions_name_only_what_is_shown(report: str) -> None:
     assert "parameters" not in words_of(report, grown(plain, params=None))
     if report == "selective/fig5":
         assert "dashed line" in words_of(report, grown(plain))
-        assert not figures_of(find(report).blocks(Frame(grown(plain[:1]))))  # one model needs no chart
+        assert not figures_of(find_report(report).blocks(Frame(grown(plain[:1]))))  # one model needs no chart
     if report == "cood/fig7":  # three families of one model each have no correlation of their own
         alone = ["vgg11.tv_in1k", "resnet50.tv_in1k", "deit_tiny_patch16_224.fb_in1k"]
         assert "Behind a family" in words_of(report, grown(plain))
@@ -110,7 +110,9 @@ def test_captions_name_only_what_is_shown(report: str) -> None:
 def test_the_first_table_explains_only_its_columns() -> None:
     rows = grown(["resnet18.tv_in1k", "resnet50.tv_in1k"])
     for report, metric, word in (("selective/models", "ece", "ECE:"), ("cood/models", "accuracy", "Right:")):
-        (whole,), (less,) = (tables_of(find(report).blocks(frame)) for frame in (Frame(rows), without(rows, metric)))
+        (whole,), (less,) = (
+            tables_of(find_report(report).blocks(frame)) for frame in (Frame(rows), without(rows, metric))
+        )
         assert word in whole.note and word not in less.note
 
 

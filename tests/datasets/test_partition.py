@@ -284,17 +284,19 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_picture_shows_every_class_on_its_side():
-    from nescio.report.trees import NAME
+    from nescio.report.dendrogram import MAX_NAME
 
     means, _ = planted((3, 7))
     made = partition(means, [f"class <{number}> & more" for number in range(9)] + ["a long name " * 9])
     root = ElementTree.fromstring(draw(made))
-    short = {name[: NAME - 1]: name for name in made.classes}
+    short = {name[: MAX_NAME - 1]: name for name in made.classes}
     leaves = {
-        short[text.text[: NAME - 1]]: text for text in root.iter(f"{SVG}text") if (text.text or "")[: NAME - 1] in short
+        short[text.text[: MAX_NAME - 1]]: text
+        for text in root.iter(f"{SVG}text")
+        if (text.text or "")[: MAX_NAME - 1] in short
     }
     assert set(leaves) == set(made.classes)
-    assert len(leaves[made.classes[9]].text) <= NAME
+    assert len(leaves[made.classes[9]].text) <= MAX_NAME
     colours = {
         name: leaves[made.classes[label]].get("fill")
         for name, label in (("in", made.inside[0]), ("out", made.outside[0]))

@@ -8,16 +8,16 @@ import pytest
 
 from nescio.report.blocks import (
     LONG,
-    Choice,
+    Definitions,
+    Details,
     Figure,
-    Fold,
     Panel,
     Section,
     Story,
-    Terms,
+    Tabs,
+    collapse_tables,
     figures_of,
-    flat,
-    fold_tables,
+    flatten,
     sections_of,
     tables_of,
     without_figures,
@@ -37,42 +37,42 @@ def figure(key: str) -> Figure:
 
 
 def test_what_is_empty_is_left_out_wherever_it_lies() -> None:
-    assert flat([None, EMPTY, [TABLE, [None, figure("f")]], Terms([]), Fold("f", [EMPTY]), Panel([])]) == [
+    assert flatten([None, EMPTY, [TABLE, [None, figure("f")]], Definitions([]), Details("f", [EMPTY]), Panel([])]) == [
         TABLE,
         figure("f"),
     ]
-    (choice,) = flat([Choice("menu", {"one": [EMPTY], "two": [EMPTY, TABLE]})])
-    assert choice == Choice("menu", {"two": [TABLE]})
+    (choice,) = flatten([Tabs("menu", {"one": [EMPTY], "two": [EMPTY, TABLE]})])
+    assert choice == Tabs("menu", {"two": [TABLE]})
     assert sections_of([("a", "A", [None, EMPTY]), ("b", "B", [TABLE], "words")])[0].link == "b"
 
 
 def test_long_tables_and_menus_of_them_are_folded() -> None:
-    long = replace(TABLE, title="long", lines=TABLE.lines * (LONG + 1), legend=())
-    (section,) = sections_of([("a", "A", [TABLE, long, Choice("Measure", {"one": [long], "two": [TABLE]})])])
+    long = replace(TABLE, title="long", rows=TABLE.rows * (LONG + 1), legend=())
+    (section,) = sections_of([("a", "A", [TABLE, long, Tabs("Measure", {"one": [long], "two": [TABLE]})])])
     first, second, third = section.blocks
-    assert isinstance(first, Table) and second == Fold("long", [long])
-    assert isinstance(third, Fold) and isinstance(third.blocks[0], Choice)
+    assert isinstance(first, Table) and second == Details("long", [long])
+    assert isinstance(third, Details) and isinstance(third.blocks[0], Tabs)
 
 
 def test_every_metric_is_explained_where_it_is_first_seen() -> None:
-    sections = sections_of([("a", "A", [Fold("f", [TABLE])]), ("b", "B", [TABLE, Choice("m", {"x": [TABLE]})])])
+    sections = sections_of([("a", "A", [Details("f", [TABLE])]), ("b", "B", [TABLE, Tabs("m", {"x": [TABLE]})])])
     first, *others = [table for section in sections for table in tables_of(section.blocks)]
     assert first.legend == TABLE.legend and [table.legend for table in others] == [(), ()]
 
 
 def test_a_repeated_figure_key_is_an_error_that_names_it() -> None:
-    inside = Choice("menu", {"one": [Fold("fold", [figure("heat")])]})
+    inside = Tabs("menu", {"one": [Details("fold", [figure("heat")])]})
     with pytest.raises(ValueError, match="'heat'"):
         Story("t", [], [Section("a", "A", [figure("heat")]), Section("b", "B", [inside])])
     assert len(figures_of(Story("t", [], [Section("a", "A", [figure("heat"), Panel([figure("other")])])]))) == 2
 
 
 def test_figures_can_be_taken_out_of_everything() -> None:
-    blocks = [figure("a"), Panel([figure("b")]), Fold("fold", [figure("c"), TABLE]), Choice("m", {"x": [figure("d")]})]
+    blocks = [figure("a"), Panel([figure("b")]), Details("fold", [figure("c"), TABLE]), Tabs("m", {"x": [figure("d")]})]
     story = without_figures(Story("t", [], [Section("s", "S", blocks), Section("f", "F", [figure("e")])]), "Why.")
     assert figures_of(story) == [] and tables_of(story) == [TABLE] and story.footer == ("Why.",)
     assert [section.title for section in story.sections] == ["S"] and len(story.sections[0].blocks) == 1
 
 
 def test_tables_may_stand_behind_their_figures() -> None:
-    assert fold_tables([figure("a"), TABLE]) == [figure("a"), Fold("T", [TABLE])]
+    assert collapse_tables([figure("a"), TABLE]) == [figure("a"), Details("T", [TABLE])]

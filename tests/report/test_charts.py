@@ -13,7 +13,7 @@ import pytest
 from nescio.analysis.curves import corp_points
 from nescio.report import charts
 from nescio.report.charts import DARK, PAPER, Box, on_page, on_paper
-from nescio.report.pages import data_of
+from nescio.report.pages import chart_data
 from nescio.report.scorecards import interval_points
 from tests.support.samples import sample_card, sample_comparison
 
@@ -46,16 +46,16 @@ def cases() -> dict[str, Callable[[], Any]]:
     curves = sample_card().curves
     risk = curves["risk_coverage"]
     return {
-        "risk": lambda: charts.risk_coverage_figure(risk),
-        "reliability": lambda: charts.reliability_figure(curves["reliability"]),
-        "corp": lambda: charts.corp_figure(corp_points(curves["corp"])),
-        "cost": lambda: charts.cost_figure(curves["cost"]()),
-        "histogram": lambda: charts.histogram_figure(curves["histogram"]),
-        "models": lambda: charts.models_figure({"a": risk, "b": risk}),
-        "intervals": lambda: charts.intervals_figure(interval_points(sample_comparison())),
-        "dots": lambda: charts.dots_figure(DOTS, "AUC", ("oracle", 0.99)),
-        "heat": lambda: charts.heat_figure(CELLS, "AUC", 0.5),
-        "cloud": lambda: charts.cloud_figure(
+        "risk": lambda: charts.risk_coverage_chart(risk),
+        "reliability": lambda: charts.reliability_chart(curves["reliability"]),
+        "corp": lambda: charts.corp_chart(corp_points(curves["corp"])),
+        "cost": lambda: charts.cost_chart(curves["cost"]()),
+        "histogram": lambda: charts.histogram_chart(curves["histogram"]),
+        "models": lambda: charts.models_chart({"a": risk, "b": risk}),
+        "intervals": lambda: charts.intervals_chart(interval_points(sample_comparison())),
+        "dots": lambda: charts.dots_chart(DOTS, "AUC", ("oracle", 0.99)),
+        "heat": lambda: charts.heat_chart(CELLS, "AUC", 0.5),
+        "cloud": lambda: charts.scatter_chart(
             POINTS,
             "x",
             "y",
@@ -65,13 +65,13 @@ def cases() -> dict[str, Callable[[], Any]]:
             links=[(POINTS[0], POINTS[1])],
             guides=[("x", 1.5), ("y", 2.0)],
         ),
-        "scatter": lambda: charts.cloud_figure(
+        "scatter": lambda: charts.scatter_chart(
             [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 2, "y": 1}], "x", "y"
         ),
-        "changes": lambda: charts.changes_figure(CHANGES, "improvement"),
-        "boxes": lambda: charts.box_figure(LEVELS, "AUROC", lines=LINES, apart=("severity 2",), guide=0.5),
-        "levels": lambda: charts.levels_figure(LINES, "gain", guide=0.0, form="+.2%", ticks={"severity 0": "s0"}),
-        "bars": lambda: charts.bars_figure([0.1, 0.2, 0.9], [0, 0.5, 1], "NC", ("chance", 0.3), "Histogram."),
+        "changes": lambda: charts.changes_chart(CHANGES, "improvement"),
+        "boxes": lambda: charts.box_chart(LEVELS, "AUROC", lines=LINES, apart=("severity 2",), guide=0.5),
+        "levels": lambda: charts.levels_chart(LINES, "gain", guide=0.0, format="+.2%", ticks={"severity 0": "s0"}),
+        "bars": lambda: charts.bars_chart([0.1, 0.2, 0.9], [0, 0.5, 1], "NC", ("chance", 0.3), "Histogram."),
     }
 
 
@@ -106,7 +106,7 @@ def test_a_menu_can_set_what_a_chart_shows() -> None:
 def test_tooltips_name_what_is_pointed_at() -> None:
     text = json.dumps(cases()["cloud"]().to_dict())
     assert all(f'"title": "{word}"' in text for word in ("model", "x", "y", "parameters"))
-    assert "25" not in data_of(on_page(cases()["cloud"]()))[0].splitlines()[0]
+    assert "25" not in chart_data(on_page(cases()["cloud"]()))[0].splitlines()[0]
 
 
 def test_axis_labels_may_be_shorter_names() -> None:
@@ -118,7 +118,7 @@ def test_no_two_ticks_of_an_axis_have_one_label() -> None:
     import vl_convert
 
     line = {"erm": {"clean": 0.019, "1": 0.032, "5": 0.112}}
-    labels = re.findall(r">([\d.]+)</text>", vl_convert.vegalite_to_svg(on_paper(charts.levels_figure(line, "ECE"))))
+    labels = re.findall(r">([\d.]+)</text>", vl_convert.vegalite_to_svg(on_paper(charts.levels_chart(line, "ECE"))))
     assert {"0.1", "0.12"} <= set(labels) and len(labels) == len(set(labels))
 
 
@@ -131,12 +131,12 @@ def test_boxes_are_tukeys() -> None:
 
 def test_points_of_levels_are_a_table() -> None:
     names = ("regime", "severity", "gain")
-    figure = charts.levels_block("key", "Title", "words", LINES, names, guide=0.0)
+    figure = charts.levels_figure("key", "Title", "words", LINES, names, guide=0.0)
     assert figure.points[0] == {"regime": "best", "severity": "severity 0", "gain": 0.9} and len(figure.points) == 4
-    lines = on_page(charts.levels_figure(LINES, "gain", guide=0.0))
-    assert (figure.key, figure.title, figure.words) == ("key", "Title", "words") and on_page(figure.chart()) == lines
-    boxes = charts.levels_block("key", "Title", "words", LEVELS, ("severity", "model", "gain"), charts.box_figure)
-    assert on_page(boxes.chart()) == on_page(charts.box_figure(LEVELS, "gain")) and len(boxes.points) == 30
+    lines = on_page(charts.levels_chart(LINES, "gain", guide=0.0))
+    assert (figure.key, figure.title, figure.caption) == ("key", "Title", "words") and on_page(figure.chart()) == lines
+    boxes = charts.levels_figure("key", "Title", "words", LEVELS, ("severity", "model", "gain"), charts.box_chart)
+    assert on_page(boxes.chart()) == on_page(charts.box_chart(LEVELS, "gain")) and len(boxes.points) == 30
 
 
 def luminance(colour: str) -> float:
@@ -163,7 +163,7 @@ def test_names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
 
     import vl_convert
 
-    from nescio.report.charts import histogram_figure, intervals_figure, models_figure, on_paper
+    from nescio.report.charts import histogram_chart, intervals_chart, models_chart, on_paper
 
     names = ['it\'s "odd"\nname', "back\\slash", "<b>&amp;", "a.b[0]", ","]
     curve = {"msp": ([0.5, 1.0], [0.1, 0.2])}
@@ -173,9 +173,9 @@ def test_names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
         for at, name in enumerate(names, start=1)
     ]
     for chart in (
-        models_figure(dict.fromkeys(names, curve)),
-        histogram_figure({'a "measure"': bins}),
-        intervals_figure(points),
+        models_chart(dict.fromkeys(names, curve)),
+        histogram_chart({'a "measure"': bins}),
+        intervals_chart(points),
     ):
         text = unescape(str(vl_convert.vegalite_to_svg(on_paper(chart))))
         for name in names:

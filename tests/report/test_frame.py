@@ -29,14 +29,14 @@ def test_frames_do_not_change_rows_and_are_true_when_they_hold_some() -> None:
     frame = Frame(ROWS)
     changed = frame.with_column("value", lambda row: 0)
     assert frame.column() == [1.0, 3.0, 4.0, 0.1] and set(changed.column()) == {0}
-    assert frame and not frame.where(method="c") and frame.where(method="c").one() is None
+    assert frame and not frame.where(method="c") and frame.where(method="c").first() is None
     assert list(Frame(frame)) == ROWS and ROWS[0]["value"] == 1.0
 
 
 def test_values_and_groups_come_in_order_of_first_appearance() -> None:
     frame = Frame(ROWS)
-    assert frame.values("method") == ["b", "a"] and frame.values("spectral") == [None, 5.0]
-    assert [(key, len(own)) for key, own in frame.by("method", "spectral")] == [
+    assert frame.unique("method") == ["b", "a"] and frame.unique("spectral") == [None, 5.0]
+    assert [(key, len(own)) for key, own in frame.group_by("method", "spectral")] == [
         (("b", None), 2),
         (("b", 5.0), 1),
         (("a", None), 1),

@@ -17,8 +17,8 @@ from markupsafe import escape
 
 from nescio import report
 from nescio.report import pages, scorecards
-from nescio.report.blocks import Choice, Figure, Fold, Gallery, Section, Story, Terms
-from nescio.report.charts import heat_figure
+from nescio.report.blocks import Definitions, Details, Figure, Gallery, Section, Story, Tabs
+from nescio.report.charts import heat_chart
 from nescio.report.tables import Cell, Table
 from tests.support.samples import row, sample_card, sample_comparison
 
@@ -37,7 +37,7 @@ NASTY = "</script><script>document.title='broken'</script><img src=x onerror=ale
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "one.html"
-    path.write_text(report.page(report.card_story([sample_card()], title="What digits-svm knows")))
+    path.write_text(report.render_page(report.card_story([sample_card()], title="What digits-svm knows")))
     return path
 
 
@@ -47,7 +47,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for card, less in zip(cards, (0, 0.01, 0.1), strict=True):
         card.rows = [held | {"value": held["value"] - less} for held in card.rows]
     path = tmp_path_factory.mktemp("page") / "several.html"
-    path.write_text(report.page(report.card_story(cards, sample_comparison(), "Three models")))
+    path.write_text(report.render_page(report.card_story(cards, sample_comparison(), "Three models")))
     return path
 
 
@@ -148,7 +148,7 @@ def test_names_are_text_whatever_they_hold() -> None:
     card.reasons.append({"measure": NASTY, "metric": None, "split": NASTY, "reason": NASTY})
     card.curves["risk_coverage"][NASTY] = card.curves["risk_coverage"]["msp"]
     card.curves["histogram"]["msp"]["out"][NASTY] = card.curves["histogram"]["msp"]["right"]
-    text = report.page(report.card_story([card, sample_card(name=NASTY)], title=NASTY))
+    text = report.render_page(report.card_story([card, sample_card(name=NASTY)], title=NASTY))
     tags = [tag for tag, _ in Reader(text).elements]
     assert tags.count("script") == 4 and "img" not in tags
     assert f"<h1>{escape(NASTY)}</h1>" in text
@@ -160,10 +160,10 @@ def test_names_are_text_whatever_they_hold() -> None:
 def test_a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
     card = sample_card()
     card.curves = {name: card.curves[name] for name in kept}
-    text = report.page(report.card_story([card]))
+    text = report.render_page(report.card_story([card]))
     assert text.count("<figure ") == len(kept) == len(figures_of(text))
     card.curves, card.rows, card.reasons, card.notes = {}, [], [], []
-    nothing = Reader(report.page(report.card_story([card, card])))
+    nothing = Reader(report.render_page(report.card_story([card, card])))
     assert "table" not in [tag for tag, _ in nothing.elements]
 
 
@@ -174,7 +174,7 @@ def test_thirty_models_fit_into_five_megabytes(monkeypatch: pytest.MonkeyPatch) 
     card.curves = card.curves | {"risk_coverage": lines, "histogram": shapes}
     points = scorecards.PAGE_POINTS // 10  # three models with the points that thirty would get
     monkeypatch.setattr(scorecards, "PAGE_POINTS", points)
-    size = len(report.page(report.card_story([card] * 3)).encode())
+    size = len(report.render_page(report.card_story([card] * 3)).encode())
     fixed = len(pages._bundle().encode())
     assert fixed + 10 * (size - fixed) < 5_000_000
 
@@ -300,7 +300,7 @@ def test_a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
     }
     card.curves["histogram"] = {NASTY: card.curves["histogram"]["msp"] | {"out": {NASTY: np.arange(30)}}}
     path = tmp_path / "nasty.html"
-    path.write_text(report.page(report.card_story([card, sample_card(name="b")], title=NASTY)))
+    path.write_text(report.render_page(report.card_story([card, sample_card(name="b")], title=NASTY)))
     dom, log = browse(path, "--dump-dom", folder=tmp_path)
     assert console(log) == [] and "<title>broken</title>" not in dom
     assert "<svg" in chart(dom, "risk-0") and "<svg" in chart(dom, "histogram-0")
@@ -316,8 +316,8 @@ def test_screenshots_for_a_person_to_look_at(several: Path, tmp_path: Path, sche
 
 def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path) -> None:
     cells = [{"line": "a", "column": name, "value": 0.5, "n": 1} for name in "xy"]
-    figures = {key: [Figure(key, key, "words", lambda: heat_figure(cells, "AUC", 0))] for key in ("one", "two")}
-    text = report.page(Story("t", [], [Section("s", "S", [Choice("menu", figures)])]))
+    figures = {key: [Figure(key, key, "words", lambda: heat_chart(cells, "AUC", 0))] for key in ("one", "two")}
+    text = report.render_page(Story("t", [], [Section("s", "S", [Tabs("menu", figures)])]))
     turn = """<script>addEventListener("load", () => setTimeout(() => {
       const before = [...document.querySelectorAll(".chart")].filter(each => each.querySelector("svg")).length;
       const select = document.querySelector("select.turn");
@@ -337,13 +337,13 @@ def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path)
 def test_write_fills_a_folder(tmp_path: Path) -> None:
     cards = [sample_card(name="dumps/forest.npz"), sample_card(name="dumps/tree.npz")]
     story = report.card_story(cards, sample_comparison())
-    path = report.write(story, tmp_path / "new" / "out", rows=report.rows_of(cards), files={"extra.bin": b"x"})
+    path = report.write_page(story, tmp_path / "new" / "out", rows=report.rows_of(cards), files={"extra.bin": b"x"})
     assert path == tmp_path / "new" / "out" / "index.html"
     names = ["extra.bin", "index.html", "rows.csv", "tables.csv", "tables.md", "tables.tex"]
     assert sorted(child.name for child in path.parent.iterdir()) == names
     assert "<h1>forest.npz · tree.npz</h1>" in path.read_text()
     assert (path.parent / "tables.md").read_text() == report.markdown(story)
-    linked = report.write(story, tmp_path / "linked", others={"../cood/index.html": "Graded"}).read_text()
+    linked = report.write_page(story, tmp_path / "linked", others={"../cood/index.html": "Graded"}).read_text()
     assert '<a href="../cood/index.html">Graded</a>' in linked
 
 
@@ -354,16 +354,16 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
     for name in ("altair", "vl_convert"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
-    figures = [Figure(key, key, "words", lambda: heat_figure([], "x", 0)) for key in "abc"]
-    terms = Terms([("what", "why")])
-    blocks = [figures[0], Fold("fold", [figures[1], terms]), Choice("menu", {"one": [figures[2]], "two": [terms]})]
+    figures = [Figure(key, key, "words", lambda: heat_chart([], "x", 0)) for key in "abc"]
+    terms = Definitions([("what", "why")])
+    blocks = [figures[0], Details("fold", [figures[1], terms]), Tabs("menu", {"one": [figures[2]], "two": [terms]})]
     story = Story(
         "t", [], [Section("S", "S", blocks), Section("E", "only figures", [Figure("d", "", "", lambda: None)])]
     )
-    text = report.write(story, tmp_path).read_text()
+    text = report.write_page(story, tmp_path).read_text()
     assert "<figure" not in text and "The figures are left out" in text and "only figures" not in text
     assert text.count("<dd>why</dd>") == 2 and "<option" in text and 'value="one"' not in text
-    cards = report.write(report.card_story([sample_card()]), tmp_path / "cards").read_text()
+    cards = report.write_page(report.card_story([sample_card()]), tmp_path / "cards").read_text()
     assert "<figure" not in cards and "How good are the answers" in cards and len(cards) < 300_000
 
 
@@ -373,26 +373,26 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
 def test_intervals_stand_under_their_values() -> None:
     card = sample_card()
     card.rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
-    text = report.page(report.card_story([card]))
+    text = report.render_page(report.card_story([card]))
     assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text
 
 
 def test_labels_have_columns_of_their_own_and_a_group_is_named_once() -> None:
     lines = tuple(((name, k), (Cell(0.5, spread=0.1),)) for name in "ab" for k in "12")
-    text = report.page(Story("t", [], [Section("s", "S", [Table("T", ("method", "k"), ("x",), lines)])]))
+    text = report.render_page(Story("t", [], [Section("s", "S", [Table("T", ("method", "k"), ("x",), lines)])]))
     assert text.count('<tr class="first">') == 2 and text.count('<tr class="same">') == 2
     assert '<td class="label">2</td><td>0.5000<span class="spread"> ± 0.1000</span></td>' in text
 
 
 def test_a_table_that_is_called_as_its_section_has_no_heading_of_its_own() -> None:
     table = Table("S", ("a",), ("x",), ((("p",), (None,)),))
-    text = report.page(Story("t", [], [Section("s", "S", [table, Fold("F", [table])])]))
+    text = report.render_page(Story("t", [], [Section("s", "S", [table, Details("F", [table])])]))
     assert text.count(">S</h") == 2 and "<h2>S</h2>" in text and "not measured" in text  # once more inside the fold
 
 
 def test_pictures_lie_in_the_page_itself() -> None:
     gallery = Gallery(((b"\x89PNG", NASTY, "NC 0.5"),))
-    text = report.page(Story("t", [], [Section("s", "S", [gallery])]))
+    text = report.render_page(Story("t", [], [Section("s", "S", [gallery])]))
     (image,) = [attributes for tag, attributes in Reader(text).elements if tag == "img"]
     assert image["src"] == "data:image/png;base64,iVBORw==" and image["alt"] == f"{NASTY}, NC 0.5"
 
@@ -400,8 +400,8 @@ def test_pictures_lie_in_the_page_itself() -> None:
 def test_sections_have_links_and_models_have_anchors_of_their_own(several: Path) -> None:
     links = [a["href"] for t, a in Reader(several.read_text()).elements if t == "a"]
     assert links == ["#model-0", "#model-1", "#model-2"]
-    story = Story("t", [], [Section("What helps?", "A", [Terms([("a", "b")])]), Section("What helps!", "B", [])])
-    ids = [a.get("id") for t, a in Reader(report.page(story)).elements if t == "section"]
+    story = Story("t", [], [Section("What helps?", "A", [Definitions([("a", "b")])]), Section("What helps!", "B", [])])
+    ids = [a.get("id") for t, a in Reader(report.render_page(story)).elements if t == "section"]
     assert ids == ["what-helps", "what-helps-1"]
 
 
@@ -416,7 +416,7 @@ def test_a_column_of_words_breaks_and_is_not_cut_off(tmp_path: Path) -> None:
     table = Table("Pareto", ("model",), (*"abcde", "on the fronts of"), lines)
     page = tmp_path / "index.html"
     measured = "document.title=[...document.querySelectorAll('.scroll')].map(s=>s.scrollWidth-s.clientWidth).join()"
-    text = report.page(Story("t", [], [Section("s", "S", [table])]))
+    text = report.render_page(Story("t", [], [Section("s", "S", [table])]))
     assert '<td class="words">AUROC by parameters' in text
     page.write_text(text.replace("</body>", f"<script>{measured}</script></body>"))
     dom, _ = browse(page, "--dump-dom", "--window-size=1300,2000", folder=tmp_path)

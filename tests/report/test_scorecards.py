@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nescio import metrics, report
-from nescio.report.blocks import Figure, Fold, blocks_of, figures_of, tables_of
+from nescio.report.blocks import Details, Figure, figures_of, tables_of, walk_blocks
+from nescio.report.format import format_percent
 from nescio.report.scorecards import (
     DETECTION,
     HUMAN,
@@ -26,7 +27,6 @@ from nescio.report.scorecards import (
     thinned,
 )
 from nescio.report.tables import Cell, Table
-from nescio.report.words import percent
 from tests.support.samples import row, sample_card, sample_comparison, sample_rows
 
 
@@ -61,12 +61,12 @@ def test_every_row_is_in_exactly_one_place_and_the_share_accepted_stands_beside_
     repeated = sum(r["metric"] == "in_as_in" for r in rows)  # once for each of the two sets
     assert shown == len(rows) - in_notes + repeated
     table = find(report.card_tables(rows), f"{DETECTION}: noise")
-    assert table.heads == ("AUROC ↑", "AUPR ↑", "FPR@0.95 ↓", "out as out ↑", "in as in ↑")
+    assert table.columns == ("AUROC ↑", "AUPR ↑", "FPR@0.95 ↓", "out as out ↑", "in as in ↑")
 
 
 def test_raw_and_calibrated_answers_stand_side_by_side() -> None:
     table = report.card_tables(sample_rows())[0]
-    assert table.heads == ("raw", "calibrated") and table.corner == ("metric",)
+    assert table.columns == ("raw", "calibrated") and table.index == ("metric",)
     held = cells(table)
     assert str(held["NLL ↓", "raw"]) == "0.4000" and held["NLL ↓", "raw"].value == 0.4
     assert not held["NLL ↓", "raw"].best
@@ -79,7 +79,7 @@ def test_the_calibrated_ranking_is_a_second_look_after_the_raw_one() -> None:
     blocks = [block for block in card_blocks(sample_rows()) if block.title.startswith(RANKING)]  # type: ignore[union-attr]
     assert [(type(block), block.title) for block in blocks] == [  # type: ignore[union-attr]
         (Table, RANKING),
-        (Fold, f"{RANKING}: calibrated"),
+        (Details, f"{RANKING}: calibrated"),
     ]
 
 
@@ -99,12 +99,12 @@ def test_a_metric_is_explained_once_where_it_is_first_seen_by_its_own_docstring(
 
 @pytest.mark.parametrize("name", list(metrics.registry))
 def test_every_registered_metric_has_a_place(name: str) -> None:
-    assert report.card_tables([row(name, 0.5, "msp")])[0].lines
+    assert report.card_tables([row(name, 0.5, "msp")])[0].rows
 
 
 def test_a_metric_that_nobody_registered_is_still_shown_without_an_arrow() -> None:
     (table,) = report.card_tables([row("own_thing", 0.25, "msp"), row("own_thing", 0.75, "entropy")])
-    assert table.title == OTHER and table.heads == ("own thing",)
+    assert table.title == OTHER and table.columns == ("own thing",)
     assert not any(cell.best for cell in table.cells().values())
 
 
@@ -116,19 +116,19 @@ def test_a_split_with_answers_is_in_distribution_whatever_its_name() -> None:
 def test_groups_have_tables_of_their_own() -> None:
     rows = [row("auroc", 0.8, "msp"), row("auroc", 0.7, "msp", group="severity=5")]
     assert [table.title for table in report.card_tables(rows)] == [RANKING, f"{RANKING}: severity=5"]
-    assert isinstance(card_blocks(rows)[1], Fold)
+    assert isinstance(card_blocks(rows)[1], Details)
 
 
 def test_the_best_known_measures_come_first() -> None:
     rows = [row("auroc", 0.8, name) for name in ("gmm", "own", "entropy", "msp")]
-    names = [labels for labels, _ in report.card_tables(rows)[0].lines]
+    names = [labels for labels, _ in report.card_tables(rows)[0].rows]
     assert names == [("msp",), ("entropy",), ("gmm",), ("own",)]
 
 
 def test_rows_of_several_models_are_told_apart_by_what_differs() -> None:
     rows = [row("auroc", 0.8, "msp", method="erm", trial=0), row("auroc", 0.7, "msp", method="mcd", trial=0)]
     (table,) = report.card_tables(rows)
-    assert [labels for labels, _ in table.lines] == [("erm", "msp"), ("mcd", "msp")]
+    assert [labels for labels, _ in table.rows] == [("erm", "msp"), ("mcd", "msp")]
 
 
 def test_nothing_measured_is_no_table() -> None:
@@ -149,7 +149,7 @@ def test_headline_says_in_plain_words_what_the_rows_say() -> None:
     )
     assert said[2] == "Abstaining on the 20 % it is least sure of brings accuracy to 50.0 %."
     count, confidence, _ = card.curves["reliability"]["raw"]
-    assert percent(float(np.average(confidence, weights=count))) in said[3]
+    assert format_percent(float(np.average(confidence, weights=count))) in said[3]
     assert said[4] == "Temperature scaling (T = 1.75) lowers the ECE from 0.0800 to 0.0300."
     assert said[5].startswith("On “letters”, which is out of distribution") and "60 of 100" in said[5]
     assert len(said) == 7
@@ -163,9 +163,9 @@ def test_a_calibration_that_does_not_help_or_means_little_says_so() -> None:
     assert "Temperature scaling (T = 1.75) does not lower the ECE (0.0800 before, 0.0900 after)." in said
     assert card.doubt in said
     tables = tables_of(report.card_story([card]))
-    assert tables[0].heads == ("raw", "calibrated (in doubt)")
+    assert tables[0].columns == ("raw", "calibrated (in doubt)")
     assert f"{RANKING}: calibrated (in doubt)" in {table.title for table in tables}
-    assert tables_of(report.short_story([card]))[0].heads == ("raw", "calibrated (in doubt)")
+    assert tables_of(report.short_story([card]))[0].columns == ("raw", "calibrated (in doubt)")
 
 
 def test_headline_is_silent_about_what_was_not_measured() -> None:
@@ -183,10 +183,10 @@ def test_summary_has_one_line_per_model_and_marks_the_best() -> None:
     a, b = sample_card(name="a"), sample_card(name="a")
     b.rows = [r | {"value": r["value"] * 0.9} for r in b.rows]
     table = summary([a, b])
-    assert [labels for labels, _ in table.lines] == [("a",), ("a (2)",)]
+    assert [labels for labels, _ in table.rows] == [("a",), ("a (2)",)]
     held = cells(table)
     assert held["a", "accuracy ↑"].best and held["a (2)", "NLL ↓"].best
-    assert "AUROC ↑ noise" in table.heads and "msp" in table.note
+    assert "AUROC ↑ noise" in table.columns and "msp" in table.note
     assert str(held["a", "NLL ↓"]) == "0.4000"  # the raw figure
 
 
@@ -254,7 +254,7 @@ def test_the_best_measure_for_every_set_stands_beside_the_baseline() -> None:
     drawn = {"u": {"msp": u, "vim": u}, "out": {"msp": {"sea": out}, "vim": {"sea": out + 2}}, "wrong": None}
     (said,) = rejection(SimpleNamespace(drawn={"raw": drawn}))
     assert said.startswith("Best at rejecting “sea”: `vim` (AUROC 0.9") and "the baseline `msp` has 0.5" in said
-    page = report.page(report.Story("scores", [said], []))
+    page = report.render_page(report.Story("scores", [said], []))
     assert "<code>vim</code>" in page and "<code>msp</code>" in page and "`vim" not in page
 
 
@@ -265,7 +265,7 @@ def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:
     card.reasons.append({"measure": None, "metric": "in_as_in", "split": "test", "reason": "Give --val."})
     card.reasons.append({"measure": None, "metric": "answers", "split": "test", "reason": "There are no labels."})
     console = Console(width=100, record=True, file=io.StringIO())
-    report.terminal(report.short_story([card]), console)
+    report.print_terminal(report.short_story([card]), console)
     text = console.export_text()
     assert len(text.splitlines()) <= 40
     assert text.index("3 of 400 rows give") < text.index("It is right"), "what spoils numbers stands before them"
@@ -293,7 +293,7 @@ def test_a_comparison_of_many_models_fits_a_screen() -> None:
     names = [f"vit_base_patch16_224.model_{number}_in21k_ft_in1k" for number in range(40)]
     comparison.rows = [r | {"model": name, "rank": 1 + at} for at, name in enumerate(names) for r in first]
     console = Console(width=80, record=True, file=io.StringIO())
-    report.terminal(report.short_comparison(comparison), console)
+    report.print_terminal(report.short_comparison(comparison), console)
     lines = console.export_text().splitlines()
     assert len(lines) <= 40 and any("Verdict" in line for line in lines[:6]) and "--all" in lines[-2]
 
@@ -332,8 +332,8 @@ def test_a_story_has_the_figures_that_there_are() -> None:
     both = report.card_story([card, sample_card()], sample_comparison())
     assert {figure.key for figure in figures_of(both)} >= {"models", "intervals", "risk-0", "histogram-1"}
     bare = SimpleNamespace(rows=[], reasons=[], notes=[], curves={}, name="none")
-    assert not list(blocks_of(report.card_story([bare])))
-    assert not any(isinstance(block, Figure | Table) for block in blocks_of(report.card_story([bare, bare])))
+    assert not list(walk_blocks(report.card_story([bare])))
+    assert not any(isinstance(block, Figure | Table) for block in walk_blocks(report.card_story([bare, bare])))
 
 
 def test_figures_bear_the_names_that_the_field_knows() -> None:

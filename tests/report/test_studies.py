@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nescio.errors import BadInput
-from nescio.report.blocks import Figure, Terms, tables_of
+from nescio.report.blocks import Definitions, Figure, tables_of
 from nescio.report.studies import Study, files, joined, manifest, print_story, read_study, story_of, write_story
 from nescio.report.tables import table
 from nescio.rows import COLUMNS, Row, to_parquet
@@ -151,12 +151,12 @@ def test_every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
         notes=["A note.", "Another."],
         packages={"nescio": "0.1", "torch": "2.11"},
     )
-    sections = [("Who?", "Who is right?", [table(study.rows, "T", lines=("method",)), None])]
+    sections = [("Who?", "Who is right?", [table(study.rows, "T", index=("method",)), None])]
     story = story_of(study, "Title", ["First."], sections)
     assert story.lead == ["First.", "One piece of work failed: see below."]
     assert [section.title for section in story.sections] == ["Who is right?", "What failed", "What could not be said"]
-    assert story.sections[1].blocks == [Terms([("train b", "No memory.")])]
-    assert story.sections[2].blocks == [Terms([("ECE", "No.")])] and story.sections[2].words == "A note. Another."
+    assert story.sections[1].blocks == [Definitions([("train b", "No memory.")])]
+    assert story.sections[2].blocks == [Definitions([("ECE", "No.")])] and story.sections[2].intro == "A note. Another."
     (made_by,) = story.footer
     assert made_by.startswith("Benchmark own, version 2. Page by nescio") and "nescio 0.1 and torch 2.11" in made_by
     plain = story_of(study_of(), "Title", [], [("Who?", "Who?", [None])])
@@ -171,7 +171,7 @@ def test_a_story_refuses_two_figures_of_one_key() -> None:
 
 def test_the_folder_of_a_study_can_be_read_again(tmp_path: Path) -> None:
     study = study_of(notes=["A note."])
-    story = story_of(study, "Title", ["First."], [("a", "A", [table(study.rows, "T", lines=("method",))])])
+    story = story_of(study, "Title", ["First."], [("a", "A", [table(study.rows, "T", index=("method",))])])
     page = write_story(study, story, tmp_path / "new", {"../other.html": "Other"})
     assert read_study(page.parent) == study and tables_of(story)[0].title == "T"
     assert "../other.html" in page.read_text() and "A note." in page.read_text()
@@ -180,7 +180,7 @@ def test_the_folder_of_a_study_can_be_read_again(tmp_path: Path) -> None:
 def test_the_terminal_shows_what_was_done_a_few_tables_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
     study = study_of(notes=["A note."])
     story = story_of(study, "Title", ["Something was done."], [])
-    print_story(study, story, [table(study.rows, "T", lines=("method",)), table([])])
+    print_story(study, story, [table(study.rows, "T", index=("method",)), table([])])
     shown = capsys.readouterr().out
     assert shown.startswith("Something was done.") and "0.5000" in shown and "A note." in shown
     print_story(study, story, [table([])])

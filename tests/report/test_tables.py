@@ -7,7 +7,19 @@ import pytest
 import nescio
 from nescio import metrics as registered
 from nescio.report.frame import Frame
-from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table, wide
+from nescio.report.tables import (
+    COUNT,
+    Cell,
+    Column,
+    Index,
+    NumberFormat,
+    Table,
+    decimals,
+    metrics,
+    percents,
+    table,
+    table_from_records,
+)
 from tests.support.samples import row
 
 
@@ -19,8 +31,8 @@ def best(made: Table) -> list[bool]:
 
 
 def test_a_cell_is_printed_with_what_surrounds_it() -> None:
-    assert str(Cell(0.25)) == "0.2500" and str(Cell(0.25, spread=0.01, form=decimals(2))) == "0.25 ± 0.01"
-    assert str(Cell(0.5, low=0.4, high=0.6, form=percents())) == "50.0 % [40.0 %, 60.0 %]"
+    assert str(Cell(0.25)) == "0.2500" and str(Cell(0.25, spread=0.01, format=decimals(2))) == "0.25 ± 0.01"
+    assert str(Cell(0.5, low=0.4, high=0.6, format=percents())) == "50.0 % [40.0 %, 60.0 %]"
     assert str(Cell(0.9, rank=2, best=True)) == "#2* 0.9000" and str(Cell(0.9, rank=3)) == "#3 0.9000"
     assert str(Cell(text="resnet50")) == "resnet50" and str(Cell(text="resnet50", value=0.5)) == "resnet50"
 
@@ -32,18 +44,18 @@ def test_a_cell_leads_to_its_repetitions_and_to_the_evaluations_behind_it() -> N
         for init in (0, 1)
     ]
     (cell,) = (
-        table(Frame(rows).summarise(["method"], over=["data_seed"]), lines=("method",), heads=[Head("x")])
+        table(Frame(rows).summarise(["method"], over=["data_seed"]), index=("method",), columns=[Column("x")])
         .cells()
         .values()
     )
-    assert cell.source == "2 data seeds: 0.2500, 0.7500; keys 0a, 1a"
-    assert Cell(0.25, keys=("0a",)).source == "key 0a" and Cell(0.25).source == ""
-    many = Cell(0.0, values=(0.5,) * 20, keys=("a",), form=decimals(1)).source
+    assert cell.origin == "2 data seeds: 0.2500, 0.7500; keys 0a, 1a"
+    assert Cell(0.25, keys=("0a",)).origin == "key 0a" and Cell(0.25).origin == ""
+    many = Cell(0.0, values=(0.5,) * 20, keys=("a",), format=decimals(1)).origin
     assert many == f"20 values: {'0.5, ' * 12}8 more; key a"
 
 
 def test_numbers_have_the_form_of_their_cell() -> None:
-    assert COUNT(1234567) == "1,234,567" and Form(".4g")(0.000123456) == "0.0001235"
+    assert COUNT(1234567) == "1,234,567" and NumberFormat(".4g")(0.000123456) == "0.0001235"
     assert percents(1, sign=True)(0.123) == "+12.3 %" and percents(1, sign=True)(-0.5) == "-50.0 %"
     assert decimals(2)(-0.001) == "0.00" and percents(1, sign=True)(-0.0001) == "0.0 %"  # a zero has no sign
 
@@ -69,17 +81,17 @@ def test_digits_fit_the_size_of_the_values(top: float, text: str) -> None:
 
 def test_lines_are_labelled_by_tuples_and_constant_columns_are_left_out() -> None:
     rows = [row("nll", v, "x", method=m, members=1, spectral=s) for v, m, s in ((1, "a", None), (2, "a", 5.0))]
-    lines = ("method", Column("members", "k"), Column("spectral", "norm"))
-    made = table(rows, "T", lines=lines)
-    assert made.corner == ("method", "norm") and [labels for labels, _ in made.lines] == [("a", "–"), ("a", "5")]
-    kept = table(rows, "T", lines=("method", Column("members", "k", str, keep=True), "spectral"))
-    assert kept.corner == ("method", "k", "spectral") and kept.lines[0][0] == ("a", "1", "–")
+    lines = ("method", Index("members", "k"), Index("spectral", "norm"))
+    made = table(rows, "T", index=lines)
+    assert made.index == ("method", "norm") and [labels for labels, _ in made.rows] == [("a", "–"), ("a", "5")]
+    kept = table(rows, "T", index=("method", Index("members", "k", str, keep=True), "spectral"))
+    assert kept.index == ("method", "k", "spectral") and kept.rows[0][0] == ("a", "1", "–")
 
 
 def test_heads_are_metrics_with_arrows_sentences_and_other_names() -> None:
     rows = [row("accuracy", 0.5, "a"), row("accuracy@5", 0.9, "a"), row("ece", 0.1, "a")]
-    made = table(rows, heads=metrics("accuracy", "accuracy@5", "ece", "nll", titles={"accuracy": "ACC@1 ↑"}))
-    assert made.heads == ("ACC@1 ↑", "accuracy@5 ↑", "ECE ↓")  # nll was not measured
+    made = table(rows, columns=metrics("accuracy", "accuracy@5", "ece", "nll", titles={"accuracy": "ACC@1 ↑"}))
+    assert made.columns == ("ACC@1 ↑", "accuracy@5 ↑", "ECE ↓")  # nll was not measured
     assert dict(made.legend)["ACC@1 ↑"] == registered.registry["accuracy"].sentence and len(made.legend) == 2
 
 
@@ -88,9 +100,9 @@ def test_a_wide_row_is_a_line_and_its_texts_are_words() -> None:
         {"family": "vit", "models": 1200, "rho": -0.5, "best": "vit_b"},
         {"family": "cnn", "models": 3, "rho": None},
     ]
-    heads = [Head("models", "models", form=COUNT), Head("ρ", "rho", form=decimals(2)), Head("name", "best")]
-    made = table(rows, lines=("family",), heads=heads)
-    assert [[None if c is None else str(c) for c in cells] for _, cells in made.lines] == [
+    heads = [Column("models", "models", format=COUNT), Column("ρ", "rho", format=decimals(2)), Column("name", "best")]
+    made = table(rows, index=("family",), columns=heads)
+    assert [[None if c is None else str(c) for c in cells] for _, cells in made.rows] == [
         ["1,200", "-0.50", "vit_b"],
         ["3", None, None],
     ]
@@ -104,7 +116,7 @@ def test_two_rows_for_one_cell_are_an_error_not_an_overwrite() -> None:
 
 def test_a_table_can_be_narrowed() -> None:
     made = table([row("auroc", 0.8, "a"), row("aurc", 0.1, "a"), row("auroc", 0.7, "b")])
-    assert made.only("AURC ↓", "nowhere").heads == ("AURC ↓",) and len(made.top(1).lines) == 1
+    assert made.select("AURC ↓", "nowhere").columns == ("AURC ↓",) and len(made.head(1).rows) == 1
     assert made and not table([])
 
 
@@ -115,7 +127,7 @@ def test_best_follows_the_direction_of_the_metric() -> None:
     rows = [row(metric, value, name) for metric in ("auroc", "nll") for name, value in (("a", 0.2), ("b", 0.7))]
     cells = table(rows).cells()
     assert {key for key, cell in cells.items() if cell.best} == {(("b",), "AUROC ↑"), (("a",), "NLL ↓")}
-    assert not any(best(table(rows, mark="none")))
+    assert not any(best(table(rows, bold="none")))
 
 
 def test_values_that_print_alike_are_equally_bold_and_a_constant_column_has_no_best() -> None:
@@ -127,20 +139,20 @@ def test_values_that_print_alike_are_equally_bold_and_a_constant_column_has_no_b
 
 def test_rows_that_do_not_take_part_are_never_the_best() -> None:
     rows = [row("auroc", v, "x", method=m) for m, v in (("a", 0.5), ("b", 0.6), ("oracle", 0.99))]
-    assert best(table(rows, lines=("method",), ranked=lambda own: own["method"] != "oracle")) == [False, True, False]
+    assert best(table(rows, index=("method",), ranked=lambda own: own["method"] != "oracle")) == [False, True, False]
 
 
 def test_cells_are_compared_within_equal_values() -> None:
     rows = [
         row("auroc", v, s, method=m) for m, s, v in (("a", "x", 0.1), ("a", "y", 0.2), ("b", "x", 0.8), ("b", "y", 0.7))
     ]
-    assert best(table(rows, lines=("method", "measure"))) == [False, False, True, False]
-    assert best(table(rows, lines=("method", "measure"), within=("method",))) == [False, True, True, False]
+    assert best(table(rows, index=("method", "measure"))) == [False, False, True, False]
+    assert best(table(rows, index=("method", "measure"), within=("method",))) == [False, True, True, False]
 
 
 def test_a_change_is_bold_when_it_is_for_the_better_and_can_be_seen() -> None:
     rows = [row("ece", v, str(at)) for at, v in enumerate((-0.5, 0.5, -0.0001))]
-    made = table(rows, form=percents(1, sign=True), mark="change")
+    made = table(rows, format=percents(1, sign=True), bold="change")
     assert best(made) == [True, False, False] and [str(cell) for cell in made.cells().values()][2] == "0.0 %"
 
 
@@ -152,27 +164,29 @@ def test_rows_that_say_who_is_best_are_believed() -> None:
 def test_spreads_and_intervals_are_shown_unless_they_are_not_wanted() -> None:
     rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
     assert [str(cell) for cell in table(rows).cells().values()] == ["0.8000 [0.7500, 0.8500]", "0.7000"]
-    assert [str(cell) for cell in table(rows, around=False).cells().values()] == ["0.8000", "0.7000"]
+    assert [str(cell) for cell in table(rows, spread=False).cells().values()] == ["0.8000", "0.7000"]
     assert best(table(rows)) == [True, False]
 
 
 def test_an_arrow_says_which_is_better_where_no_metric_does() -> None:
     rows = [{"model": "a", "cost ↓": 1.0, "gain ↑": 1.0, "other": 1.0}, {"model": "b", "cost ↓": 2.0, "gain ↑": 2.0}]
     rows[1]["other"] = 2.0
-    made = table(rows, lines=("model",), heads=[Head(name, name) for name in ("cost ↓", "gain ↑", "other")])
+    made = table(rows, index=("model",), columns=[Column(name, name) for name in ("cost ↓", "gain ↑", "other")])
     assert best(made) == [True, False, False, False, True, False]
 
 
 def test_words_are_bold_where_their_row_says_so() -> None:
     rows = [{"by": "nc", "takes": "moco", "best": True}, {"by": "fv", "takes": "byol"}]
-    assert best(table(rows, lines=("by",), heads=[Head("method", "takes")])) == [True, False]
+    assert best(table(rows, index=("by",), columns=[Column("method", "takes")])) == [True, False]
 
 
 def test_a_wide_table_has_a_line_per_dictionary_and_a_head_per_key() -> None:
     rows = [{"model": "a", "models": 1200, "gain ↑": 0.5, "cost": 3.0}, {"model": "b", "models": 2, "gain ↑": 0.25}]
-    made = wide(rows, "Title", "model", form=decimals(2), forms={"cost": COUNT}, note="Note", explain=("auroc",))
-    assert made.corner == ("model",) and made.heads == ("models", "gain ↑", "cost") and made.note == "Note"
-    assert [[cell and str(cell) for cell in cells] for _, cells in made.lines] == [
+    made = table_from_records(
+        rows, "Title", "model", format=decimals(2), formats={"cost": COUNT}, note="Note", explain=("auroc",)
+    )
+    assert made.index == ("model",) and made.columns == ("models", "gain ↑", "cost") and made.note == "Note"
+    assert [[cell and str(cell) for cell in cells] for _, cells in made.rows] == [
         ["1,200", "0.50", "3"],
         ["2", "0.25", None],
     ]
@@ -181,5 +195,5 @@ def test_a_wide_table_has_a_line_per_dictionary_and_a_head_per_key() -> None:
 
 def test_changes_of_a_wide_table_are_bold_where_they_are_for_the_better() -> None:
     rows = [{"regime": "x", "models": 3, "mean": 0.1}, {"regime": "y", "models": 4, "mean": -0.1}]
-    made = wide(rows, "", "regime", form=percents(sign=True), changes=True)
+    made = table_from_records(rows, "", "regime", format=percents(sign=True), changes=True)
     assert [key for key, cell in made.cells().items() if cell.best] == [(("x",), "mean")]

@@ -25,7 +25,7 @@ def printed(source: Any, width: int = 160) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    report.terminal(source, Console(file=out, width=width))
+    report.print_terminal(source, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -33,7 +33,7 @@ def test_ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
     comparison = sample_comparison()
     comparison.rows.append(row("accuracy", 0.5, split="other", method="tree", rank=None, best=None))
     story = report.card_story([], comparison)
-    plain, marked, tex, page = printed(story), report.markdown(story), report.latex(story), report.page(story)
+    plain, marked, tex, page = printed(story), report.markdown(story), report.latex(story), report.render_page(story)
     assert "#1* 0.9000 [" in plain and "#3 0.8000 [" in plain
     assert "* after the rank: cannot be told from the best" in plain
     assert r"| **#2\* 0.8900 [0.8800, 0.9020]** | #3 0.8000 [" in marked and r"\* after the rank" in marked
@@ -129,11 +129,12 @@ def test_terminal_names_the_models_and_says_what_they_know() -> None:
 
 def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
     code = (
-        "import sys, io, nescio.report as r, nescio.report.named, nescio.report.studies;"
+        "import sys, io, nescio.report as r, nescio.report.named_reports, nescio.report.studies;"
         "from rich.console import Console;"
         "rows = [{'metric': 'auroc', 'measure': 'a', 'value': 0.5, 'split': 'test'}];"
         "t = r.card_tables(rows);"
-        "r.terminal(t, Console(file=io.StringIO())); r.markdown(t); r.latex(t); r.rows_csv(rows); r.json_text(rows);"
+        "r.print_terminal(t, Console(file=io.StringIO())); r.markdown(t); r.latex(t); "
+        "r.rows_csv(rows); r.json_text(rows);"
         "heavy = {'pandas', 'polars', 'altair', 'jinja2', 'vl_convert', 'torch', 'sklearn'} & set(sys.modules);"
         "assert not heavy and 'scipy.stats' not in sys.modules, heavy"
     )
@@ -143,7 +144,7 @@ def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
 @pytest.mark.parametrize("form", ["table", "csv", "markdown", "latex"])
 def test_grid_holds_every_text(form: str) -> None:
     rows = [{"name": "auroc", "sentence": "Chance of a pair."}, {"name": "e_aurc", "sentence": None, "better": "lower"}]
-    text = report.grid(rows, form)
+    text = report.format_records(rows, form)
     assert all(word in text.replace("\\_", "_") for word in ("name", "auroc", "e_aurc", "Chance of a pair.", "better"))
     assert text.endswith("\n") and "None" not in text
 
@@ -158,4 +159,4 @@ def test_a_spreadsheet_computes_nothing() -> None:
     (cell,) = csv.DictReader(io.StringIO(report.tables_csv([table])))
     assert (cell["table"], cell["line"], cell["column"]) == ("'@title", "'-name", "'=head")
     assert cell["value"] == "-0.25" and cell["text"].startswith("-0.25")
-    assert report.grid([{"name": "=1+1"}], "csv") == "name\n'=1+1\n"
+    assert report.format_records([{"name": "=1+1"}], "csv") == "name\n'=1+1\n"

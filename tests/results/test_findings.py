@@ -40,7 +40,7 @@ def rows(name):
 
 def order_of_measures():
     """Entropy first, the Jacobian below chance."""
-    auc = {labels[0]: cells[0].value for labels, cells in ranking(rows("uimnet")).lines}
+    auc = {labels[0]: cells[0].value for labels, cells in ranking(rows("uimnet")).rows}
     assert list(auc) == ["entropy", "tta", "msp", "gap", "gmm", "native", "jacobian"]
     assert auc["jacobian"] < 0.5
     return auc
@@ -48,7 +48,7 @@ def order_of_measures():
 
 def density_threshold():
     """What two-fold cross-fitting made of the promised 95 %."""
-    cells = {labels[0]: cells for labels, cells in ranking(rows("uimnet")).lines}["gmm"]
+    cells = {labels[0]: cells for labels, cells in ranking(rows("uimnet")).rows}["gmm"]
     return {"inside": 100 * cells[1].value, "outside": 100 * cells[2].value}
 
 
@@ -59,7 +59,7 @@ def first_of_methods():
     assert all(row["value"] - plain < row["spread"] + auc["erm"]["spread"] for row in auc.values())
     best = max(auc.values(), key=lambda row: row["value"])
     assert best["method"] == "oc"
-    oracle = means(rows("uimnet")).where(method=ORACLE, metric="auroc").one()
+    oracle = means(rows("uimnet")).where(method=ORACLE, metric="auroc").first()
     return {name: 100 * auc[name]["value"] for name in ("oc", "erm", "rnd")} | {"oracle": 100 * oracle}
 
 
@@ -75,7 +75,7 @@ def learning_rates():
 
 def ablations():
     """Relative changes, all else equal."""
-    changes = {labels[0].partition(" (")[0]: cells for labels, cells in effects(rows("uimnet")).lines}
+    changes = {labels[0].partition(" (")[0]: cells for labels, cells in effects(rows("uimnet")).rows}
     heads = dict(zip(("acc", "acc5", "nll", "ece", "auc"), range(5), strict=True))
     return {
         "ensemble_ece": 100 * changes["ensembling"][heads["ece"]].value,
@@ -142,7 +142,7 @@ def taus(metric, measure, target=None):
     """Kendall's τ of a score with a loss, one per setting and method, over the samples of references."""
     own = rows("reliability").where(metric=metric, measure=measure, group=None, init_seed=None)
     own = own if target is None else own.where(target=target)
-    return {key: part.mean() for key, part in own.by("target", "method")}
+    return {key: part.mean() for key, part in own.group_by("target", "method")}
 
 
 def signs_of_nc_and_fv():
@@ -182,7 +182,7 @@ def ranking_of_methods():
 
 def best_downstream():
     """The Brier score of the members' averaged heads."""
-    losses = {key: part.mean() for key, part in rows("reliability").where(metric="brier").by("target", "method")}
+    losses = {key: part.mean() for key, part in rows("reliability").where(metric="brier").group_by("target", "method")}
     for target in SETTINGS:
         own = {method: value for (place, method), value in losses.items() if place == target}
         assert min(own, key=own.__getitem__) == "simclr"
@@ -192,7 +192,10 @@ def best_downstream():
 def best_k():
     """The number of neighbours with the highest τ of NC, by setting and method."""
     own = rows("reliability").where(metric="kendall_brier", measure="nc", group="k")
-    best = [max(part.by("level"), key=lambda pair: pair[1].mean())[0][0] for _, part in own.by("target", "method")]
+    best = [
+        max(part.group_by("level"), key=lambda pair: pair[1].mean())[0][0]
+        for _, part in own.group_by("target", "method")
+    ]
     assert len(best) == 6
     return {"low": int(min(best)), "high": int(max(best))}
 
@@ -201,10 +204,10 @@ def more_networks():
     """Cases in which NC of all networks is better than of two."""
     gains = 0
     own = rows("reliability").where(metric="kendall_brier", measure="nc", group="M")
-    for _, part in own.by("target", "method"):
-        tau = [sized.mean() for _, sized in part.sort("members").by("members")]
+    for _, part in own.group_by("target", "method"):
+        tau = [sized.mean() for _, sized in part.sort("members").group_by("members")]
         gains += tau[-1] > tau[0]
-    return {"gains": gains, "cases": len(list(own.by("target", "method")))}
+    return {"gains": gains, "cases": len(list(own.group_by("target", "method")))}
 
 
 def variance_of_answers():
@@ -266,7 +269,7 @@ def shifted(dataset="cifar10"):
 def by_run(name, metric, method, measure=None, members=1, **where):
     """run → value of a study; the mean over corruptions or shifts where a run has several."""
     own = rows(name).where(metric=metric, method=method, measure=measure, members=members, **where)
-    return {run: part.mean("value") for (run,), part in own.by("data_seed")}
+    return {run: part.mean("value") for (run,), part in own.group_by("data_seed")}
 
 
 def runs(metric, method, measure=None, members=1, dataset="cifar10", **where):
@@ -314,12 +317,12 @@ def trained_enough():
 
 
 def lines(dataset="cifar10"):
-    return [key for key, _ in shifted(dataset).by("method", "members")]
+    return [key for key, _ in shifted(dataset).group_by("method", "members")]
 
 
 def undertrained():
     """Those that the page marks, on CIFAR-100, and what the others learnt."""
-    assert set(shifted(HUNDRED).where(group="undertrained").values("method")) == set(UNDERTRAINED)
+    assert set(shifted(HUNDRED).where(group="undertrained").unique("method")) == set(UNDERTRAINED)
     learnt = {name: shifted(HUNDRED).where(metric="train_accuracy", method=name).column("value") for name in METHODS}
     clean = {k: mean_of(runs("accuracy", "erm", None, k, HUNDRED, condition="clean")) for k in (1, 5)}
     trained = [name for name in METHODS if name not in UNDERTRAINED]
@@ -358,7 +361,7 @@ def views_of_ten():
     inside.insert(1, by_run("shift/augmented", "raulc", "erm", "entropy", level=(1, 2, 3, 4, 5), split="test"))
     assert ahead(inside[0], inside[1]) == ahead(inside[1], inside[2]) == 3
     marked = rows("shift/augmented").where(metric="train_accuracy", group="undertrained")
-    assert marked.values("method") == ["erm"]
+    assert marked.unique("method") == ["erm"]
     words = ("worst_dcu", "worst_same", "worst_plain", "inside_dcu", "inside_same", "inside_plain")
     return dict(zip(words, map(mean_of, (*worst, *inside)), strict=True)) | {
         "plain": mean_of(plain),
@@ -456,7 +459,7 @@ def variance_of_due():
 
 def other_classes():
     """10,000 images of CIFAR-100, by AUROC."""
-    assert set(shifted().where(split="out").values("target")) == {HUNDRED}
+    assert set(shifted().where(split="out").unique("target")) == {HUNDRED}
     own, entropy = (runs("auroc", "sngp", measure, split="out") for measure in ("native", "entropy"))
     five, plain = (runs("auroc", "erm", "entropy", k, split="out") for k in (5, 1))
     assert ahead(own, entropy) == ahead(own, plain) == ahead(five, own) == 3
@@ -475,8 +478,8 @@ def other_classes():
 def by_validation(dataset):
     """The strength of the lowest NLL of validation images of each method, and its NLLs, the weakest strength first."""
     best, losses = {}, {}
-    for (name,), own in shifted(dataset).where(split="val").by("method"):
-        of_trial = {trial: part.mean("value") for (trial,), part in own.where(metric="nll").by("trial")}
+    for (name,), own in shifted(dataset).where(split="val").group_by("method"):
+        of_trial = {trial: part.mean("value") for (trial,), part in own.where(metric="nll").group_by("trial")}
         losses[name] = [of_trial[trial] for trial in sorted(of_trial)]
         trial = min(of_trial, key=of_trial.__getitem__)
         (best[name],) = set(own.where(metric="strength", trial=trial).column("value"))
@@ -618,8 +621,8 @@ digits = partial(by_run, "shift/digits")
 
 def every_method_trains():
     own = rows("shift/digits").where(metric="train_accuracy")
-    assert not own.where(group="undertrained") and len(own.values("method")) == 10
-    clean = [mean_of(digits("accuracy", name, condition="clean")) for name in own.values("method")]
+    assert not own.where(group="undertrained") and len(own.unique("method")) == 10
+    clean = [mean_of(digits("accuracy", name, condition="clean")) for name in own.unique("method")]
     duq = own.where(method="duq").column("value")
     return {"least": min(own.column("value")), "low": min(clean), "high": max(clean), "duq": min(duq)}
 
@@ -628,8 +631,8 @@ def weak_or_middle():
     """No method is best at its strongest regularisation, but for dcs."""
     tried = rows("shift/digits").where(split="val", metric="nll")
     best = {}
-    for (name,), own in tried.by("method"):
-        losses = {trial: part.mean("value") for (trial,), part in own.by("trial")}
+    for (name,), own in tried.group_by("method"):
+        losses = {trial: part.mean("value") for (trial,), part in own.group_by("trial")}
         best[name] = min(losses, key=losses.__getitem__)
     weakest = [name for name, trial in best.items() if trial == 0]
     assert len(best) == 8 and [name for name, trial in best.items() if trial == 2] == ["dcs"]
@@ -656,7 +659,7 @@ def own_scores_of_digits():
 def held_back(name, method, **where):
     """The bound of a method's spectral norm, and the share of layers that it holds back in each of its networks."""
     own = rows(name).where(method=method, split="train", members=1, **where)
-    (bound,) = own.where(metric="strength").values("value")
+    (bound,) = own.where(metric="strength").unique("value")
     return bound, own.where(metric="at_bound").column("value")
 
 
@@ -736,7 +739,7 @@ def worse_with_every_level():
     own = rows("scenes").where(metric="miou", method="erm", members=1, level=lambda level: level is not None)
     rho, lost = {}, {}
     for shift in ("darkness", "fog", "rain"):
-        curve = [(level, part.mean("value")) for (level,), part in own.where(condition=shift).by("level")]
+        curve = [(level, part.mean("value")) for (level,), part in own.where(condition=shift).group_by("level")]
         rho[shift] = spearman(*zip(*curve, strict=True))
         lost[shift] = clean - max(curve)[1]
     assert max(rho.values()) <= -0.9 and min(lost.values()) >= 0.1
@@ -787,7 +790,7 @@ def large_networks_learn():
     found = {"least": min(own), "plain": plain, "three": three, "low": min(singles), "high": max(singles)}
     last = {}
     for shift in ("darkness", "fog", "rain"):
-        level = max(level for level in rows("scenes/full").where(condition=shift).values("level") if level is not None)
+        level = max(level for level in rows("scenes/full").where(condition=shift).unique("level") if level is not None)
         last[shift] = mean_of(full("miou", "erm", condition=shift, level=level))
     return found | last
 
@@ -864,7 +867,7 @@ def hump_of_ddu():
     own = Frame(points(rows("sensitivity"))).where(method="ddu", measure="native")
     idle = {name: idle_strengths(rows("sensitivity"), name, "digits") for name in ("ddu", "sngp")}
     assert idle == {"ddu": [0, 1, 2, 3], "sngp": [0, 1, 2, 3, 4]}
-    by_strength = {trial: {row["run"]: row["rAULC"] for row in part} for (trial,), part in own.by("trial")}
+    by_strength = {trial: {row["run"]: row["rAULC"] for row in part} for (trial,), part in own.group_by("trial")}
     loose = [mean_of(by_strength[trial]) for trial in idle["ddu"]]
     best = max(by_strength, key=lambda trial: mean_of(by_strength[trial]))
     assert all(ahead(by_strength[best], by_strength[trial]) == 5 for trial in idle["ddu"])
@@ -899,7 +902,7 @@ def told(found, sign):
 def at_weakest(study):
     """Lowest and highest clean accuracy of a method at its weakest strength."""
     clean = rows(study).where(metric="accuracy", condition="clean", trial=0)
-    means = [part.mean() for _, part in clean.by("method")]
+    means = [part.mean() for _, part in clean.group_by("method")]
     return {"low": min(means), "high": max(means)}
 
 
@@ -914,7 +917,7 @@ def mir_alone():
     found = of_all_four("sensitivity", learnt=True)
     assert told(found, 1) == ["mir"] and told(found, -1) == ["sngp"]
     own = Frame(points(rows("sensitivity"))).where(method="mir", measure="native", accuracy=lambda value: value > 0.5)
-    by_run = [part.correlation("trial", "rAULC") for _, part in own.by("run")]
+    by_run = [part.correlation("trial", "rAULC") for _, part in own.group_by("run")]
     assert len(by_run) == 5 and min(by_run) > 0 and found["mir"][1] > 0.0125  # a fourth of 0.05
     return {name: rho for name, (rho, _, _) in found.items()} | {
         "p": found["mir"][1],
@@ -987,7 +990,7 @@ def weaker_mir(study):
     own = Frame(points(rows(study))).where(method="mir", measure="native", trial=tuple(range(6)))
     assert len(own) == 30
     rho, p = correlation(own.column("trial"), own.column("rAULC"))
-    rising = sum(part.correlation("trial", "rAULC") > 0 for _, part in own.by("run"))
+    rising = sum(part.correlation("trial", "rAULC") > 0 for _, part in own.group_by("run"))
     last = max(row["strength"] for row in own if row["trial"] == 5)
     return {"weak": rho, "weak_p": p, "rising": rising, "last": last}
 
@@ -1030,7 +1033,7 @@ def clothes():
     assert told(found, -1) == ["duq"] and not told(found, 1) and weak["weak_p"] < 0.0125
     assert learnt[1] > 0.05 and learnt[2] == 36
     own = Frame(points(rows("sensitivity/fashion-mnist"))).where(method="mir", measure="native")
-    means = {trial: part.mean("rAULC") for (trial,), part in own.by("trial")}
+    means = {trial: part.mean("rAULC") for (trial,), part in own.group_by("trial")}
     shown = {"first": means[0], "most": max(means.values()), "then": means[6]}
     return {name: rho for name, (rho, _, _) in found.items()} | weak | shown | {"learnt": learnt[0]}
 
@@ -1038,7 +1041,7 @@ def clothes():
 def learnt_of_clothes():
     """At the weakest strengths, and which did not learn."""
     clean = rows("sensitivity/fashion-mnist").where(metric="accuracy", condition="clean")
-    assert {key: len(part) for key, part in clean.by("method", "trial") if len(part) != 5} == {("mir", 7): 4}
+    assert {key: len(part) for key, part in clean.group_by("method", "trial") if len(part) != 5} == {("mir", 7): 4}
     lost = clean.where(value=lambda value: value < 0.5)
     assert {(row["method"], row["trial"]) for row in lost} == {("mir", 7)} and len(lost) == 3
     others = [row["value"] for row in clean if row["value"] >= 0.5]
@@ -1262,7 +1265,7 @@ def retrieval(metric, method, measure=None, target=None):
 
 def upstream_accuracy():
     own = rows("url").where(metric="accuracy", split="upstream")
-    found = {method: part.mean() for (method,), part in own.by("method")}
+    found = {method: part.mean() for (method,), part in own.group_by("method")}
     return {"erm": found["erm"], "low": min(found.values()), "high": max(found.values())}
 
 
@@ -1276,7 +1279,7 @@ def learning_on_costs_neighbours():
 
 def predicted_loss_leads():
     """By the methods' own scores."""
-    lines = {labels[0]: (labels[1], cells[0]) for labels, cells in retrieval_table(rows("url")).lines}
+    lines = {labels[0]: (labels[1], cells[0]) for labels, cells in retrieval_table(rows("url")).rows}
     assert next(iter(lines)) == "losspred-order"
     alike = [name for name, (_, cell) in lines.items() if cell.best]
     assert alike == ["losspred-order", "losspred", "infonce", "sngp", "mc-infonce", "mc-dropout", "het-xl", "elk"]
@@ -1365,14 +1368,14 @@ def of_scratch(metric, method, measure=None, split="test"):
 
 def new_weights_learn():
     own = rows("url/scratch").where(metric="accuracy", split="upstream")
-    found = {method: part.mean() for (method,), part in own.by("method")}
+    found = {method: part.mean() for (method,), part in own.group_by("method")}
     assert min(found.values()) > 0.88
     return {"erm": found["erm"], "low": min(found.values()), "high": max(found.values())}
 
 
 def one_network_cannot_tell():
     """Those that the table marks."""
-    lines = {labels[0]: cells[0] for labels, cells in retrieval_table(rows("url/scratch")).lines}
+    lines = {labels[0]: cells[0] for labels, cells in retrieval_table(rows("url/scratch")).rows}
     alike = [name for name, cell in lines.items() if cell.best]
     values = {name: cell.value for name, cell in lines.items()}
     assert len(alike) == 8 and "erm" in alike and next(iter(lines)) == "het-xl"
@@ -1400,7 +1403,7 @@ def human_votes():
         (name, measure): value
         for (name, measure), value in (
             (key, part.mean())
-            for key, part in rows("url/scratch").where(metric="human_alignment").by("method", "measure")
+            for key, part in rows("url/scratch").where(metric="human_alignment").group_by("method", "measure")
         )
     }
     entropy = {name: value for (name, measure), value in found.items() if measure == "entropy"}

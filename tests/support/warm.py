@@ -43,7 +43,7 @@ for line in sys.stdin:
     signal.alarm(asked["seconds"])
     for name, handle in (("out", 1), ("err", 2)):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), handle)
-    nescio.report.pages.drawable = lambda: False  # charts take seconds, and others test them
+    nescio.report.pages.can_draw = lambda: False  # charts take seconds, and others test them
     killing.install(asked["kill"], asked["log"])
     try:
         code = nescio.cli.main(asked["words"])

@@ -30,7 +30,7 @@ from nescio.options import command_of, instance_of, option
 from nescio.provenance import Provenance, provenance
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
-from nescio.report.named import Report, named
+from nescio.report.named_reports import Report, run_reports
 from nescio.report.studies import MANIFEST, TIMES, Study, files, read_study
 from nescio.report.tables import Table
 from nescio.rows import Row
@@ -62,9 +62,9 @@ class Benchmark:
         """What the page of a study tells, and the commands that made it, or that would run its plans again."""
         story: Story = self._module.story(study)
         if study.made:
-            return replace(story, made=[text for each in study.made for text in each.sentences()])
+            return replace(story, provenance=[text for each in study.made for text in each.sentences()])
         commands = [self.command(plan) for plan in study.parts or [study.plan] if plan]
-        return replace(story, made=[f"Made by `{words}`" for words in commands if words])
+        return replace(story, provenance=[f"Made by `{words}`" for words in commands if words])
 
     def first_look(self, study: Study) -> Sequence[Table]:
         """The tables for the terminal."""
@@ -234,7 +234,7 @@ def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report
     """What reports show of these studies, by their names; importing a benchmark's reports registers them."""
     for known in registry.parts():
         import_module(known.reports)
-    return named(studies, names)
+    return run_reports(studies, names)
 
 
 def upgraded(study: Study) -> Study:

@@ -10,13 +10,13 @@ from typing import Any
 from nescio.analysis.model_choice import pareto_front
 from nescio.networks import families, regimes
 from nescio.predictions.model_predictions import OWN, ModelPredictions
-from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
-from nescio.report.charts import NAMED_POINTS, OTHERS, cloud_figure
+from nescio.report.blocks import Block, Details, Figure, SectionSpec, Story, collapse_tables, figures_of
+from nescio.report.charts import NAMED_POINTS, OTHERS, scatter_chart
+from nescio.report.format import format_millions
 from nescio.report.frame import Frame
-from nescio.report.named import find
+from nescio.report.named_reports import find_report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import Form, Table, percents, wide
-from nescio.report.words import millions
+from nescio.report.tables import NumberFormat, Table, percents, table_from_records
 from nescio.rows import COLUMNS, Row
 
 USUAL, ENTROPY = "msp", "entropy"
@@ -26,7 +26,7 @@ ALL = "all models"
 PARAMS = "parameters"
 PLACE = ("target", "condition", "level")  # columns that tell rows of one metric and measure apart
 CHANGE = percents(2, sign=True)
-RHO = Form(".2f")
+RHO = NumberFormat(".2f")
 UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
 COUNTERPART = (
     "a model and the same network without its training regime, by timm's names, such as "
@@ -161,8 +161,8 @@ def models_table(
     first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
     meanings = [meaning for values, meaning in columns.values() if values]
     note = ". ".join(filter(None, (first, *meanings)))
-    whole = wide(rows, title, "model", form=percents(), forms={"params": millions}, note=note)
-    return whole.top(most) if most else whole
+    whole = table_from_records(rows, title, "model", format=percents(), formats={"params": format_millions}, note=note)
+    return whole.head(most) if most else whole
 
 
 # ---- clouds of models
@@ -247,7 +247,7 @@ class Cloud:
         look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
         look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
         tips = {"model": "model", "family": "family"}
-        chart = partial(cloud_figure, shown, x.label, y.label, tips=tips, **look)
+        chart = partial(scatter_chart, shown, x.label, y.label, tips=tips, **look)
         made = [{key: value for key, value in point.items() if key != "name"} for point in shown]
         return Figure(self.name, self.title, " ".join(text for text, holds in words.items() if holds), chart, made)
 
@@ -272,18 +272,18 @@ def page(
 ) -> Story:
     """A story whose sections are named reports, the best models by `scores` first, and all of them last."""
     frame, every = study.frame, scores(study.frame, None)
-    parts: list[SectionParts] = [(link, title, _blocks(study, names)) for link, title, names in sections]
+    parts: list[SectionSpec] = [(link, title, _blocks(study, names)) for link, title, names in sections]
     link, title, first, *_ = parts[0]
     parts[0] = link, title, [scores(frame, TOP), *first]
-    parts.append(("All models", "All models", [Fold("Every model", [every])] if len(every.lines) > TOP else []))
+    parts.append(("All models", "All models", [Details("Every model", [every])] if len(every.rows) > TOP else []))
     title = question[:1].upper() + question[1:] if unnamed(study) else f"{study.data}: {question}"
     return story_of(study, title, lead, parts)
 
 
 def _blocks(study: Study, names: Sequence[str]) -> list[Block]:
     """What named reports show; where a report has a figure, its tables stand behind folds."""
-    made = [find(f"{study.benchmark}/{name}").blocks(study.frame) for name in names]
-    return [block for own in made for block in (fold_tables(own) if figures_of(own) else own)]
+    made = [find_report(f"{study.benchmark}/{name}").blocks(study.frame) for name in names]
+    return [block for own in made for block in (collapse_tables(own) if figures_of(own) else own)]
 
 
 def unnamed(study: Study) -> bool:

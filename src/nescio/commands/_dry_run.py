@@ -8,8 +8,8 @@ from datetime import timedelta
 from shutil import disk_usage
 
 from nescio.commands._output import json_of, say, size_text
-from nescio.report import grid
-from nescio.report.words import plural
+from nescio.report import format_records
+from nescio.report.format import plural
 from nescio.work.dry_run import StageCost
 from nescio.work.steps import Context
 
@@ -24,7 +24,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
     if json:
         say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))
         return
-    say(grid([_line(stage) for stage in stages]))
+    say(format_records([_line(stage) for stage in stages]))
     missing = sum(stage.missing for stage in stages)
     if not missing:
         say("Everything is finished.")

@@ -122,18 +122,18 @@ def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Seque
     """Sentences and tables for people; notes go to stderr."""
     from rich.text import Text
 
-    from nescio.report.text import screen, terminal
+    from nescio.report.text import make_console, print_terminal
 
-    console = screen()
+    console = make_console()
     console.print(Text(" ".join(sentences)), end="\n\n")
-    terminal(tables, console)
+    print_terminal(tables, console)
     for note in notes:
         print(note, file=sys.stderr)
 
 
 def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
     """Prints what a registry holds, or one part of it whole."""
-    from nescio.report.text import grid
+    from nescio.report.text import format_records
 
     if name:
         part = registry[name]
@@ -141,5 +141,5 @@ def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str 
         say(f"{part.name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
         return 0
     rows = [facts(name) for name in registry]
-    say(json_of(rows) if format == "json" else grid(rows, format))
+    say(json_of(rows) if format == "json" else format_records(rows, format))
     return 0

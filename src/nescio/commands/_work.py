@@ -235,7 +235,7 @@ def _lead_of(page: Path, made: Path, fingerprint: str) -> list[str] | None:
 def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
     """What a page is made of: the study, and the code that writes it."""
     import nescio
-    from nescio.report.pages import drawable
+    from nescio.report.pages import can_draw
     from nescio.report.studies import files
 
     source = Path(nescio.__file__).parent
@@ -245,4 +245,4 @@ def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
         for path in sorted((source / room).rglob("*"))
         if path.suffix in (".py", ".html", ".css", ".js")
     ]
-    return sha256(repr((code, drawable(), nescio.__version__, files(study), others)).encode()).hexdigest()
+    return sha256(repr((code, can_draw(), nescio.__version__, files(study), others)).encode()).hexdigest()

@@ -117,8 +117,8 @@ def next_command(chosen: ModelChoice, models: Sequence[ModelPredictions], store:
 
 
 def _show(chosen: ModelChoice, form: str, models: Sequence[ModelPredictions], store: str) -> None:
-    from nescio.report.choices import choice_sentences, choice_table
-    from nescio.report.text import latex, markdown, rows_csv, screen, terminal
+    from nescio.report.model_choices import choice_sentences, choice_table
+    from nescio.report.text import latex, make_console, markdown, print_terminal, rows_csv
 
     if form == "json":
         say(json_of(_plain(chosen)))
@@ -129,9 +129,9 @@ def _show(chosen: ModelChoice, form: str, models: Sequence[ModelPredictions], st
     else:
         from rich.text import Text
 
-        console = screen()
+        console = make_console()
         console.print(Text(" ".join(choice_sentences(chosen))), end="\n\n")
-        terminal(choice_table(chosen), console)
+        print_terminal(choice_table(chosen), console)
         for note in chosen.notes:
             print(note, file=sys.stderr)
         if chosen.attained:

@@ -63,12 +63,12 @@ def run(options: Options) -> int:
     )
     story = report.card_story([], comparison)
     if options.to:
-        written = report.write(story, options.to, rows=comparison.rows)
+        written = report.write_page(story, options.to, rows=comparison.rows)
     if options.format == "json":
         parts = ("rows", "differences", "reasons", "notes")
         say(json_of({part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}))
     elif options.format == "table":
-        report.terminal(story if options.all else report.short_comparison(comparison))
+        report.print_terminal(story if options.all else report.short_comparison(comparison))
         if options.to:
             say(f"\nThe page is {written}.")
     elif options.format == "csv":

@@ -151,11 +151,11 @@ def _tell(options: Options, story: Callable[[], Any], short: Callable[[], Any], 
     from nescio import report
 
     if options.to:
-        written = report.write(story(), options.to, rows=rows)
+        written = report.write_page(story(), options.to, rows=rows)
     if options.format == "json":
         say(json_of(plain))
     elif options.format == "table":
-        report.terminal(short())
+        report.print_terminal(short())
         if options.to:
             say(f"The page is {written}.")
     elif options.format == "csv":

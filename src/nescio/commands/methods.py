@@ -16,7 +16,7 @@ from nescio.commands._output import json_of, say
 
 def run(options: Options) -> int:
     from nescio.methods import registry
-    from nescio.report import grid
+    from nescio.report import format_records
 
     names = [registry[options.name].name] if options.name else sorted(registry)
     methods = [_facts(name, registry[name]) for name in names]
@@ -25,7 +25,7 @@ def run(options: Options) -> int:
     elif options.name:
         if options.format == "table":
             say(f"{names[0]} ({methods[0]['kind']}): {methods[0]['paper']}\n\n{methods[0]['meaning']}\n")
-        say(grid(methods[0]["hparams"], options.format))
+        say(format_records(methods[0]["hparams"], options.format))
     else:
         rows = [
             {
@@ -36,7 +36,7 @@ def run(options: Options) -> int:
             }
             for facts in methods
         ]
-        say(grid(rows, options.format))
+        say(format_records(rows, options.format))
         if options.format == "table":
             say("`nescio methods NAME` shows one whole, with its search ranges.")
     return 0

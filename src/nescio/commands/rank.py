@@ -138,10 +138,10 @@ def run(options: Options) -> int:
     for file in files:
         save_columns(file, ranking_table(ranked), ranking_arrays(ranked))
     for folder in folders:
-        from nescio.report.pages import write
+        from nescio.report.pages import write_page
         from nescio.report.representations import ranking_story
 
-        write(ranking_story(ranked), folder, rows=ranked.comparison.rows)
+        write_page(ranking_story(ranked), folder, rows=ranked.comparison.rows)
     _print(ranked, options)
     return 0
 

@@ -109,11 +109,11 @@ def candidate_of(options: Options) -> Candidate:
 
 
 def _write_page(scored: RowScores, options: Options, folder: str) -> None:
-    from nescio.report.pages import write
+    from nescio.report.pages import write_page
     from nescio.report.representations import scored_story
 
     pictures = _thumbnails(scored, options.images, options) if options.images else None
-    write(scored_story(scored, options.least, pictures), folder)
+    write_page(scored_story(scored, options.least, pictures), folder)
 
 
 def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tuple[bytes, str]]:

@@ -149,17 +149,17 @@ def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
     """Single tables and figures: written to a folder, or printed alone in another form."""
     from nescio.benchmarks.base import named_reports
     from nescio.report.blocks import tables_of
-    from nescio.report.named import write_named
-    from nescio.report.text import latex, markdown, tables_csv, terminal
+    from nescio.report.named_reports import write_reports
+    from nescio.report.text import latex, markdown, print_terminal, tables_csv
 
     made = named_reports(studies, [name.strip() for name in options.only])
     for report, blocks in made.items():
         if not blocks:
             print(report.lacking, file=sys.stderr)
     tables = [table for blocks in made.values() for table in tables_of(blocks)]
-    files = write_named(made, folder) if options.to or options.format == "table" else []
+    files = write_reports(made, folder) if options.to or options.format == "table" else []
     if options.format == "table":
-        terminal(tables)
+        print_terminal(tables)
         if files:
             say(f"Written to {folder}: {', '.join(file.name for file in files)}.")
     elif options.format == "json":
@@ -171,9 +171,9 @@ def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
 
 def _lines(table: Table) -> list[dict[str, Any]]:
     return [
-        dict(zip(table.corner, labels, strict=True))
-        | {head: None if cell is None else cell.value for head, cell in zip(table.heads, cells, strict=True)}
-        for labels, cells in table.lines
+        dict(zip(table.index, labels, strict=True))
+        | {head: None if cell is None else cell.value for head, cell in zip(table.columns, cells, strict=True)}
+        for labels, cells in table.rows
     ]
 
 

@@ -39,7 +39,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.report import grid
+    from nescio.report import format_records
     from nescio.work.slurm import with_queue
     from nescio.work.store import Store
 
@@ -65,9 +65,9 @@ def run(options: Options) -> int:
     states = [run.state for run in runs]
     counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
     if runs:
-        say(grid([_row(run) for run in runs], options.format))
+        say(format_records([_row(run) for run in runs], options.format))
     if options.format != "csv" and (studies := [{"study": run.key} | _study(run) for run in runs if _is_study(run)]):
-        say("\n" + grid(studies, options.format))
+        say("\n" + format_records(studies, options.format))
     if options.format == "table":
         say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed'}.")
     return 0

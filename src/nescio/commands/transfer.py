@@ -200,10 +200,10 @@ def _show(result: TransferResult, options: Options) -> None:
 
         save_columns(file, {"index": result.index, **{f"u_{name}": u for name, u in result.u.items()}})
     for folder in folders:
-        from nescio.report.pages import write
+        from nescio.report.pages import write_page
         from nescio.report.transfers import transfer_story
 
-        write(transfer_story(result), folder, rows=result.rows)
+        write_page(transfer_story(result), folder, rows=result.rows)
     tables = transfer_tables(result)
     if options.format == "json":
         plain = {name: getattr(result, name) for name in ("use", "why", "rows", "sees", "reasons", "notes")}

@@ -38,7 +38,7 @@ class Options:
 def run(options: Options) -> int:
     from nescio.methods import registry
     from nescio.progress import track
-    from nescio.report import grid
+    from nescio.report import format_records
     from nescio.testing.methods import observe, trial_of
 
     if not options.spectral > 0:
@@ -67,9 +67,9 @@ def run(options: Options) -> int:
     if options.format == "json":
         say(json_of(rows))
     elif options.format != "table":
-        say(grid(rows, options.format))
+        say(format_records(rows, options.format))
     else:
-        say(grid(list(_shown(rows))))
+        say(format_records(list(_shown(rows))))
         count = f"{len(rows)} observations on {len(names)} method{'s' * (len(names) != 1)}"
         say(f"{count}: {f'{dead} dead (✗)' if dead else 'all alive'}.")
     return int(dead > 0)

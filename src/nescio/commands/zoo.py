@@ -196,7 +196,7 @@ def _rehearse(options: Options) -> int:
     from nescio.commands import _zoo_steps
     from nescio.commands._dry_run import say_costs
     from nescio.predictions.model_predictions import predictions_from_store
-    from nescio.report import grid
+    from nescio.report import format_records
     from nescio.work.dry_run import DryRun, costs
     from nescio.work.launchers import make_launcher
 
@@ -217,7 +217,7 @@ def _rehearse(options: Options) -> int:
         graded = options.out is not None
         judged = _zoo_steps.evaluations(predictions, len(winners(SelectivePlan())), graded)
     if not options.json:
-        say(grid(_zoo_steps.model_lines(predictions)))
+        say(format_records(_zoo_steps.model_lines(predictions)))
     steps = [*_zoo_steps.decodings(predictions), *(each.step for each in predictions), *judged]
     stages = costs(steps, context.store, partial(estimated, context=context), clock=clock_of(context.device))
     say_costs(stages, context, workers, (process_time() - started) + STORY, options.json)

@@ -265,11 +265,11 @@ def dump_means(dump: Predictions, dataset: Dataset) -> Array:
 
 def draw(made: Partition) -> str:
     """The dendrogram as SVG: classes in dendrogram order, in- and out-of-distribution ones coloured and marked."""
-    from nescio.report.trees import tree_svg
+    from nescio.report.dendrogram import dendrogram_svg
 
     sides = dict.fromkeys(made.order, "neither")
     sides |= dict.fromkeys(made.inside, "in-distribution") | dict.fromkeys(made.outside, "out-of-distribution")
     kinds = ("in-distribution", "out-of-distribution", "neither")
     title = f"{made.dataset or 'Classes'}: {len(made.inside)} in-distribution, {len(made.outside)} out-of-distribution"
     note = f"Ward tree of the class means of {made.features or 'the features'}"
-    return tree_svg(made.linkage, made.classes, [sides[label] for label in sorted(sides)], kinds, title, note)
+    return dendrogram_svg(made.linkage, made.classes, [sides[label] for label in sorted(sides)], kinds, title, note)

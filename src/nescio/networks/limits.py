@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nescio.errors import BadInput
 from nescio.networks.families import belongs
 from nescio.predictions.model_predictions import ModelPredictions
-from nescio.report.words import millions
+from nescio.report.format import format_millions
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
 
@@ -27,7 +27,7 @@ class Limits:
 
     def _why_not(self, model: ModelPredictions) -> str | None:
         limits = (
-            (self.params, model.number("params"), "parameters", millions),
+            (self.params, model.number("params"), "parameters", format_millions),
             (self.size, model.number("input_size"), "input size", lambda n: f"{n:g} pixels"),
         )
         for most, fact, what, text in limits:

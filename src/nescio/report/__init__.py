@@ -3,9 +3,21 @@
 Nothing here imports Altair, Jinja2, pandas or torch before a page or a figure is written.
 """
 
-from nescio.report.blocks import Block, Choice, Figure, Fold, Gallery, Made, Panel, Prose, Section, Story, Terms
+from nescio.report.blocks import (
+    Block,
+    Blocks,
+    Definitions,
+    Details,
+    Figure,
+    Gallery,
+    Panel,
+    Prose,
+    Section,
+    Story,
+    Tabs,
+)
 from nescio.report.frame import Frame
-from nescio.report.pages import page, write
+from nescio.report.pages import render_page, write_page
 from nescio.report.scorecards import (
     card_story,
     card_tables,
@@ -16,47 +28,47 @@ from nescio.report.scorecards import (
     short_story,
     verdict,
 )
-from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table
-from nescio.report.text import grid, json_text, latex, markdown, rows_csv, tables_csv, terminal
+from nescio.report.tables import COUNT, Cell, Column, Index, NumberFormat, Table, decimals, metrics, percents, table
+from nescio.report.text import format_records, json_text, latex, markdown, print_terminal, rows_csv, tables_csv
 
 __all__ = [
     "COUNT",
     "Block",
+    "Blocks",
     "Cell",
-    "Choice",
     "Column",
+    "Definitions",
+    "Details",
     "Figure",
-    "Fold",
-    "Form",
     "Frame",
     "Gallery",
-    "Head",
-    "Made",
+    "Index",
+    "NumberFormat",
     "Panel",
     "Prose",
     "Section",
     "Story",
     "Table",
-    "Terms",
+    "Tabs",
     "card_story",
     "card_tables",
     "decimals",
-    "grid",
+    "format_records",
     "headline",
     "json_text",
     "latex",
     "markdown",
     "metrics",
     "overview",
-    "page",
     "percents",
+    "print_terminal",
+    "render_page",
     "rows_csv",
     "rows_of",
     "short_comparison",
     "short_story",
     "table",
     "tables_csv",
-    "terminal",
     "verdict",
-    "write",
+    "write_page",
 ]

@@ -1,4 +1,4 @@
-"""What a page is made of: tables, figures, menus, folds, terms and pictures, in sections of a story."""
+"""Blocks of a page: tables, figures, tabs, details, definitions and pictures, in the sections of a story."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nescio.report.tables import Table, explained_once
+from nescio.report.tables import Table, drop_repeated_legends
 
-LONG = 24  # lines of a table above which the page folds it
+LONG = 24  # rows above which a page collapses a table
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, made when it is written; its title, and how to read it.
+    """A chart, built when it is written, with its title and caption.
 
-    points  what it shows, one row per mark, columns called as its axes; none: what the chart itself holds
-    kind    its class on the page, by which the style sheet gives it room
+    points  the plotted data, one row per mark, with the axes as columns (default: the data of the chart)
+    kind    class of the figure in the style sheet, which sets its size
     """
 
     key: str
     title: str
-    words: str
+    caption: str
     chart: Callable[[], Any]
     points: Sequence[Mapping[str, Any]] = ()
     kind: str = "study"
@@ -29,80 +29,127 @@ class Figure:
 
 @dataclass(frozen=True)
 class Panel:
-    """Figures side by side; a menu of `options` sets the parameter `chosen` of those that have one."""
+    """Figures side by side; a menu of `options` sets the chart parameter `chosen`."""
 
     figures: Sequence[Figure]
-    words: str = ""
+    label: str = ""
     options: Sequence[str] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.figures)
+
+    def children(self) -> Iterable[Block]:
+        """Return the figures."""
+        return self.figures
+
+    def map(self, change: Change) -> Panel:
+        """Return the panel with changed figures."""
+        figures = map_blocks(self.figures, change)
+        return replace(self, figures=[figure for figure in figures if isinstance(figure, Figure)])
+
 
 @dataclass(frozen=True)
-class Choice:
-    """Blocks of which a reader sees one option's at a time."""
+class Tabs:
+    """Blocks of several options; a menu shows those of one option."""
 
-    words: str
+    label: str
     options: Mapping[str, Sequence[Block]]
 
+    def __bool__(self) -> bool:
+        return bool(self.options)
+
+    def children(self) -> Iterable[Block]:
+        """Return the blocks of all options."""
+        return [block for blocks in self.options.values() for block in blocks]
+
+    def map(self, change: Change) -> Tabs:
+        """Return the tabs with changed blocks, without empty options."""
+        options = {name: map_blocks(blocks, change) for name, blocks in self.options.items()}
+        return replace(self, options={name: blocks for name, blocks in options.items() if blocks})
+
 
 @dataclass(frozen=True)
-class Fold:
-    """Blocks that a reader opens."""
+class Details:
+    """Collapsed blocks under a title."""
 
     title: str
     blocks: Sequence[Block]
 
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+    def children(self) -> Iterable[Block]:
+        """Return the collapsed blocks."""
+        return self.blocks
+
+    def map(self, change: Change) -> Details:
+        """Return the details with changed blocks."""
+        return replace(self, blocks=map_blocks(self.blocks, change))
+
 
 @dataclass(frozen=True)
-class Terms:
-    """Names with a sentence about each."""
+class Definitions:
+    """Names with a sentence for each."""
 
     entries: Sequence[tuple[str, str]]
     title: str = ""
 
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
 
 @dataclass(frozen=True)
 class Prose:
-    """Sentences; `lead` stands out, other text is a note."""
+    """Sentences; `lead` sets them in large type."""
 
     sentences: Sequence[str]
     lead: bool = False
 
+    def __bool__(self) -> bool:
+        return bool(self.sentences)
+
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures in order: a PNG, what it is called, and a number to stand below it; `wide`: four in a line."""
+    """Pictures in order: PNG, name, and the number below it; `wide` puts four in a row."""
 
     pictures: tuple[tuple[bytes, str, str], ...]
     wide: bool = False
 
+    def __bool__(self) -> bool:
+        return bool(self.pictures)
 
-Block = Table | Figure | Panel | Choice | Fold | Terms | Prose | Gallery
-Made = Block | Sequence[Block] | None  # what a report returns: one block, several, or nothing
+
+Block = Table | Figure | Panel | Tabs | Details | Definitions | Prose | Gallery
+Blocks = Block | Sequence[Block] | None  # result of a report: one block, several, or none
+Change = Callable[[Block], Block | None]
+CONTAINERS = (Panel, Tabs, Details)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One question and its answer; `link` is its short name at the top of the page (none: not listed there).
+    """Blocks under a title; `link` is the section's name in the page's navigation (empty: not listed).
 
-    model  this section is about one of several models: folded, under an anchor of its own
+    intro  text before the blocks
+    model  whether the section is about one of several models; the page collapses it
     """
 
     link: str
     title: str
     blocks: Sequence[Block]
-    words: str = ""
+    intro: str = ""
     model: bool = False
 
 
 @dataclass(frozen=True)
 class Story:
-    """What a page shows, first things first. Every figure has a key of its own."""
+    """Content of a page, most important first. Every figure has a unique key."""
 
     title: str
     lead: Sequence[str]
     sections: Sequence[Section]
     footer: Sequence[str] = ()
-    made: Sequence[str] = ()  # how it was made (default: by the command that writes the page, now)
+    provenance: Sequence[str] = ()  # commands that made it (default: the current one, when the page is written)
 
     def __post_init__(self) -> None:
         keys: set[str] = set()
@@ -112,126 +159,97 @@ class Story:
             keys.add(figure.key)
 
 
-# ---- looking into blocks
+# ---- traversal
 
 
-def flat(made: Iterable[Made]) -> list[Block]:
-    """What reports returned as one list of blocks, without the empty ones."""
-    blocks: list[Block] = []
-    for part in made:
-        if isinstance(part, Sequence):
-            blocks += flat(part)
-        elif part is not None and (kept := _kept(part)) is not None:
-            blocks.append(kept)
-    return blocks
-
-
-def _kept(block: Block) -> Block | None:
-    """The block without its empty parts; None where nothing is left."""
-    if isinstance(block, Fold):
-        inside = flat(block.blocks)
-        return replace(block, blocks=inside) if inside else None
-    if isinstance(block, Choice):
-        options = {name: blocks for name, own in block.options.items() if (blocks := flat(own))}
-        return replace(block, options=options) if options else None
-    content = {Table: "lines", Panel: "figures", Terms: "entries", Prose: "sentences", Gallery: "pictures"}
-    name = content.get(type(block))
-    return block if name is None or getattr(block, name) else None
-
-
-def within(blocks: Iterable[Block]) -> Iterator[Block]:
-    """These blocks and all that lie inside them, in order."""
+def walk(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield these blocks and all blocks inside them, in order."""
     for block in blocks:
         yield block
-        if isinstance(block, Choice):
-            for inside in block.options.values():
-                yield from within(inside)
-        elif isinstance(block, Fold):
-            yield from within(block.blocks)
-        elif isinstance(block, Panel):
-            yield from block.figures
+        if isinstance(block, CONTAINERS):
+            yield from walk(block.children())
 
 
-def blocks_of(source: Story | Table | Iterable[Block]) -> Iterator[Block]:
-    """Every block of a story, or of these blocks, in order."""
+def walk_blocks(source: Story | Table | Iterable[Block]) -> Iterator[Block]:
+    """Yield every block of a story, a table or blocks, in order."""
     if isinstance(source, Table):
         return iter([source])
     if isinstance(source, Story):
-        return within(block for section in source.sections for block in section.blocks)
-    return within(source)
+        return walk(block for section in source.sections for block in section.blocks)
+    return walk(source)
 
 
 def tables_of(source: Story | Table | Iterable[Block]) -> list[Table]:
-    """Every table, in order, those in folds and menus included."""
-    return [block for block in blocks_of(source) if isinstance(block, Table)]
+    """Return every table in order, including those in details and tabs."""
+    return [block for block in walk_blocks(source) if isinstance(block, Table)]
 
 
 def figures_of(source: Story | Iterable[Block]) -> list[Figure]:
-    """Every figure, in order."""
-    return [block for block in blocks_of(source) if isinstance(block, Figure)]
+    """Return every figure in order."""
+    return [block for block in walk_blocks(source) if isinstance(block, Figure)]
 
 
-# ---- changing blocks
+def map_blocks(blocks: Iterable[Block], change: Change) -> list[Block]:
+    """Apply `change` to every block that contains no others; None and empty blocks are removed."""
+    changed = (block.map(change) if isinstance(block, CONTAINERS) else change(block) for block in blocks)
+    return [block for block in changed if block]
 
 
-def changed(blocks: Iterable[Block], change: Callable[[Block], Block | None]) -> list[Block]:
-    """The blocks with `change` made to every block that holds no others; None takes it out, and what it empties."""
-
-    def inside(block: Block) -> Block | None:
-        if isinstance(block, Fold):
-            return replace(block, blocks=changed(block.blocks, change))
-        if isinstance(block, Choice):
-            return replace(block, options={name: changed(own, change) for name, own in block.options.items()})
-        if isinstance(block, Panel):
-            figures = [change(figure) for figure in block.figures]
-            return replace(block, figures=[figure for figure in figures if isinstance(figure, Figure)])
-        return change(block)
-
-    return flat(inside(block) for block in blocks)
+def flatten(results: Iterable[Blocks]) -> list[Block]:
+    """Return the results of reports as one list of blocks, without empty ones."""
+    blocks: list[Block] = []
+    for result in results:
+        if isinstance(result, Sequence):
+            blocks += flatten(result)
+        elif result is not None:
+            blocks += map_blocks([result], lambda block: block)
+    return blocks
 
 
 def without_figures(story: Story, reason: str) -> Story:
-    """The story without its figures, and why, at the end."""
+    """Return the story without its figures, with the reason in the footer."""
     sections = [
         replace(section, blocks=blocks)
         for section in story.sections
-        if (blocks := changed(section.blocks, lambda block: None if isinstance(block, Figure) else block))
+        if (blocks := map_blocks(section.blocks, lambda block: None if isinstance(block, Figure) else block))
     ]
     return replace(story, sections=sections, footer=(*story.footer, reason))
 
 
-def fold_tables(blocks: Iterable[Block]) -> list[Block]:
-    """Figures to look at, their tables behind folds."""
-    return [Fold(block.title, [block]) if isinstance(block, Table) else block for block in blocks]
+def collapse_tables(blocks: Iterable[Block]) -> list[Block]:
+    """Collapse the tables among these blocks."""
+    return [Details(block.title, [block]) if isinstance(block, Table) else block for block in blocks]
 
 
-def _folded(block: Block) -> Block:
-    """Long tables, and menus of them, behind a fold."""
-    if isinstance(block, Table) and len(block.lines) > LONG:
-        return Fold(block.title, [block])
-    if isinstance(block, Choice) and any(len(table.lines) > LONG for table in tables_of([block])):
-        return Fold(f"Every line, by {block.words[:1].lower()}{block.words[1:]}", [block])
+# ---- sections
+
+
+SectionSpec = tuple[str, str, Sequence[Blocks]] | tuple[str, str, Sequence[Blocks], str]  # link, title, blocks, intro
+
+
+def sections_of(specs: Iterable[SectionSpec]) -> list[Section]:
+    """Return the sections that have blocks; long tables are collapsed, and each metric is described once."""
+    sections = [Section(link, title, flatten(blocks), "".join(intro)) for link, title, blocks, *intro in specs]
+    return [
+        replace(section, blocks=[_collapse_long(block) for block in section.blocks]) for section in described(sections)
+    ]
+
+
+def described(sections: Iterable[Section]) -> list[Section]:
+    """Return the sections that have blocks, with each metric described in the first table that shows it."""
+    seen: set[str] = set()
+
+    def describe_once(block: Block) -> Block:
+        return drop_repeated_legends([block], seen)[0] if isinstance(block, Table) else block
+
+    changed = [replace(section, blocks=map_blocks(section.blocks, describe_once)) for section in sections]
+    return [section for section in changed if section.blocks]
+
+
+def _collapse_long(block: Block) -> Block:
+    """Collapse long tables, and tabs of them."""
+    if isinstance(block, Table) and len(block.rows) > LONG:
+        return Details(block.title, [block])
+    if isinstance(block, Tabs) and any(len(table.rows) > LONG for table in tables_of([block])):
+        return Details(f"Every row, by {block.label[:1].lower()}{block.label[1:]}", [block])
     return block
-
-
-# ---- a story
-
-
-SectionParts = tuple[str, str, Sequence[Made]] | tuple[str, str, Sequence[Made], str]  # link, title, blocks, words
-
-
-def sections_of(parts: Iterable[SectionParts]) -> list[Section]:
-    """Sections without empty ones; long tables are folded, and every metric is explained where it is first seen."""
-    made = [Section(link, title, flat(blocks), "".join(words)) for link, title, blocks, *words in parts]
-    return [replace(part, blocks=[_folded(block) for block in part.blocks]) for part in explained(made)]
-
-
-def explained(sections: Iterable[Section]) -> list[Section]:
-    """The sections without empty ones, with every metric explained where it is first seen."""
-    known: set[str] = set()
-
-    def once(block: Block) -> Block:
-        return explained_once([block], known)[0] if isinstance(block, Table) else block
-
-    made = [replace(section, blocks=changed(section.blocks, once)) for section in sections]
-    return [section for section in made if section.blocks]

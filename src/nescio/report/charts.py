@@ -20,7 +20,8 @@ import numpy as np
 
 from nescio.analysis.curves import GUIDES, OPTIMAL, RANDOM
 from nescio.report.blocks import Figure
-from nescio.report.words import DEFAULT_MEASURE, millions, number, out_name
+from nescio.report.format import format_millions, format_number
+from nescio.report.labels import DEFAULT_MEASURE, ood_label
 from nescio.rows import Row
 
 LINES_LIGHT = ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b")
@@ -117,7 +118,7 @@ def _number_axis(
     side: str,
     field: str,
     title: str | None = None,
-    form: str = NUMBER,
+    format: str = NUMBER,
     *,
     log: bool = False,
     pad: int = 14,
@@ -127,7 +128,7 @@ def _number_axis(
     import altair as alt
 
     scale = {"type": "log", "padding": pad, **scale} if log else {"zero": False, "padding": pad, **scale}
-    axis = alt.Axis(format=form, tickCount=alt.ExprRef(expr=FEW_TICKS)) if side == "x" else alt.Axis(format=form)
+    axis = alt.Axis(format=format, tickCount=alt.ExprRef(expr=FEW_TICKS)) if side == "x" else alt.Axis(format=format)
     if side == "x":
         scale.setdefault("nice", False)
     return {"x": alt.X, "y": alt.Y}[side](f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=axis)
@@ -185,9 +186,9 @@ def _tips(*fields: Sequence[str]) -> list[Any]:
     import altair as alt
 
     made = []
-    for field, title, *form in fields:
+    for field, title, *format in fields:
         tip = alt.Tooltip(field, title=_in_expression(title))
-        made.append(tip.format(form[0]) if form else tip)
+        made.append(tip.format(format[0]) if format else tip)
     return made
 
 
@@ -237,7 +238,7 @@ def _stripes(base: Any, field: str, tooltip: Sequence[Any]) -> Any:
 # ---- risk and coverage
 
 
-def risk_coverage_figure(curves: Mapping[str, Curve], chosen: str | None = None) -> Any:
+def risk_coverage_chart(curves: Mapping[str, Curve], chosen: str | None = None) -> Any:
     """Share of wrong answers among the surest ones, against the share that is kept; one measure stands out."""
     import altair as alt
 
@@ -273,7 +274,8 @@ def risk_coverage_figure(curves: Mapping[str, Curve], chosen: str | None = None)
     layers.append(_hover(base.transform_filter(f"datum.measure == {CHOSEN}")))
     total = max((float(risk[-1]) for _, risk in curves.values() if len(risk)), default=0.0)
     words = (
-        f"Risk–coverage curve: of all answers {number(100 * total, 1)} percent are wrong; the line shows how many "
+        f"Risk–coverage curve: of all answers {format_number(100 * total, 1)} percent are wrong; the "
+        "line shows how many "
         f"of the surest are wrong, by the chosen one of {len(measures)} measures."
     )
     return _finished(layers, words, chosen=chosen)
@@ -297,7 +299,7 @@ def _hover(base: Any) -> Any:
     return marks.encode(opacity=alt.condition(near, alt.value(1), alt.value(0)), tooltip=tips).add_params(near)
 
 
-def curves_block(name: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
+def curves_figure(name: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
     """Risk–coverage curves of models over one another, and their points for a table."""
     points: list[Row] = [
         {"model": model, KEPT: float(coverage), WRONG: float(risk)}
@@ -305,10 +307,10 @@ def curves_block(name: str, title: str, words: str, curves: Mapping[str, Curve])
         for coverage, risk in zip(*curve, strict=True)
     ]
     shown = {model: {DEFAULT_MEASURE: curve} for model, curve in curves.items()}
-    return Figure(name, title, words, lambda: models_figure(shown, DEFAULT_MEASURE), points)
+    return Figure(name, title, words, lambda: models_chart(shown, DEFAULT_MEASURE), points)
 
 
-def models_figure(models: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
+def models_chart(models: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
     """Risk–coverage curves of several models over one another, by one measure."""
     import altair as alt
 
@@ -352,7 +354,7 @@ def _side_by_side(models: Mapping[str, Mapping[str, Curve]], measures: Sequence[
     return rows
 
 
-def reliability_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]]) -> Any:
+def reliability_chart(curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]]) -> Any:
     """How often it is right, against how sure it claims to be; on the diagonal the two agree."""
     import altair as alt
 
@@ -387,7 +389,7 @@ def reliability_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[floa
     return _finished(layers, words)
 
 
-def corp_figure(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
+def corp_chart(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
     """How often it is right, against how sure it claims to be, without bins; bands are where calibrated ones would lie.
 
     curves  stage → confidence, calibrated, low, high
@@ -433,7 +435,7 @@ def corp_figure(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
     return _finished(layers, words)
 
 
-def cost_figure(curves: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
+def cost_chart(curves: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
     """What a row costs at the best threshold, against the price of withholding an answer; one measure at a time.
 
     curves  measure → out-of-distribution set → (prices, costs); the guides among the measures
@@ -453,7 +455,7 @@ def cost_figure(curves: Mapping[str, Mapping[str, Curve]], chosen: str | None = 
     tips = _tips(("set:N", "with"), ("price:Q", "price", ".0%"), ("cost:Q", "cost", ".2%"))
     shown = base.transform_filter(f"datum.measure == {CHOSEN}")
     guides = base.transform_filter(f"indexof({json.dumps(GUIDES)}, datum.measure) >= 0")
-    with_set = _renamed(sets, [f"with {out_name(name)}" for name in sets])
+    with_set = _renamed(sets, [f"with {ood_label(name)}" for name in sets])
     layers = [
         guides.mark_line(strokeWidth=1, color=COLOUR["soft"]).encode(
             _dashes("measure", GUIDES, [DOTTED, DASHED], _legend("stroke", labelExpr=_renamed(GUIDES, COST_GUIDES)))
@@ -468,7 +470,7 @@ def cost_figure(curves: Mapping[str, Mapping[str, Curve]], chosen: str | None = 
 # ---- histograms
 
 
-def histogram_figure(curves: Mapping[str, Mapping[str, Any]], chosen: str | None = None) -> Any:
+def histogram_chart(curves: Mapping[str, Mapping[str, Any]], chosen: str | None = None) -> Any:
     """How unsure the model is where it is right, where it is wrong, and out of distribution."""
     import altair as alt
 
@@ -520,7 +522,7 @@ def _steps(measure: str, own: Mapping[str, Any], outside: Sequence[str]) -> list
     return [*steps, {**steps[-1], "u": edges[-1]}] if steps else []
 
 
-def bars_figure(
+def bars_chart(
     values: Sequence[float], edges: Sequence[float], title: str, guide: tuple[str, float], words: str
 ) -> Any:
     """How many values lie between every two edges; `guide` is a named upright line."""
@@ -541,7 +543,7 @@ def bars_figure(
 # ---- values of models
 
 
-def intervals_figure(points: Sequence[Row], chosen: str | None = None) -> Any:
+def intervals_chart(points: Sequence[Row], chosen: str | None = None) -> Any:
     """Every model's value with its interval; accented dots cannot be told from the best.
 
     A point holds `question`, `model`, `rank`, `value`, `low`, `high` (or None) and `best`.
@@ -571,7 +573,7 @@ def intervals_figure(points: Sequence[Row], chosen: str | None = None) -> Any:
 _VALUE_TIPS = (("value", "value"), ("low", "from"), ("high", "to"))
 
 
-def dots_figure(points: Sequence[Row], title: str, guide: tuple[str, float] | None = None) -> Any:
+def dots_chart(points: Sequence[Row], title: str, guide: tuple[str, float] | None = None) -> Any:
     """Values of names, one dot per kind and a line between them; `guide` is a named upright line.
 
     A point holds `name`, `kind`, `value` and `spread`; names stand in the order of the points.
@@ -581,7 +583,7 @@ def dots_figure(points: Sequence[Row], title: str, guide: tuple[str, float] | No
     names, kinds = _names(points, "name"), _names(points, "kind")
     rows = [
         {"name": str(p["name"]), "kind": str(p["kind"]), "value": float(p["value"])}
-        | {"spread": f"± {number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
+        | {"spread": f"± {format_number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
         for p in points
     ]
     x = _number_axis("x", "value", title, "~%")
@@ -598,11 +600,11 @@ def dots_figure(points: Sequence[Row], title: str, guide: tuple[str, float] | No
         layers.insert(0, mark.mark_rule(strokeDash=DASHED, color=COLOUR["ink"]).encode(x))
         text = mark.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=12, color=COLOUR["ink"])
         layers.append(text.encode(x, alt.Text("text:N"), y=alt.value("height")))
-    words = f"{title} of {', '.join(names)}" + (f"; {guide[0]} at {number(guide[1], 3)}" if guide else "")
+    words = f"{title} of {', '.join(names)}" + (f"; {guide[0]} at {format_number(guide[1], 3)}" if guide else "")
     return _finished(layers, f"{words}.", 30 * max(3, len(names)))
 
 
-def heat_block(
+def heat_figure(
     key: str, title: str, words: str, cells: Sequence[Row], axis: str, floor: float, names: tuple[str, str, str]
 ) -> Figure | None:
     """The figure of `heat_figure` with its numbers; None of fewer than two cells."""
@@ -610,15 +612,15 @@ def heat_block(
         return None
     line, column, n = names
     points = [{line: cell["line"], column: cell["column"], axis: cell["value"], n: cell["n"]} for cell in cells]
-    return Figure(key, title, words, lambda: heat_figure(cells, axis, floor, names), points)
+    return Figure(key, title, words, lambda: heat_chart(cells, axis, floor, names), points)
 
 
-def heat_figure(
+def heat_chart(
     cells: Sequence[Row],
     title: str,
     floor: float,
     names: tuple[str, str, str] = ("method", "measure", "mean over lines"),
-    form: str = ".2f",
+    format: str = ".2f",
 ) -> Any:
     """A value for every line and column, with more colour where it is higher and none below `floor`.
 
@@ -650,7 +652,7 @@ def heat_figure(
     texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=COLOUR["ink"])
     layers = [
         shades.encode(alt.Opacity("value:Q", scale=scale, legend=None)),
-        texts.encode(alt.Text("value:Q", format=form)),
+        texts.encode(alt.Text("value:Q", format=format)),
     ]
     words = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}; more colour is higher."
     return _finished(layers, words, 28 * max(3, len(lines)))
@@ -662,7 +664,7 @@ def heat_figure(
 NAMED_POINTS = 15  # that have their names and intervals in a cloud; more would hide each other
 
 
-def cloud_figure(
+def scatter_chart(
     points: Sequence[Row],
     x: str,
     y: str,
@@ -694,9 +696,9 @@ def cloud_figure(
     colours = [COLOUR["faint"] if name == OTHERS else SERIES[at % len(SERIES)] for at, name in enumerate(names)]
     shapes = alt.Scale(domain=names, range=[SHAPES[at // len(SERIES) % len(SHAPES)] for at in range(len(names))])
     least = min((float(point[x]) for point in points), default=1.0)  # below 1 the letters of ~s are thousandths
-    form = "~s" if log and least >= 1 else NUMBER
+    format = "~s" if log and least >= 1 else NUMBER
     axes = (
-        _number_axis("x", "x", x, form, log=log, **_domain(points, x, spans[0])),
+        _number_axis("x", "x", x, format, log=log, **_domain(points, x, spans[0])),
         _number_axis("y", "y", y, **_domain(points, y, spans[1])),
     )
     base = _data(_cloud_rows(points, x, y, names, tips)).encode(*axes)
@@ -727,16 +729,16 @@ def cloud_figure(
     return _finished(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", 420 if sized else 340)
 
 
-def _ends(points: Sequence[Row], number: str) -> list[float]:
+def _ends(points: Sequence[Row], name: str) -> list[float]:
     """Both ends of the intervals of a number."""
-    ends = [point.get(f"{number}, {end}") for point in points for end in ("from", "to")]
+    ends = [point.get(f"{name}, {end}") for point in points for end in ("from", "to")]
     return [float(end) for end in ends if end is not None]
 
 
-def _domain(points: Sequence[Row], number: str, span: float) -> dict[str, Any]:
+def _domain(points: Sequence[Row], name: str, span: float) -> dict[str, Any]:
     """The domain of an axis whose values would span less; nothing where they span enough."""
     shown = len(points) <= NAMED_POINTS
-    values = [float(point[number]) for point in points] + (_ends(points, number) if shown else [])
+    values = [float(point[name]) for point in points] + (_ends(points, name) if shown else [])
     low, high = min(values), max(values)
     if high - low >= span:
         return {}
@@ -767,7 +769,7 @@ def _cloud_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tip
     return [
         {"name": str(p["name"]), **{key: str(p[key]) for key in tips}, "x": float(p[x]), "y": float(p[y])}
         | {"size": float(p.get("parameters") or usual), "dot": int(bool(p.get("distilled")))}
-        | {"params": millions(p.get("parameters"))}
+        | {"params": format_millions(p.get("parameters"))}
         for p in order
     ]
 
@@ -780,7 +782,7 @@ def _links(links: Sequence[tuple[Row, Row]], x: str, y: str, axes: Sequence[Any]
     return rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q"))
 
 
-def changes_figure(points: Sequence[Row], title: str) -> Any:
+def changes_chart(points: Sequence[Row], title: str) -> Any:
     """Relative changes of models, one column per kind, above the line for the better; a bar marks each median.
 
     A point holds `kind`, `model`, `than` (what it is compared with) and `value` (0.01 is one percent).
@@ -839,14 +841,14 @@ class Box:
         return cls(low, lower, middle, upper, high, tuple(float(v) for v in ordered if v < low or v > high))
 
 
-def box_figure(
+def box_chart(
     levels: Mapping[str, Mapping[str, float]],
     title: str,
     *,
     lines: Mapping[str, Mapping[str, float]] | None = None,
     apart: Sequence[str] = (),
     guide: float | None = None,
-    form: str = ".3f",
+    format: str = ".3f",
     ticks: Mapping[str, str] | None = None,
 ) -> Any:
     """One box per level over the values of all models there; `lines` single out some models, `guide` is a level line.
@@ -854,7 +856,7 @@ def box_figure(
     levels  level → {model: value}, in the order in which they stand
     lines   name → {level: value}
     apart   levels that are no step of the others: a line does not go there, its point does
-    form    how a tooltip prints a value
+    format    how a tooltip prints a value
     ticks   shorter names of levels on the axis
     """
     import altair as alt
@@ -873,59 +875,63 @@ def box_figure(
         ]
     x = _level_axis(names, ticks)
     base = _data(boxes).encode(x)
-    quartiles = (("middle:Q", "median", form), ("lower:Q", "lower quartile", form), ("upper:Q", "upper quartile", form))
+    quartiles = (
+        ("middle:Q", "median", format),
+        ("lower:Q", "lower quartile", format),
+        ("upper:Q", "upper quartile", format),
+    )
     bars = base.mark_bar(size=18, color=COLOUR["accent"], opacity=0.35)
     middles = base.mark_tick(size=18, thickness=2, color=COLOUR["accent"], opacity=1)
     layers = [] if guide is None else _guide("y", guide, field="value")
     layers += [
-        base.mark_rule(color=COLOUR["soft"]).encode(_value_axis("low", title, form), alt.Y2("high:Q")),
+        base.mark_rule(color=COLOUR["soft"]).encode(_value_axis("low", title, format), alt.Y2("high:Q")),
         bars.encode(
-            _value_axis("lower", title, form),
+            _value_axis("lower", title, format),
             alt.Y2("upper:Q"),
             tooltip=_tips(("level:N", "at"), *quartiles, ("n:Q", "models")),
         ),
-        middles.encode(_value_axis("middle", title, form)),
+        middles.encode(_value_axis("middle", title, format)),
     ]
     if beyond:
         far = _data(beyond).mark_point(size=18, color=COLOUR["soft"], opacity=0.8)
-        tips = _tips(("model:N", "model"), ("value:Q", title, form))
-        layers.append(far.encode(x, _value_axis("value", title, form), tooltip=tips))
+        tips = _tips(("model:N", "model"), ("value:Q", title, format))
+        layers.append(far.encode(x, _value_axis("value", title, format), tooltip=tips))
     if lines:
-        layers += _level_lines(lines, names, x, _value_axis("value", title, form), form, apart)
+        layers += _level_lines(lines, names, x, _value_axis("value", title, format), format, apart)
     most = max((len(values) for values in levels.values()), default=0)
     return _finished(layers, f"{title} of up to {most} models: one box each at {', '.join(names)}.", 340)
 
 
-def levels_figure(
+def levels_chart(
     lines: Mapping[str, Mapping[str, float]],
     title: str,
     *,
     guide: float | None = None,
-    form: str = ".3f",
+    format: str = ".3f",
     ticks: Mapping[str, str] | None = None,
-    places: Mapping[str, float] | None = None,
+    positions: Mapping[str, float] | None = None,
     axis: str | None = None,
     kin: Mapping[str, str] | None = None,
 ) -> Any:
     """One line per name over the levels, in the order in which they are first seen; `guide` is a level line.
 
-    places  where levels that are numbers stand on an axis of numbers (default: side by side), whose title is `axis`
+    positions  where levels that are numbers stand on an axis of numbers (default: side by side), whose title is `axis`
     kin     name → the name of another line, whose colour it has, dashed
     """
     names = list(dict.fromkeys(level for line in lines.values() for level in line))
-    x = _level_axis(names, ticks) if places is None else _number_axis("x", "place", axis, "~f")
+    x = _level_axis(names, ticks) if positions is None else _number_axis("x", "position", axis, "~f")
     layers = [] if guide is None else _guide("y", guide, field="value")
-    layers += _level_lines(lines, names, x, _value_axis("value", title, form), form, places=places, kin=kin)
+    layers += _level_lines(lines, names, x, _value_axis("value", title, format), format, positions=positions, kin=kin)
     return _finished(layers, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)
 
 
-def levels_block(
+def levels_figure(
     key: str,
     title: str,
     words: str,
     values: Mapping[str, Mapping[str, float]],
     names: tuple[str, str, str],
-    figure: Callable[..., Any] = levels_figure,
+    figure: Callable[..., Any] = levels_chart,
     **look: Any,
 ) -> Figure:
     """Lines over levels, or boxes of them, with their numbers; `names` of outer keys, inner keys and values."""
@@ -934,8 +940,8 @@ def levels_block(
     return Figure(key, title, words, lambda: figure(values, axis, **look), points)
 
 
-def _value_axis(field: str, title: str, form: str) -> Any:
-    return _number_axis("y", field, title, "+.1~%" if form.endswith("%") else NUMBER, pad=8)
+def _value_axis(field: str, title: str, format: str) -> Any:
+    return _number_axis("y", field, title, "+.1~%" if format.endswith("%") else NUMBER, pad=8)
 
 
 def _level_lines(
@@ -943,15 +949,15 @@ def _level_lines(
     levels: Sequence[str],
     x: Any,
     y: Any,
-    form: str,
+    format: str,
     apart: Sequence[str] = (),
-    places: Mapping[str, float] | None = None,
+    positions: Mapping[str, float] | None = None,
     kin: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    places = places or {}
+    positions = positions or {}
     rows = [
         {"name": name, "level": level, "value": float(line[level]), "step": int(level not in apart)}
-        | ({"place": places[level]} if places else {})
+        | ({"position": positions[level]} if positions else {})
         for name, line in lines.items()
         for level in levels
         if level in line
@@ -965,7 +971,7 @@ def _level_lines(
         colours = tuple(colours[turns[name if name in turns else kin[name]][1]] for name in names)
     legend = _legend("stroke", min(170, 52 + 8 * max(map(len, names), default=0)))
     base = _data(rows).encode(x, y, _colours("name", names, colours, legend))
-    tips = _tips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", form))
+    tips = _tips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", format))
     drawn = base.transform_filter("datum.step == 1").mark_line(strokeWidth=1.75)
     return [
         drawn.encode(_dashes("name", names, dashes, legend)),

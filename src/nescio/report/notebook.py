@@ -9,10 +9,10 @@ from typing import Any
 from nescio.analysis.comparison import Comparison
 from nescio.analysis.scorecard import Scorecard
 from nescio.errors import BadInput, Undefined
-from nescio.report.charts import histogram_figure, intervals_figure, on_paper, reliability_figure, risk_coverage_figure
-from nescio.report.pages import write as write_page
+from nescio.report.charts import histogram_chart, intervals_chart, on_paper, reliability_chart, risk_coverage_chart
+from nescio.report.pages import write_page
 from nescio.report.scorecards import card_story, comparison_tables, essentials, interval_points, measures_of, topic
-from nescio.report.tables import NOTHING, Table
+from nescio.report.tables import MISSING, Table
 
 Result = Scorecard | Comparison
 MOST_LINES = 12  # of a table in a notebook
@@ -22,7 +22,7 @@ def html(result: Result) -> str:
     """The sentences and one short table."""
     story = _story(result)
     tables = [essentials(result)] if isinstance(result, Scorecard) else comparison_tables(result)[:1]
-    return "".join([f"<p>{escape(' '.join(story.lead))}</p>", *(_table(table.top(MOST_LINES)) for table in tables)])
+    return "".join([f"<p>{escape(' '.join(story.lead))}</p>", *(_table(table.head(MOST_LINES)) for table in tables)])
 
 
 def write(result: Result, folder: str | Path) -> Path:
@@ -35,8 +35,8 @@ def _story(result: Result) -> Any:
 
 
 def _table(table: Table) -> str:
-    heads = "".join(f"<th>{escape(head)}</th>" for head in (*table.corner, *table.heads))
-    lines = [[*labels, *(NOTHING if cell is None else str(cell) for cell in cells)] for labels, cells in table.lines]
+    heads = "".join(f"<th>{escape(head)}</th>" for head in (*table.index, *table.columns))
+    lines = [[*labels, *(MISSING if cell is None else str(cell) for cell in cells)] for labels, cells in table.rows]
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in line)}</tr>" for line in lines)
     return f"<table><caption>{escape(table.note)}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -56,15 +56,15 @@ class CardPlots:
 
     def risk_coverage(self, measure: str | None = None) -> Any:
         """The share of wrong answers among the surest, by one measure; the others stand behind it."""
-        return _chart(risk_coverage_figure(self._curves("risk_coverage"), self._measure(measure)))
+        return _chart(risk_coverage_chart(self._curves("risk_coverage"), self._measure(measure)))
 
     def reliability(self) -> Any:
         """How often it is right against how sure it is, raw and calibrated."""
-        return _chart(reliability_figure(self._curves("reliability")))
+        return _chart(reliability_chart(self._curves("reliability")))
 
     def histogram(self, measure: str | None = None) -> Any:
         """How unsure it is where it is right, where it is wrong, and out of distribution."""
-        return _chart(histogram_figure(self._curves("histogram"), self._measure(measure)))
+        return _chart(histogram_chart(self._curves("histogram"), self._measure(measure)))
 
     def _curves(self, kind: str) -> Any:
         curves = self.card.curves.get(kind)
@@ -91,7 +91,7 @@ class ComparisonPlots:
         if not rows:
             known = ", ".join(dict.fromkeys(row["metric"] for row in self.comparison.rows))
             raise BadInput(f"The models are not compared by {metric!r}. There are: {known}.")
-        return _chart(intervals_figure(interval_points(self.comparison), topic(rows[0])))
+        return _chart(intervals_chart(interval_points(self.comparison), topic(rows[0])))
 
 
 def _chart(chart: Any) -> Any:

@@ -16,28 +16,28 @@ from nescio.errors import BadInput
 from nescio.files import write_file
 from nescio.provenance import provenance
 from nescio.report.blocks import (
-    Choice,
+    Definitions,
+    Details,
     Figure,
-    Fold,
     Gallery,
     Panel,
     Prose,
     Section,
     Story,
-    Terms,
+    Tabs,
     figures_of,
     tables_of,
     without_figures,
 )
 from nescio.report.charts import CHOSEN, DARK, PAPER, on_page, on_paper
 from nescio.report.tables import Table
-from nescio.report.text import grid, latex, markdown, plain, rows_csv, tables_csv, with_code
+from nescio.report.text import format_records, latex, markdown, render_code, rows_csv, tables_csv, to_plain
 from nescio.rows import Row
 
-HERE = Path(__file__).parent
+ASSETS = Path(__file__).parent
 WORDY = 48  # letters of a cell above which its column breaks into lines
 BESIDE = 4  # columns of a table that leaves room for a figure beside it
-KINDS = {Table: "table", Figure: "figure", Panel: "panel", Choice: "choice", Fold: "fold", Terms: "terms"}
+KINDS = {Table: "table", Figure: "figure", Panel: "panel", Tabs: "tabs", Details: "details", Definitions: "definitions"}
 KINDS |= {Prose: "prose", Gallery: "gallery"}
 UNDRAWN = (
     "The figures are left out: Altair and vl-convert are not installed where this page was written. "
@@ -48,7 +48,7 @@ UNDRAWN = (
 # ---- the folder
 
 
-def write(
+def write_page(
     story: Story,
     folder: str | Path,
     *,
@@ -62,47 +62,47 @@ def write(
     others  pages that this one links to: address → name
     """
     folder = Path(folder)
-    story = story if story.made else replace(story, made=provenance().sentences())
+    story = story if story.provenance else replace(story, provenance=provenance().sentences())
     texts = {"tables.md": markdown(story), "tables.tex": latex(story), "tables.csv": tables_csv(tables_of(story))}
     texts |= {} if rows is None else {"rows.csv": rows_csv(rows)}
-    texts["index.html"] = page(story if drawable() else without_figures(story, UNDRAWN), others)
+    texts["index.html"] = render_page(story if can_draw() else without_figures(story, UNDRAWN), others)
     contents: dict[str, str | bytes] = {**(files or {}), **texts}
     for name, content in contents.items():
         write_file(folder / name, content)
     return folder / "index.html"
 
 
-def drawable() -> bool:
+def can_draw() -> bool:
     """Whether charts can be made here: machines that train may lack what draws."""
     return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
 
 
-def drawn(figure: Figure) -> tuple[str, str]:
+def render_figure(figure: Figure) -> tuple[str, str]:
     """The chart as SVG in the colours of paper, and its points as CSV."""
-    if not drawable():
+    if not can_draw():
         raise BadInput("Figures need Altair and vl-convert, which are not installed here: pip install nescio.")
     import vl_convert
 
     spec = on_paper(figure.chart())
-    points = grid(figure.points, "csv") if figure.points else max(data_of(spec), key=len, default="")
+    points = format_records(figure.points, "csv") if figure.points else max(chart_data(spec), key=len, default="")
     return str(vl_convert.vegalite_to_svg(spec)), points
 
 
-def data_of(spec: Any) -> list[str]:
+def chart_data(spec: Any) -> list[str]:
     """Every table that a chart holds, as CSV: shared ones stand apart, others where they are used."""
     if isinstance(spec, list):
-        return [text for part in spec for text in data_of(part)]
+        return [text for part in spec for text in chart_data(part)]
     if not isinstance(spec, dict):
         return []
     shared, own = spec.get("datasets") or {}, spec.get("data") or {}
     texts = [text for text in (*shared.values(), own.get("values")) if isinstance(text, str)]
-    return texts + [text for part in spec.values() for text in data_of(part)]
+    return texts + [text for part in spec.values() for text in chart_data(part)]
 
 
 # ---- the page
 
 
-def page(story: Story, others: Mapping[str, str] | None = None) -> str:
+def render_page(story: Story, others: Mapping[str, str] | None = None) -> str:
     """The story as one self-contained HTML file; `others` are pages that it links to: address → name."""
     figures = {figure.key: on_page(figure.chart()) for figure in figures_of(story)}
     sections = list(zip(_anchors(story.sections), story.sections, strict=True))
@@ -117,8 +117,8 @@ def page(story: Story, others: Mapping[str, str] | None = None) -> str:
             figures=figures,
             light=PAPER,
             dark=DARK,
-            css=(HERE / "page.css").read_text("utf-8"),
-            js=(HERE / "page.js").read_text("utf-8"),
+            css=(ASSETS / "page.css").read_text("utf-8"),
+            js=(ASSETS / "page.js").read_text("utf-8"),
             bundle=_bundle() if figures else "",
         )
     ).lstrip()
@@ -142,7 +142,11 @@ def _environment(figures: Mapping[str, Any]) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     env = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     env.filters |= {
         "kind": lambda block: KINDS[type(block)],
@@ -165,7 +169,7 @@ def _environment(figures: Mapping[str, Any]) -> Any:
 def _beside(section: Section) -> bool:
     match list(section.blocks):
         case [Table() as table, Figure()]:
-            return len(table.heads) <= BESIDE
+            return len(table.columns) <= BESIDE
     return False
 
 
@@ -188,7 +192,7 @@ def _escape(text: str) -> str:
 
 def _code(text: str) -> Any:
     """What stands between backticks is code."""
-    return _markup(with_code(text, _escape, "<code>{}</code>"))
+    return _markup(render_code(text, _escape, "<code>{}</code>"))
 
 
 def _strong(text: str) -> Any:
@@ -213,7 +217,7 @@ def _head(text: str) -> Any:
 
 def _script(value: Any) -> Any:
     """JSON that may stand inside a script element whatever texts it holds."""
-    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 

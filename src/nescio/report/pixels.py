@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from nescio.analysis.pixels import PixelCounts
 from nescio.metrics import MAX_SCORES
-from nescio.report.blocks import Section, Story, Terms, flat
-from nescio.report.tables import COUNT, Column, Head, decimals, metrics, table
-from nescio.report.words import count
+from nescio.report.blocks import Definitions, Section, Story, flatten
+from nescio.report.format import count_in_words
+from nescio.report.tables import COUNT, Column, Index, decimals, metrics, table
 from nescio.rows import Row
 
 
@@ -23,18 +23,20 @@ def pixel_story(counts: PixelCounts, rows: Sequence[Row], reasons: Sequence[str]
         if not math.isnan(iou)
     ]
     answers, ranked = metrics("miou", "accuracy"), metrics("auroc", "raulc", "aurc")
-    by_class = [Head("IoU", "iou", form=decimals(4)), Head("pixels", "pixels", form=COUNT)]
-    score = Column("measure", "score", keep=True)
+    by_class = [Column("IoU", "iou", format=decimals(4)), Column("pixels", "pixels", format=COUNT)]
+    score = Index("measure", "score", keep=True)
     tables = [
-        table(overall, "Are pixels called what they are?", lines=(Column("of", ""),), heads=answers),
-        table(scores, "Are wrong pixels less sure than right ones?", lines=(score,), heads=ranked) if scores else None,
-        table(classes, "Every class", lines=("class",), heads=by_class, mark="none"),
+        table(overall, "Are pixels called what they are?", index=(Index("of", ""),), columns=answers),
+        table(scores, "Are wrong pixels less sure than right ones?", index=(score,), columns=ranked)
+        if scores
+        else None,
+        table(classes, "Every class", index=("class",), columns=by_class, bold="none"),
     ]
-    gaps = Terms([("", reason) for reason in reasons], "What could not be said")
-    lead = [f"{count(counts.n)} pixels count."]
+    gaps = Definitions([("", reason) for reason in reasons], "What could not be said")
+    lead = [f"{count_in_words(counts.n)} pixels count."]
     if bound := counts.bound:
         lead.append(
-            f"Of a score {count(MAX_SCORES)} values are distinguished: AUROC, rAULC and AURC are exact to "
+            f"Of a score {count_in_words(MAX_SCORES)} values are distinguished: AUROC, rAULC and AURC are exact to "
             f"± {bound:.1g}."
         )
-    return Story(f"Segmentation: {name}", lead, [Section("", "", flat([*tables, gaps]))])
+    return Story(f"Segmentation: {name}", lead, [Section("", "", flatten([*tables, gaps]))])

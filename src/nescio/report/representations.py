@@ -23,15 +23,15 @@ from nescio.analysis.representations.ranking import (
 from nescio.arrays.types import Array
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import kind
-from nescio.report.blocks import Figure, Fold, Gallery, Made, SectionParts, Story, Terms, sections_of
-from nescio.report.charts import bars_figure, intervals_figure
-from nescio.report.tables import COUNT, Column, Form, Head, Table, Writer, decimals, percents, table
-from nescio.report.words import number
+from nescio.report.blocks import Blocks, Definitions, Details, Figure, Gallery, SectionSpec, Story, sections_of
+from nescio.report.charts import bars_chart, intervals_chart
+from nescio.report.format import format_number
+from nescio.report.tables import COUNT, Column, Formatter, Index, NumberFormat, Table, decimals, percents, table
 from nescio.rows import Row
 
 BINS = 30  # of the histogram
 QUANTILES = {"lowest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "highest": 1.0}
-FORMS: dict[str, Writer] = {"nc": decimals(4), "first": percents(1), "place": decimals(2)}
+FORMS: dict[str, Formatter] = {"nc": decimals(4), "first": percents(1), "place": decimals(2)}
 TRUST = (
     "Dist, Norm, LL and FV depend on the scale and on the number of features of a space, which differ between "
     "candidates: they compare images of one candidate, and say little about which candidate is better. NC has no scale."
@@ -63,11 +63,11 @@ def _entry(
 
 
 def _table(
-    rows: Sequence[Row], title: str, line: str, forms: Mapping[str, Writer | None], note: str, brief: bool
+    rows: Sequence[Row], title: str, line: str, forms: Mapping[str, Formatter | None], note: str, brief: bool
 ) -> Table:
     """A table of entries; `line` is what a line is, `forms` how the numbers of each head are written."""
-    heads = [Head(name, where={"head": name}, form=form) for name, form in forms.items()]
-    return table(rows, title, lines=(Column("line", line),), heads=heads, note=note, mark="none", around=not brief)
+    heads = [Column(name, where={"head": name}, format=form) for name, form in forms.items()]
+    return table(rows, title, index=(Index("line", line),), columns=heads, note=note, bold="none", spread=not brief)
 
 
 def components_tables(choices: Mapping[str, ComponentChoice]) -> list[Table]:
@@ -80,15 +80,15 @@ def components_tables(choices: Mapping[str, ComponentChoice]) -> list[Table]:
     return [likelihood_table(rows, ("candidate",))] if rows else []
 
 
-def likelihood_table(rows: Sequence[Row], lines: Sequence[str | Column]) -> Table:
+def likelihood_table(rows: Sequence[Row], lines: Sequence[str | Index]) -> Table:
     """Held-out likelihoods by number of components (`level`); the chosen one is `best`."""
-    heads = [Head(f"C = {size:g}", where={"level": size}) for size in sorted({row["level"] for row in rows})]
+    heads = [Column(f"C = {size:g}", where={"level": size}) for size in sorted({row["level"] for row in rows})]
     note = (
         "Mean log-likelihood of references under a mixture that has not seen them, of the first network of each "
         "candidate; bold is the fewest components within one standard error of the best, which LL has"
     )
     title = "How likely unseen references are"
-    return table(rows, title, lines=lines, heads=heads, note=note, mark="none", form=decimals(2))
+    return table(rows, title, index=lines, columns=heads, note=note, bold="none", format=decimals(2))
 
 
 def _explained(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -106,8 +106,10 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
     if with_nc:
         first = ranked.row(with_nc[0], ranked.nc)
         assert first is not None
-        interval = "" if first["low"] is None else f" ({number(first['low'], 3)} to {number(first['high'], 3)})"
-        nc = f"NC {number(first['value'], 3)}{interval}."
+        interval = (
+            "" if first["low"] is None else f" ({format_number(first['low'], 3)} to {format_number(first['high'], 3)})"
+        )
+        nc = f"NC {format_number(first['value'], 3)}{interval}."
         tied = [name for name in ranked.group if name != with_nc[0]]
         if len(with_nc) == 1:
             sentences.append(f"{with_nc[0]} is the only candidate with siblings: {nc}")
@@ -119,7 +121,7 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
             behind = f"it cannot be told from {', '.join(tied)}" if tied else "the others are behind it beyond chance"
             sentences.append(f"On these {n:,} rows {behind}.")
         level = chance_nc(ranked.k, ranked.rows.references, ranked.scoring.similarity)
-        sentences.append(f"Members without anything in common would reach about {number(level, 3)}.")
+        sentences.append(f"Members without anything in common would reach about {format_number(level, 3)}.")
     if alone:
         sentences.append(
             f"{', '.join(alone)} {'has' if len(alone) == 1 else 'have'} no NC: a lone model has no siblings to agree "
@@ -153,7 +155,7 @@ def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
     scores = in_paper_order(name for own in ranked.scores.values() for name in own.u)
     others: list[str] = [name for name in ("first", "place") if name in ranked.metrics]
     others += [name for name in scores if name != ranked.nc]
-    forms: dict[str, Writer | None] = {score_title(ranked.nc): FORMS["nc"], "against the best": _difference}
+    forms: dict[str, Formatter | None] = {score_title(ranked.nc): FORMS["nc"], "against the best": _difference}
     forms |= {score_title(name): FORMS.get(name) for name in others} | {"members": COUNT, "features": None}
     rows: list[Row] = []
     for candidate in ranked.candidates:
@@ -189,7 +191,7 @@ def _downstream_table(ranked: CandidateRanking, brief: bool) -> Table:
     losses = [loss for loss in LOSSES if loss in ranked.metrics]
     places = {ranked.nc: f"place by {score_title(ranked.nc).split(' ')[0]}"}
     places |= {loss: f"by {LOSSES[loss].word}" for loss in losses}
-    forms: dict[str, Writer | None] = {places[ranked.nc]: COUNT}
+    forms: dict[str, Formatter | None] = {places[ranked.nc]: COUNT}
     for loss in losses:
         forms |= {places[loss]: COUNT, score_title(loss): None}
     rows: list[Row] = []
@@ -203,7 +205,7 @@ def _downstream_table(ranked: CandidateRanking, brief: bool) -> Table:
 
 
 def _agreement_table(ranked: CandidateRanking, brief: bool) -> Table:
-    forms: dict[str, Writer | None] = {}
+    forms: dict[str, Formatter | None] = {}
     rows: list[Row] = []
     for entry in ranked.agreement:
         score, loss = entry["score"], LOSSES[entry["loss"]].word
@@ -242,13 +244,13 @@ def ranking_story(ranked: CandidateRanking) -> Story:
         "ranking",
         f"NC@{ranked.k}, the mean over rows",
         "Dots are mean values, bars their intervals. Dots in the accent colour cannot be told from the best one.",
-        lambda: intervals_figure(points),
+        lambda: intervals_chart(points),
     )
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("ranking", first.title, [first, figure if len(points) > 1 else None]),
         ("labels", "What labels say", others[: len(others) - len(likely)]),
         ("components", "How many components LL's mixture has", likely),
-        ("notes", "What else to know", [Terms([("note", note) for note in ranked.notes])]),
+        ("notes", "What else to know", [Definitions([("note", note) for note in ranked.notes])]),
     ]
     heading = " · ".join(ranked.names[:4]) + (" …" if len(ranked.names) > 4 else "")
     return Story(f"Which representation to trust: {heading}", ranking_sentences(ranked), sections_of(sections))
@@ -261,10 +263,12 @@ def scored_sentences(scored: RowScores) -> list[str]:
     """How the rows are spread, and what chance would give."""
     low, middle, high = np.quantile(scored.nc, [0.05, 0.5, 0.95])
     return [
-        f"{scored.candidate.members} models, {len(scored.nc):,} rows: NC is {number(middle, 3)} for the row in the "
-        f"middle, and from {number(low, 3)} to {number(high, 3)} for nine of ten (1: the models agree on all nearest "
+        f"{scored.candidate.members} models, {len(scored.nc):,} rows: NC is "
+        f"{format_number(middle, 3)} for the row in the "
+        f"middle, and from {format_number(low, 3)} to {format_number(high, 3)} for nine of ten (1: "
+        "the models agree on all nearest "
         "references).",
-        f"Models without anything in common would reach about {number(scored.chance, 3)}; "
+        f"Models without anything in common would reach about {format_number(scored.chance, 3)}; "
         f"{int((scored.nc <= scored.chance).sum()):,} rows are not above that.",
     ]
 
@@ -285,8 +289,8 @@ def quantile_table(scored: RowScores) -> Table:
     note = (
         f"{len(scored.nc):,} rows; {conditions(scored.scoring, scored.k, scored.rows)}; ↑ ↓: which way is more reliable"
     )
-    lines = (Column("line", "score"),)
-    made = table(rows, "How the rows are spread", lines=lines, heads="head", within=("line",), note=note, mark="none")
+    lines = (Index("line", "score"),)
+    made = table(rows, "How the rows are spread", index=lines, columns="head", within=("line",), note=note, bold="none")
     return replace(made, legend=_explained(scored.names))
 
 
@@ -297,8 +301,8 @@ def least_table(scored: RowScores, count: int) -> Table:
         for row in scored.least(count)
         for name in scored.names
     ]
-    lines = (Column("line", "index"),)
-    return table(rows, "The least reliable rows", lines=lines, heads="head", form=Form(".4g"), mark="none")
+    lines = (Index("line", "index"),)
+    return table(rows, "The least reliable rows", index=lines, columns="head", format=NumberFormat(".4g"), bold="none")
 
 
 def spread_figure(scored: RowScores) -> Any:
@@ -312,7 +316,7 @@ def spread_figure(scored: RowScores) -> Any:
         f"{scored.chance:.3g}."
     )
     guide = ("nothing in common", scored.chance)
-    return bars_figure(scored.nc.tolist(), edges, f"NC@{scored.k}: more reliable →", guide, words)
+    return bars_chart(scored.nc.tolist(), edges, f"NC@{scored.k}: more reliable →", guide, words)
 
 
 def scored_story(scored: RowScores, count: int, pictures: Mapping[int, tuple[bytes, str]] | None = None) -> Story:
@@ -327,25 +331,25 @@ def scored_story(scored: RowScores, count: int, pictures: Mapping[int, tuple[byt
         "models without anything in common would be.",
         lambda: spread_figure(scored),
     )
-    least: list[Made] = [least_table(scored, count)]
-    most: list[Made] = []
+    least: list[Blocks] = [least_table(scored, count)]
+    most: list[Blocks] = []
     if pictures:
-        rows = Fold("The same as a table", [least_table(scored, count)])
+        rows = Details("The same as a table", [least_table(scored, count)])
         least = [_gallery(scored, scored.least(count), pictures), rows]
         most = [_gallery(scored, scored.most(count), pictures)]
     gaps = [(QUANTITIES[kind(name)].word, reason) for name, reason in scored.scores.reasons.items()]
     gaps += [("note", note) for note in scored.notes]
     what = "images" if pictures else "rows"
-    spread: list[Made] = [figure, quantile_table(scored), *components_tables({"": scored.choice})]
-    sections: list[SectionParts] = [
+    spread: list[Blocks] = [figure, quantile_table(scored), *components_tables({"": scored.choice})]
+    sections: list[SectionSpec] = [
         ("least", f"The least reliable {what}", least, NEXT),
         ("spread", "How the rows are spread", spread),
         ("most", f"The most reliable {what}, for comparison", most),
-        ("missing", "What could not be said", [Terms(gaps)]),
+        ("missing", "What could not be said", [Definitions(gaps)]),
     ]
     heading = f"How far {len(scored.nc):,} representations can be trusted"
     return Story(heading, scored_sentences(scored), sections_of(sections))
 
 
 def _gallery(scored: RowScores, rows: Array, pictures: Mapping[int, tuple[bytes, str]]) -> Gallery:
-    return Gallery(tuple((*pictures[int(row)], f"NC {number(float(scored.nc[row]), 3)}") for row in rows))
+    return Gallery(tuple((*pictures[int(row)], f"NC {format_number(float(scored.nc[row]), 3)}") for row in rows))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from nescio.analysis.score_choice import ScoreChoice
 from nescio.measures import LOGIT_MEASURES, PORTABLE
+from nescio.report.format import format_number, join_names, plural
+from nescio.report.labels import metric_label, metric_legend
 from nescio.report.tables import COUNT, Cell, Table, decimals
-from nescio.report.words import label, legend, listed, number, plural
 
 TITLE = "Which score to use"
 AGAINST = {
@@ -21,8 +22,8 @@ def choice_of_score(choice: ScoreChoice) -> list[str]:
     """The choice, what it is worth, whether it beats the baseline, and which others are as good."""
     tuned = ", of the scores that were tuned on out-of-distribution rows," if choice.ood_tuned else ""
     return [
-        f"To {AGAINST[choice.question]}{tuned} use `{choice.measure}`: AUROC {number(choice.value)} "
-        f"({number(choice.low)} to {number(choice.high)}), {_judged(choice)}.",
+        f"To {AGAINST[choice.question]}{tuned} use `{choice.measure}`: AUROC {format_number(choice.value)} "
+        f"({format_number(choice.low)} to {format_number(choice.high)}), {_judged(choice)}.",
         _against_baseline(choice),
         *_equals(choice),
         *_reach(choice),
@@ -41,9 +42,9 @@ def _judged(choice: ScoreChoice) -> str:
 
 def _flattered(choice: ScoreChoice) -> str:
     """The value on the rows that chose, if it is visibly higher."""
-    if choice.naive <= choice.value or number(choice.naive) == number(choice.value):
+    if choice.naive <= choice.value or format_number(choice.naive) == format_number(choice.value):
         return ""
-    return f"; its {number(choice.naive)} on the rows that chose it would flatter it"
+    return f"; its {format_number(choice.naive)} on the rows that chose it would flatter it"
 
 
 def _exported(choice: ScoreChoice) -> list[str]:
@@ -55,17 +56,17 @@ def _exported(choice: ScoreChoice) -> list[str]:
         train = " --train FILE --score FILE" if choice.measure in PORTABLE else ""
         return [f"`nescio threshold --measure {choice.measure}{train}` sets its threshold; `nescio export` takes it."]
     best = max(able, key=lambda name: choice.areas[name])
-    area = number(choice.areas[best])
+    area = format_number(choice.areas[best])
     return [
         f"`{choice.measure}` cannot be exported; of those that can, `{best}` is best (AUROC {area}, rows that chose)."
     ]
 
 
 def _against_baseline(choice: ScoreChoice) -> str:
-    plain = f"the plain baseline `{choice.baseline}` (AUROC {number(choice.baseline_value)})"
+    plain = f"the plain baseline `{choice.baseline}` (AUROC {format_number(choice.baseline_value)})"
     if choice.measure == choice.baseline and abs(choice.gain) < 1e-12:
         return f"Nothing beat {plain}: it is the choice itself."
-    gap = f"{number(choice.gain)} ({number(choice.gain_low)} to {number(choice.gain_high)})"
+    gap = f"{format_number(choice.gain)} ({format_number(choice.gain_low)} to {format_number(choice.gain_high)})"
     if choice.beats_baseline:
         return f"It beat {plain} beyond chance, by {gap}."
     return f"Nothing beat {plain} beyond chance: the difference is {gap}."
@@ -77,7 +78,7 @@ def _equals(choice: ScoreChoice) -> list[str]:
         return []
     others = [f"`{name}`" for name in others]
     shown = [*others[:MOST_NAMED], f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED + 1 else others
-    return [f"Not significantly different from it on the rows that chose: {listed(shown)}."]
+    return [f"Not significantly different from it on the rows that chose: {join_names(shown)}."]
 
 
 def _reach(choice: ScoreChoice) -> list[str]:
@@ -90,7 +91,10 @@ def _reach(choice: ScoreChoice) -> list[str]:
     if choice.elsewhere is None:
         return [f"{sentence}: on others it may be worse."]
     of = "AUROC" if choice.question == "unknown" else "the AUROC of the sets alone"
-    return [f"{sentence}; where each set is left to the choice of the other sets, {of} is {number(choice.elsewhere)}."]
+    return [
+        f"{sentence}; where each set is left to the choice of the other sets, {of} is "
+        f"{format_number(choice.elsewhere)}."
+    ]
 
 
 def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:
@@ -99,14 +103,18 @@ def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:
     shown = order if everything else [*choice.group[:MOST_SHOWN], choice.baseline]
     lines = []
     for name in (name for name in order if name in shown):
-        cells: list[Cell | None] = [Cell(choice.areas[name], best=name in choice.group, form=decimals(4))]
+        cells: list[Cell | None] = [Cell(choice.areas[name], best=name in choice.group, format=decimals(4))]
         if choice.folds:
-            cells.append(Cell(float(choice.chosen.get(name, 0)), form=COUNT))
+            cells.append(Cell(float(choice.chosen.get(name, 0)), format=COUNT))
         lines.append(((f"{name} (baseline)" if name == choice.baseline else name,), tuple(cells)))
-    heads = (label("auroc"), f"folds of {choice.folds} that chose it") if choice.folds else (label("auroc"),)
+    heads = (
+        (metric_label("auroc"), f"folds of {choice.folds} that chose it") if choice.folds else (metric_label("auroc"),)
+    )
     among = ", among scores tuned on out-of-distribution rows" if choice.ood_tuned else ""
     note = (
         f"On the {choice.chosen_by:,} rows that chose, where the best looks better than it is; "
         f"{plural(len(order), 'score')} compared{among}; bold cannot be told from the best"
     )
-    return Table(f"{TITLE} to {AGAINST[choice.question]}", ("score",), heads, tuple(lines), note, legend(("auroc",)))
+    return Table(
+        f"{TITLE} to {AGAINST[choice.question]}", ("score",), heads, tuple(lines), note, metric_legend(("auroc",))
+    )

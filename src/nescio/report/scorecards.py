@@ -14,36 +14,55 @@ from nescio.analysis.curves import GUIDES, corp_points
 from nescio.analysis.significance import best_measure
 from nescio.errors import Undefined
 from nescio.metrics import auroc
-from nescio.report.blocks import Block, Figure, Fold, Panel, Prose, Section, Story, Terms, explained, flat, tables_of
-from nescio.report.charts import (
-    corp_figure,
-    cost_figure,
-    histogram_figure,
-    intervals_figure,
-    models_figure,
-    reliability_figure,
-    risk_coverage_figure,
+from nescio.report.blocks import (
+    Block,
+    Definitions,
+    Details,
+    Figure,
+    Panel,
+    Prose,
+    Section,
+    Story,
+    described,
+    flatten,
+    tables_of,
 )
+from nescio.report.charts import (
+    corp_chart,
+    cost_chart,
+    histogram_chart,
+    intervals_chart,
+    models_chart,
+    reliability_chart,
+    risk_coverage_chart,
+)
+from nescio.report.format import format_number, format_percent, join_names, of_hundred
 from nescio.report.frame import Frame
+from nescio.report.labels import (
+    DEFAULT_MEASURE,
+    UNNAMED_SPLITS,
+    calibration_label,
+    find_metric,
+    group_reasons,
+    measure_sort_key,
+    metric_label,
+    metric_legend,
+    ood_label,
+)
 from nescio.report.score_choices import TITLE as SCORE_CHOICE
 from nescio.report.score_choices import choice_of_score, scores_table
-from nescio.report.tables import TIED, Cell, Column, Head, Table, decimals, explained_once, fitting, table
-from nescio.report.text import first_columns
-from nescio.report.words import (
-    DEFAULT_MEASURE,
-    IN_DISTRIBUTION,
-    by_fame,
-    grouped,
-    known,
-    label,
-    legend,
-    listed,
-    number,
-    of_hundred,
-    out_name,
-    percent,
-    stage,
+from nescio.report.tables import (
+    TIE_MARK,
+    Cell,
+    Column,
+    Index,
+    Table,
+    decimals,
+    drop_repeated_legends,
+    fit_decimals,
+    table,
 )
+from nescio.report.text import fit_width
 from nescio.rows import COLUMNS, Row
 from nescio.specs import group_of
 
@@ -71,8 +90,8 @@ MEANING = {  # what is positive, and what u should do, where a table ranks rows
 }
 IN_DOUBT = "calibrated (in doubt)"  # the head of numbers under a calibration that means little
 VERDICTS = (  # metric, what it means, how its values are written
-    ("accuracy", "Right most often", percent),
-    ("auroc", "Knows best when it is wrong (AUROC)", number),
+    ("accuracy", "Right most often", format_percent),
+    ("auroc", "Knows best when it is wrong (AUROC)", format_number),
 )
 MISSED = ("answers", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
 SUMMARY = "The models side by side"
@@ -127,17 +146,17 @@ CAPTIONS = {
 
 def own_splits(rows: Iterable[Row]) -> frozenset[Any]:
     """In-distribution splits: `test`, and those whose answers are right or wrong."""
-    return IN_DISTRIBUTION | {
+    return UNNAMED_SPLITS | {
         row.get("split") for row in rows if row["metric"] == "in_as_in" or "predictions" in _kinds(row["metric"])
     }
 
 
 def _kinds(metric: str) -> tuple[str, ...]:
-    part = known(metric)
+    part = find_metric(metric)
     return part.kinds if part else ()
 
 
-def question_of(row: Row, own: frozenset[Any] = IN_DISTRIBUTION) -> str:
+def question_of(row: Row, own: frozenset[Any] = UNNAMED_SPLITS) -> str:
     """The question that a row helps to answer; `own` are the in-distribution splits."""
     kinds = _kinds(row["metric"])
     if "predictions" in kinds:
@@ -166,7 +185,7 @@ def default_measure(rows: Iterable[Row]) -> str | None:
 
 def card_tables(rows: Iterable[Row], doubt: str | None = None) -> list[Table]:
     """The tables of a scorecard's rows, one question each, in the order in which a reader asks them."""
-    return explained_once(tables_of(card_blocks(rows, doubt)))
+    return drop_repeated_legends(tables_of(card_blocks(rows, doubt)))
 
 
 def card_blocks(rows: Iterable[Row], doubt: str | None = None) -> list[Block]:
@@ -177,7 +196,7 @@ def card_blocks(rows: Iterable[Row], doubt: str | None = None) -> list[Block]:
     own = own_splits(frame)
     fitted = [
         f"temperature scaling with temperature {value:.4g}"
-        for value in frame.where(metric="temperature").values("value")
+        for value in frame.where(metric="temperature").unique("value")
     ]
     by_question: dict[str, list[Row]] = {question: [] for question in SECTIONS}
     for row in frame.without(metric="temperature"):
@@ -186,68 +205,75 @@ def card_blocks(rows: Iterable[Row], doubt: str | None = None) -> list[Block]:
 
 
 def _question(question: str, rows: Frame, own: frozenset[Any], fitted: Sequence[str]) -> list[Block]:
-    rows = rows.sort(lambda row: by_fame(row.get("measure")))
-    whose = [name for name in IDENTITY if len(rows.values(name)) > 1]
+    rows = rows.sort(lambda row: measure_sort_key(row.get("measure")))
+    whose = [name for name in IDENTITY if len(rows.unique(name)) > 1]
     if question == ANSWERS:
         made: list[Block] = []
-        for (_, group), part in rows.by("split", "group"):
+        for (_, group), part in rows.group_by("split", "group"):
             note = ", ".join(text for text in (_counted(part), *fitted) if text)
             answers = _answers(part, whose, _title(question, part, own), note)
-            made.append(answers if group is None else Fold(answers.title, [answers]))
+            made.append(answers if group is None else Details(answers.title, [answers]))
         return made
-    parts = _detection_parts(rows, own) if question == DETECTION else rows.by("calibrated", "split", "group")
+    parts = _detection_parts(rows, own) if question == DETECTION else rows.group_by("calibrated", "split", "group")
     return [block for _, part in parts for block in _measures(question, part, whose, own)]
 
 
 def _detection_parts(rows: Frame, own: frozenset[Any]) -> Iterable[tuple[Any, Frame]]:
     """What is accepted of the in-distribution rows stands beside what is rejected of every other set."""
     accepted = rows.where(split=own)
-    others = list(rows.where(split=lambda split: split not in own).by("calibrated", "split", "group"))
+    others = list(rows.where(split=lambda split: split not in own).group_by("calibrated", "split", "group"))
     if not others:
-        return accepted.by("calibrated", "group")
+        return accepted.group_by("calibrated", "group")
 
     def beside(part: Frame) -> Frame:
-        return Frame([*part, *accepted.where(calibrated=lambda value: stage(value) == stage(part.one("calibrated")))])
+        return Frame(
+            [
+                *part,
+                *accepted.where(
+                    calibrated=lambda value: calibration_label(value) == calibration_label(part.first("calibrated"))
+                ),
+            ]
+        )
 
     return [(key, beside(part)) for key, part in others]
 
 
 def _answers(rows: Frame, whose: Sequence[str], title: str, note: str) -> Table:
     """Metrics of a model itself, raw and calibrated side by side."""
-    lines = [*map(Column, whose), Column("metric", keep=True)]
-    return table(rows, title, lines=lines, heads="calibrated", within=whose, note=note)
+    lines = [*map(Index, whose), Index("metric", keep=True)]
+    return table(rows, title, index=lines, columns="calibrated", within=whose, note=note)
 
 
 def _measures(question: str, part: Frame, whose: Sequence[str], own: frozenset[Any]) -> list[Block]:
     """One line per measure; what does not depend on the measure stands in the note, or in a table of its own."""
     measured, whole = part.where(measure=lambda name: name is not None), part.where(measure=None)
     title, counted = _title(question, part, own), _counted(part)
-    if (share := part.one("level")) is not None and question == MIXTURE:
-        counted = f"{percent(share)} of the rows out of distribution by weight, {counted}"
+    if (share := part.first("level")) is not None and question == MIXTURE:
+        counted = f"{format_percent(share)} of the rows out of distribution by weight, {counted}"
     extra = ""
     if measured and whole and not whose:
-        extra = ", ".join(f"{label(row['metric'])} {number(row['value'])}" for row in whole)
+        extra = ", ".join(f"{metric_label(row['metric'])} {format_number(row['value'])}" for row in whole)
         extra, whole = f"{extra}, ", Frame()
     note = ". ".join(text for text in (MEANING.get(question, ""), f"{extra}{counted}") if text)
     blocks: list[Block] = [_answers(whole, whose, title, note)] if whole else []
     if measured:
-        lines = [*map(Column, whose), Column("measure", keep=True)]
-        words = legend((part if extra else measured).values("metric"))
-        blocks.append(replace(table(measured, title, lines=lines, note=note), legend=words))
-    second_look = part.one("calibrated") or part.one("group") is not None
-    return [Fold(title, blocks)] if second_look else blocks
+        lines = [*map(Index, whose), Index("measure", keep=True)]
+        words = metric_legend((part if extra else measured).unique("metric"))
+        blocks.append(replace(table(measured, title, index=lines, note=note), legend=words))
+    second_look = part.first("calibrated") or part.first("group") is not None
+    return [Details(title, blocks)] if second_look else blocks
 
 
 def _title(question: str, part: Frame, own: frozenset[Any]) -> str:
     row = part.rows[0]
-    where = [] if row.get("split") in own else [out_name(row.get("split"))]
+    where = [] if row.get("split") in own else [ood_label(row.get("split"))]
     where += [] if row.get("group") is None else [str(row["group"])]
-    where += [stage(row["calibrated"])] if row.get("calibrated") and question != ANSWERS else []
+    where += [calibration_label(row["calibrated"])] if row.get("calibrated") and question != ANSWERS else []
     return f"{question}: {', '.join(where)}" if where else question
 
 
 def _counted(rows: Frame) -> str:
-    counts = sorted({int(n) for n in rows.values("n") if n is not None})
+    counts = sorted({int(n) for n in rows.unique("n") if n is not None})
     if not counts:
         return ""
     return f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
@@ -275,14 +301,14 @@ def summary(cards: Sequence[Any]) -> Table:
         for row in _plain(card.rows):
             question, ranked = question_of(row, own), row.get("measure") == measure
             if question == DETECTION and ranked and row["metric"] == "auroc":
-                rows.append({"model": name, "head": f"{label('auroc')} {out_name(row['split'])}"} | _seen(row))
+                rows.append({"model": name, "head": f"{metric_label('auroc')} {ood_label(row['split'])}"} | _seen(row))
             elif (question == ANSWERS or (question == RANKING and ranked)) and row["metric"] in HEADLINE:
-                rows.append({"model": name, "head": label(row["metric"])} | _seen(row))
+                rows.append({"model": name, "head": metric_label(row["metric"])} | _seen(row))
     frame = Frame(rows)
-    heads = [Head(title, where={"head": title}) for title in frame.values("head")]
+    heads = [Column(title, where={"head": title}) for title in frame.unique("head")]
     note = f"Ranking figures by {', '.join(sorted(measures))}" if measures else ""
-    made = table(frame, SUMMARY, lines=("model",), heads=heads, note=note)
-    return replace(made, legend=legend(frame.values("metric")))
+    made = table(frame, SUMMARY, index=("model",), columns=heads, note=note)
+    return replace(made, legend=metric_legend(frame.unique("metric")))
 
 
 def _seen(row: Row) -> Row:
@@ -296,11 +322,11 @@ def _plain(rows: Iterable[Row]) -> list[Row]:
 
 def topic(row: Row) -> str:
     """What a row of a comparison is about: the metric, by which measure, on what, after which calibration."""
-    parts = [label(row["metric"])]
+    parts = [metric_label(row["metric"])]
     parts += [] if row.get("measure") is None else [str(row["measure"])]
-    parts += [] if row.get("split") in IN_DISTRIBUTION else [out_name(row["split"])]
+    parts += [] if row.get("split") in UNNAMED_SPLITS else [ood_label(row["split"])]
     parts += [] if row.get("group") is None else [str(row["group"])]
-    parts += [stage(row["calibrated"])] if row.get("calibrated") else []
+    parts += [calibration_label(row["calibrated"])] if row.get("calibrated") else []
     return " · ".join(parts)
 
 
@@ -322,9 +348,9 @@ def comparison_tables(comparison: Any) -> list[Table]:
         return []
     how = _resampled(comparison)
     level = f"{100 * comparison.level:g} % interval" if getattr(comparison, "level", None) else "interval"
-    note = f"{how}#rank value [{level}]; {TIED} after the rank: cannot be told from the best"
-    lines = [Column("topic", "metric")]
-    made = [table(rows, COMPARISON, lines=lines, heads="name", within=("topic",), note=note)]
+    note = f"{how}#rank value [{level}]; {TIE_MARK} after the rank: cannot be told from the best"
+    lines = [Index("topic", "metric")]
+    made = [table(rows, COMPARISON, index=lines, columns="name", within=("topic",), note=note)]
     return [*made, _differences(comparison.differences)] if comparison.differences else made
 
 
@@ -333,8 +359,8 @@ def _differences(differences: Iterable[Row]) -> Table:
     names = {"difference": "difference", "low": "from", "high": "to", "p": "p", "adjusted": "p, Holm"}
     lines = []
     for row in differences:
-        forms = dict.fromkeys(names, fitting([row["difference"]])) | {"p": decimals(4), "adjusted": decimals(4)}
-        cells = tuple(None if row.get(name) is None else Cell(row[name], form=forms[name]) for name in names)
+        forms = dict.fromkeys(names, fit_decimals([row["difference"]])) | {"p": decimals(4), "adjusted": decimals(4)}
+        cells = tuple(None if row.get(name) is None else Cell(row[name], format=forms[name]) for name in names)
         lines.append(((topic(row), f"{row['model']} − {row['best']}"), cells))
     note = "Each model minus the best one, on the same resamples"
     return Table("How far from the best", ("metric", "models"), tuple(names.values()), tuple(lines), note)
@@ -358,28 +384,32 @@ def headline(card: Any) -> list[str]:
     right = find("accuracy", lambda row: row.get("split") in own)
     if right:
         count = f" {int(right['n']):,}" if right.get("n") is not None else ""
-        sentences.append(f"It is right in {percent(right['value'])} of{count} answers.")
+        sentences.append(f"It is right in {format_percent(right['value'])} of{count} answers.")
     ranked = find("auroc", ranks)
     if ranked:
         chance = ", hardly different from chance" if 0.45 < ranked["value"] < 0.55 else ""
         chance = ", worse than chance" if ranked["value"] <= 0.45 else chance
         sentences.append(
             f"A wrong prediction gets a lower confidence than a right one in {of_hundred(ranked['value'])} pairs "
-            f"(AUROC {number(ranked['value'])}){chance}."
+            f"(AUROC {format_number(ranked['value'])}){chance}."
         )
     kept = find("selective_risk@0.8", ranks)
     if kept:
-        sentences.append(f"Abstaining on the 20 % it is least sure of brings accuracy to {percent(1 - kept['value'])}.")
+        sentences.append(
+            f"Abstaining on the 20 % it is least sure of brings accuracy to {format_percent(1 - kept['value'])}."
+        )
     sure = _confidence(card)
     if sure is not None and right:
         gap = 100 * (sure - right["value"])
         fault = f"{'over' if gap > 0 else 'under'}-confident by {abs(gap):.1f} points"
-        sentences.append(f"Its mean confidence is {percent(sure)}, {fault if abs(gap) >= 0.5 else 'as its accuracy'}.")
+        sentences.append(
+            f"Its mean confidence is {format_percent(sure)}, {fault if abs(gap) >= 0.5 else 'as its accuracy'}."
+        )
     sentences += _calibration(card)
     for row in _without_members(raw):
         if row["metric"] == "auroc" and question_of(row, own) == DETECTION and row.get("measure") == measure:
             sentences.append(
-                f"On “{out_name(row['split'])}”, which is out of distribution, it is less sure than on what it knows "
+                f"On “{ood_label(row['split'])}”, which is out of distribution, it is less sure than on what it knows "
                 f"in {of_hundred(row['value'])} comparisons."
             )
     return sentences
@@ -408,11 +438,11 @@ def _calibration(card: Any) -> list[str]:
     )
     if raw is None or calibrated is None:
         return []
-    fitted = Frame(card.rows).where(metric="temperature").one("value")
+    fitted = Frame(card.rows).where(metric="temperature").first("value")
     name = "Vector scaling" if fitted is None else f"Temperature scaling (T = {fitted:.3g})"
-    change = f"lowers the ECE from {number(raw)} to {number(calibrated)}"
+    change = f"lowers the ECE from {format_number(raw)} to {format_number(calibrated)}"
     if calibrated >= raw:
-        change = f"does not lower the ECE ({number(raw)} before, {number(calibrated)} after)"
+        change = f"does not lower the ECE ({format_number(raw)} before, {format_number(calibrated)} after)"
     doubt = getattr(card, "doubt", None)
     return [f"{name} {change}.", *([doubt] if doubt else [])]
 
@@ -432,7 +462,7 @@ def rejection(card: Any) -> list[str]:
             continue
         joined = {name: np.concatenate([known[name], outside[name][split]]) for name in names}
         unknown = np.arange(len(joined[names[0]])) >= len(known[names[0]])
-        sentences += _best_at(f"“{out_name(split)}”", joined, unknown)
+        sentences += _best_at(f"“{ood_label(split)}”", joined, unknown)
     return sentences
 
 
@@ -444,13 +474,13 @@ def _best_at(what: str, measures: Mapping[str, Any], positive: Any) -> list[str]
         best = best_measure(measures, positive)
     except Undefined:
         return []
-    others = [name for name in sorted(best.equals, key=by_fame) if name != best.name]
+    others = [name for name in sorted(best.equals, key=measure_sort_key) if name != best.name]
     names = [f"`{name}`" for name in others]
-    some = listed([*names[:4], f"{len(names) - 4} more"] if len(names) > 5 else names) if names else ""
+    some = join_names([*names[:4], f"{len(names) - 4} more"] if len(names) > 5 else names) if names else ""
     rest = f"; not significantly different: {some}" if names else ", significantly better than the others"
     if DEFAULT_MEASURE in measures and DEFAULT_MEASURE not in best.equals:
-        rest += f"; the baseline `{DEFAULT_MEASURE}` has {number(auroc(measures[DEFAULT_MEASURE], positive))}"
-    return [f"Best at rejecting {what}: `{best.name}` (AUROC {number(best.auroc)}){rest}."]
+        rest += f"; the baseline `{DEFAULT_MEASURE}` has {format_number(auroc(measures[DEFAULT_MEASURE], positive))}"
+    return [f"Best at rejecting {what}: `{best.name}` (AUROC {format_number(best.auroc)}){rest}."]
 
 
 def overview(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> list[str]:
@@ -472,11 +502,11 @@ def verdict(comparison: Any, most: int | None = None) -> list[str]:
         return []
     sentences = []
     for metric, words, form in VERDICTS:
-        if rows := frame.where(metric=metric, split=IN_DISTRIBUTION):
+        if rows := frame.where(metric=metric, split=UNNAMED_SPLITS):
             sentences.append(f"{words}: {_standing(rows, form, most)}.")
-    for (split,), rows in frame.where(metric="auroc").without(split=IN_DISTRIBUTION).by("split"):
+    for (split,), rows in frame.where(metric="auroc").without(split=UNNAMED_SPLITS).group_by("split"):
         sentences.append(
-            f"Telling {out_name(split)} from in-distribution rows (AUROC): {_standing(rows, number, most)}."
+            f"Telling {ood_label(split)} from in-distribution rows (AUROC): {_standing(rows, format_number, most)}."
         )
     return [_over_all(frame, most), *sentences]
 
@@ -497,7 +527,7 @@ def _over_all(frame: Frame, most: int | None = None) -> str:
     models = list(dict.fromkeys(map(model_name, frame)))
     winners = [
         [model_name(row) for row in part if row["best"]]
-        for _, part in frame.by("metric", "measure", "split", "calibrated")
+        for _, part in frame.group_by("metric", "measure", "split", "calibrated")
     ]
     count = f"{len(winners)} metrics" if len(winners) > 1 else "the one metric"
     among = {name: sum(name in best for best in winners) for name in models}
@@ -515,8 +545,8 @@ def _over_all(frame: Frame, most: int | None = None) -> str:
 def _few(names: Sequence[str], most: int | None) -> str:
     """The first names and how many more there are; None: all."""
     if most is None or len(names) <= most + 1:
-        return listed(names)
-    return listed([*names[:most], f"{len(names) - most} more"])
+        return join_names(names)
+    return join_names([*names[:most], f"{len(names) - most} more"])
 
 
 # ---- figures
@@ -525,7 +555,7 @@ def _few(names: Sequence[str], most: int | None) -> str:
 def measures_of(curves: Mapping[str, Any]) -> list[str]:
     """The measures that a card's curves can show, the best known first."""
     names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
-    return sorted((name for name in names if name not in GUIDES), key=by_fame)
+    return sorted((name for name in names if name not in GUIDES), key=measure_sort_key)
 
 
 def thinned(curves: Mapping[str, Any], models: int) -> Mapping[str, Any]:
@@ -550,22 +580,22 @@ def _card_panel(curves: Mapping[str, Any], number: int) -> Panel:
     first = measures[0] if measures else None
     figures = []
     if risk := curves.get("risk_coverage"):
-        figures.append(_figure("risk", f"risk-{number}", lambda: risk_coverage_figure(risk, first)))
+        figures.append(_figure("risk", f"risk-{number}", lambda: risk_coverage_chart(risk, first)))
     if reliability := curves.get("reliability"):
-        figures.append(_figure("reliability", f"reliability-{number}", lambda: reliability_figure(reliability)))
+        figures.append(_figure("reliability", f"reliability-{number}", lambda: reliability_chart(reliability)))
     if corp := curves.get("corp"):
-        figures.append(_figure("corp", f"corp-{number}", lambda: corp_figure(corp_points(corp))))
+        figures.append(_figure("corp", f"corp-{number}", lambda: corp_chart(corp_points(corp))))
     if cost := curves.get("cost"):
-        figures.append(_figure("cost", f"cost-{number}", lambda: cost_figure(cost(), first)))
+        figures.append(_figure("cost", f"cost-{number}", lambda: cost_chart(cost(), first)))
     if histogram := curves.get("histogram"):
-        figures.append(_figure("histogram", f"histogram-{number}", lambda: histogram_figure(histogram, first)))
+        figures.append(_figure("histogram", f"histogram-{number}", lambda: histogram_chart(histogram, first)))
     return Panel(figures, "Measure of uncertainty", measures)
 
 
 def _models_panel(curves: Mapping[str, Mapping[str, Any]]) -> Panel:
     lines = {name: own["risk_coverage"] for name, own in curves.items() if own.get("risk_coverage")}
-    measures = sorted({k: None for own in lines.values() for k in own if k not in GUIDES}, key=by_fame)
-    figures = [_figure("models", "models", lambda: models_figure(lines, measures[0]))] if measures else []
+    measures = sorted({k: None for own in lines.values() for k in own if k not in GUIDES}, key=measure_sort_key)
+    figures = [_figure("models", "models", lambda: models_chart(lines, measures[0]))] if measures else []
     return Panel(figures, "Measure", measures)
 
 
@@ -609,7 +639,7 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", in
     lead = _lead(cards, comparison, incomparable)
     lead = [*(note for note in warnings_of([*cards, comparison]) if note not in lead), *lead]
     title = title or _story_title(cards, comparison)
-    return Story(title, lead, explained([*sections, *(compared + models if several else models + compared)]))
+    return Story(title, lead, described([*sections, *(compared + models if several else models + compared)]))
 
 
 def _story_title(cards: Sequence[Any], comparison: Any) -> str:
@@ -635,31 +665,33 @@ def _score_choice(card: Any, several: bool) -> list[Block]:
     """The scores that were chosen among; of one model the lead has said the rest."""
     made: list[Block] = []
     for choice in _choices(card):
-        made += [*([Prose(choice_of_score(choice))] if several else []), Fold(SCORE_CHOICE, [scores_table(choice)])]
+        made += [*([Prose(choice_of_score(choice))] if several else []), Details(SCORE_CHOICE, [scores_table(choice)])]
     return made
 
 
 def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> Story:
     """The few things that matter first, on one screen: what spoils numbers, how good, how calibrated, which measure."""
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
-    blocks: list[Block] = [replace(table, legend=()), *_short_choices(cards), Terms(_unanswered(cards))]
+    blocks: list[Block] = [replace(table, legend=()), *_short_choices(cards), Definitions(_unanswered(cards))]
     lead = _lead(cards, comparison, incomparable)
     lead = [*(note for note in warnings_of(cards) if note not in lead), *lead]
-    return Story(_story_title(cards, comparison), lead, [Section("", "", flat([*blocks, Prose(_more(cards))]))])
+    return Story(_story_title(cards, comparison), lead, [Section("", "", flatten([*blocks, Prose(_more(cards))]))])
 
 
 def short_comparison(comparison: Any) -> Story:
     """The verdict of a comparison and the metrics that most people look for first: on one screen."""
-    known = [row for metric in FIRST for row in comparison.rows if row["metric"] == metric and row["best"] is not None]
-    rows = [row | {"topic": topic(row), "model": model_name(row), "low": None, "high": None} for row in known]
+    measured = [
+        row for metric in FIRST for row in comparison.rows if row["metric"] == metric and row["best"] is not None
+    ]
+    rows = [row | {"topic": topic(row), "model": model_name(row), "low": None, "high": None} for row in measured]
     ranks: dict[str, list[int]] = {}
     for row in rows:
         ranks.setdefault(row["model"], []).append(row["rank"])
     first = sorted(ranks, key=lambda name: fmean(ranks[name]))[:MOST_COMPARED]
     frame = Frame(row for name in first for row in rows if row["model"] == name)
-    heads = [Head(title, where={"topic": title}) for title in dict.fromkeys(row["topic"] for row in rows)]
-    note = f"{_resampled(comparison)}#rank value; {TIED} after the rank: not significantly different from the best"
-    made = first_columns(replace(table(frame, "", lines=[Column("model")], heads=heads, note=note), legend=()))
+    heads = [Column(title, where={"topic": title}) for title in dict.fromkeys(row["topic"] for row in rows)]
+    note = f"{_resampled(comparison)}#rank value; {TIE_MARK} after the rank: not significantly different from the best"
+    made = fit_width(replace(table(frame, "", index=[Index("model")], columns=heads, note=note), legend=()))
     left = [f"{len(ranks) - len(first)} more models are in the page and with --all."] if len(ranks) > len(first) else []
     lead = [*warnings_of([comparison]), *verdict(comparison, MOST_NAMED)]
     return Story(_story_title([], comparison), lead, [Section("", "", [made, Prose([*left, ALL_COMPARED])])])
@@ -692,7 +724,9 @@ def _main_gaps(cards: Sequence[Any]) -> list[Row]:
 
 def _unanswered(cards: Sequence[Any]) -> list[tuple[str, str]]:
     """The main gaps that no further file would close."""
-    return grouped([gap for gap in _main_gaps(cards) if not any(flag in gap["reason"] for flag in FILES)], most=3)
+    return group_reasons(
+        [gap for gap in _main_gaps(cards) if not any(flag in gap["reason"] for flag in FILES)], limit=3
+    )
 
 
 def _more(cards: Sequence[Any]) -> list[str]:
@@ -723,19 +757,20 @@ def essentials(card: Any) -> Table:
     for row in _without_members(Frame(card.rows).where(group=None)):
         question, ranked = question_of(row, own), row.get("measure") == measure
         if question == DETECTION and ranked and row["metric"] == "auroc":
-            line = f"{label('auroc')} against {out_name(row['split'])}"
+            line = f"{metric_label('auroc')} against {ood_label(row['split'])}"
         elif question == MIXTURE and ranked and row["metric"] == "scod_augrc":
-            line = f"{label('scod_augrc')} with {out_name(row['split'])}"
+            line = f"{metric_label('scod_augrc')} with {ood_label(row['split'])}"
         elif (question == ANSWERS or (question == RANKING and ranked)) and row["metric"] in ESSENTIAL:
-            line = label(row["metric"])
+            line = metric_label(row["metric"])
         else:
             continue
         kept = {key: row.get(key) for key in ("metric", "value", "low", "high")}
         rows.append(
-            kept | {"line": line, "stage": IN_DOUBT if doubt and row["calibrated"] else stage(row["calibrated"])}
+            kept
+            | {"line": line, "stage": IN_DOUBT if doubt and row["calibrated"] else calibration_label(row["calibrated"])}
         )
     note = f"{_counted(Frame(card.rows).where(metric='accuracy'))}; ranking by {measure}" if measure else ""
-    return table(rows, ESSENTIALS, lines=(Column("line", "metric"),), heads="stage", within=("line",), note=note)
+    return table(rows, ESSENTIALS, index=(Index("line", "metric"),), columns="stage", within=("line",), note=note)
 
 
 def _curves(card: Any) -> Mapping[str, Any]:
@@ -745,15 +780,15 @@ def _curves(card: Any) -> Mapping[str, Any]:
 def _compared(comparison: Any) -> Section:
     tables, points = comparison_tables(comparison), interval_points(comparison)
     topics = list(dict.fromkeys(str(point["question"]) for point in points))
-    figures = [_figure("intervals", "intervals", lambda: intervals_figure(points))] if points else []
+    figures = [_figure("intervals", "intervals", lambda: intervals_chart(points))] if points else []
     titles = ("All values with their intervals", *(made.title for made in tables[1:]))
-    folds = [Fold(title, [made]) for title, made in zip(titles, tables, strict=False)]
+    folds = [Details(title, [made]) for title, made in zip(titles, tables, strict=False)]
     return Section("", COMPARISON, [Panel(figures, "Metric", topics), *folds, *_gaps(comparison)])
 
 
 def _gaps(source: Any) -> list[Block]:
-    missing = grouped(getattr(source, "reasons", ()))
-    return [Terms(missing, "What could not be said")]
+    missing = group_reasons(getattr(source, "reasons", ()))
+    return [Definitions(missing, "What could not be said")]
 
 
 def rows_of(cards: Sequence[Any], comparison: Any = None) -> list[Row]:

@@ -13,12 +13,13 @@ from typing import Any
 from nescio.errors import BadInput
 from nescio.files import read_json, read_list, read_small
 from nescio.provenance import Provenance
-from nescio.report.blocks import Section, SectionParts, Story, Terms, sections_of
-from nescio.report.frame import SEEN, Frame
-from nescio.report.pages import write
-from nescio.report.tables import Table, explained_once
-from nescio.report.text import json_text, screen, terminal
-from nescio.report.words import data_name, grouped, plural
+from nescio.report.blocks import Definitions, Section, SectionSpec, Story, sections_of
+from nescio.report.format import plural
+from nescio.report.frame import MEASURED_COLUMNS, Frame
+from nescio.report.labels import dataset_label, group_reasons
+from nescio.report.pages import write_page
+from nescio.report.tables import Table, drop_repeated_legends
+from nescio.report.text import json_text, make_console, print_terminal
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure
 
@@ -54,7 +55,7 @@ class Study:
     @property
     def data(self) -> str:
         """The name of the data, for titles."""
-        return data_name(next((str(row["dataset"]) for row in self.rows), str(self.plan.get("data", ""))))
+        return dataset_label(next((str(row["dataset"]) for row in self.rows), str(self.plan.get("data", ""))))
 
 
 # ---- files
@@ -193,7 +194,7 @@ def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
     known: dict[Any, Row] = {}
     for rows in studies:
         for row in rows:
-            what = tuple(value for name, value in row.items() if name not in SEEN)
+            what = tuple(value for name, value in row.items() if name not in MEASURED_COLUMNS)
             if known.setdefault(what, row)["value"] != row["value"]:
                 about = [row[name] for name in ("method", "backbone", "dataset", "split", "measure", "metric")]
                 raise BadInput(
@@ -214,7 +215,7 @@ def _unlike(studies: Sequence[Study]) -> list[str]:
             if value not in (values := known.setdefault((str(plan.get("data")), name), [])):
                 values.append(value)
     return [
-        f"The studies of {data_name(data)} differ in --{name.replace('_', '-')}: "
+        f"The studies of {dataset_label(data)} differ in --{name.replace('_', '-')}: "
         f"{' and '.join(map(str, values))}. Their lines differ in more than their methods."
         for (data, name), values in known.items()
         if len(values) > 1
@@ -237,7 +238,7 @@ def story_of(
     study: Study,
     title: str,
     lead: Sequence[str],
-    sections: Iterable[SectionParts],
+    sections: Iterable[SectionSpec],
     *,
     gaps: Sequence[tuple[str, str]] | None = None,
 ) -> Story:
@@ -247,11 +248,11 @@ def story_of(
     gaps      (what, reason) of missing rows (default: all reasons of the study)
     """
     failures = [(failure.name, failure.reason) for failure in study.failures]
-    gaps = grouped(study.reasons) if gaps is None else gaps
+    gaps = group_reasons(study.reasons) if gaps is None else gaps
     notes = " ".join(study.notes)
-    made = sections_of([*sections, ("Failures", "What failed", [Terms(failures)])])
+    made = sections_of([*sections, ("Failures", "What failed", [Definitions(failures)])])
     if gaps or notes:
-        made.append(Section("Gaps", "What could not be said", [Terms(gaps)] if gaps else [], notes))
+        made.append(Section("Gaps", "What could not be said", [Definitions(gaps)] if gaps else [], notes))
     words = [f"{plural(len(failures), 'piece')} of work failed: see below."] if failures else []
     return Story(title, [*lead, *words], made, [_made_by(study)])
 
@@ -269,13 +270,13 @@ def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None
     """The first look on the terminal: what was done, a few tables, and notes."""
     from rich.text import Text
 
-    console = screen()
-    tables = explained_once(table for table in first_look if table)
+    console = make_console()
+    tables = drop_repeated_legends(table for table in first_look if table)
     if not tables:
         console.print(Text("There is nothing to show: nothing was finished."))
         return
     console.print(Text(" ".join(story.lead)), end="\n\n")
-    terminal(tables, console)
+    print_terminal(tables, console)
     for note in study.notes:
         console.print(Text(f"{note}\n", "dim"))
 
@@ -285,4 +286,4 @@ def write_story(study: Study, story: Story, folder: str | Path, others: Mapping[
 
     others  pages that this one links to: address → name
     """
-    return write(story, folder, rows=study.rows, files=files(study), others=others)
+    return write_page(story, folder, rows=study.rows, files=files(study), others=others)

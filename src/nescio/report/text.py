@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nescio.predictions.tables import escaped
-from nescio.report.blocks import Block, Prose, Section, Story, Terms, within
-from nescio.report.tables import NOTHING, Cell, Table
+from nescio.report.blocks import Block, Definitions, Prose, Section, Story, walk
+from nescio.report.tables import MISSING, Cell, Table
 from nescio.rows import COLUMNS, without_empty
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ JOINT = " · "  # between the labels of a line where they share a column
 SIGNED = re.compile(r"[+\-][\d.,e+\- %±\[\]]*")  # a number with its spread, interval or percent sign: no formula
 
 
-def with_code(sentence: str, escape: Callable[[str], str], code: str) -> str:
+def render_code(sentence: str, escape: Callable[[str], str], code: str) -> str:
     """A sentence in another language; what stands between backticks is code there."""
     parts = sentence.split("`")
     return "".join(code.format(escape(part)) if at % 2 else escape(part) for at, part in enumerate(parts))
@@ -41,7 +41,7 @@ def _sections(source: Source) -> Iterator[Section]:
 
 def _flow(section: Section) -> list[Block]:
     """What of a section can be written: all blocks one after the other, its words first."""
-    return list(within([Prose([section.words] if section.words else []), *section.blocks]))
+    return list(walk([Prose([section.intro] if section.intro else []), *section.blocks]))
 
 
 # ---- Markdown
@@ -54,10 +54,10 @@ def markdown(source: Source) -> str:
         parts += [f"## {_md(section.title)}"] if section.title else []
         for block in _flow(section):
             if isinstance(block, Prose):
-                parts += [with_code(" ".join(block.sentences), _md, "`{}`")] if block.sentences else []
+                parts += [render_code(" ".join(block.sentences), _md, "`{}`")] if block.sentences else []
             elif isinstance(block, Table):
                 parts += _md_table(block, section.title)
-            elif isinstance(block, Terms):
+            elif isinstance(block, Definitions):
                 parts += [f"### {_md(block.title)}"] if block.title else []
                 parts.append("\n".join(f"- **{_md(name)}**: {_md(sentence)}" for name, sentence in block.entries))
     return "\n\n".join(parts) + "\n" if parts else ""
@@ -66,11 +66,11 @@ def markdown(source: Source) -> str:
 def _md_table(table: Table, heading: str) -> list[str]:
     parts = [f"### {_md(table.title)}"] if table.title not in ("", heading) else []
     parts += [f"*{_md(table.note)}*"] if table.note else []
-    lines = [_md_line(map(_md, (*table.corner, *table.heads)))]
-    lines += ["|" + " --- |" * len(table.corner) + " ---: |" * len(table.heads)]
-    lines += [_md_line([*map(_md, labels), *map(_md_cell, cells)]) for labels, cells in table.lines]
+    lines = [_md_line(map(_md, (*table.index, *table.columns)))]
+    lines += ["|" + " --- |" * len(table.index) + " ---: |" * len(table.columns)]
+    lines += [_md_line([*map(_md, labels), *map(_md_cell, cells)]) for labels, cells in table.rows]
     parts.append("\n".join(lines))
-    terms = [f"- **{_md(name)}**: {with_code(sentence, _md, '`{}`')}" for name, sentence in table.legend]
+    terms = [f"- **{_md(name)}**: {render_code(sentence, _md, '`{}`')}" for name, sentence in table.legend]
     return [*parts, "\n".join(terms)] if terms else parts
 
 
@@ -86,7 +86,7 @@ def _md_line(texts: Iterable[str]) -> str:
 
 def _md_cell(cell: Cell | None) -> str:
     if cell is None:
-        return NOTHING
+        return MISSING
     text = _md(cell.text) if cell.text is not None else str(cell).replace("*", "\\*")
     return f"**{text}**" if cell.best else text
 
@@ -120,12 +120,12 @@ def latex(source: Source) -> str:
 def _tex_table(table: Table, model: str) -> str:
     title = ": ".join(_tex(text) for text in (model, table.title) if text)
     title += f" ({_tex(table.note)})" if table.note else ""
-    words = [f"{_tex(name)}: {with_code(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
+    words = [f"{_tex(name)}: {render_code(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
     lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *words])}}}"]
-    lines += [f"  \\begin{{tabular}}{{{'l' * len(table.corner)}{'r' * len(table.heads)}}}", r"    \toprule"]
-    lines += ["    " + " & ".join(map(_tex, (*table.corner, *table.heads))) + r" \\", r"    \midrule"]
+    lines += [f"  \\begin{{tabular}}{{{'l' * len(table.index)}{'r' * len(table.columns)}}}", r"    \toprule"]
+    lines += ["    " + " & ".join(map(_tex, (*table.index, *table.columns))) + r" \\", r"    \midrule"]
     above = ""
-    for (first, *rest), cells in table.lines:
+    for (first, *rest), cells in table.rows:
         if rest and above and first != above:
             lines.append(r"    \addlinespace")
         shown = "" if rest and first == above else first  # a group has its name once
@@ -175,23 +175,23 @@ def _csv(lines: Iterable[Sequence[Any]]) -> str:
 
 def _csv_cell(value: Any) -> Any:
     """Nothing for None; a text that a spreadsheet would compute gets a quote in front, unless it is a number."""
-    value = "" if value is None else plain(value)
+    value = "" if value is None else to_plain(value)
     return escaped(value) if isinstance(value, str) and not SIGNED.fullmatch(value) else value
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
     """Strict JSON of rows, or of anything made of them: no NaN and no Infinity (they become null)."""
-    return json.dumps(plain(getattr(value, "rows", value)), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(to_plain(getattr(value, "rows", value)), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Python's own numbers, texts, lists and dicts; null for what JSON cannot hold."""
     if isinstance(value, Mapping):
-        return {str(key): plain(content) for key, content in value.items()}
+        return {str(key): to_plain(content) for key, content in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(content) for content in value]
+        return [to_plain(content) for content in value]
     if hasattr(value, "tolist"):  # NumPy arrays and numbers
-        return plain(value.tolist())
+        return to_plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
@@ -200,11 +200,11 @@ def plain(value: Any) -> Any:
 # ---- the terminal
 
 
-def terminal(source: Source, console: Console | None = None) -> None:
+def print_terminal(source: Source, console: Console | None = None) -> None:
     """Prints a story, tables or one table with rich; a table wider than the terminal goes on below itself."""
     from rich.text import Text
 
-    console = console or screen()
+    console = console or make_console()
     for section in _sections(source):
         if section.title:
             console.print(Text(section.title, style="bold underline"))
@@ -213,12 +213,12 @@ def terminal(source: Source, console: Console | None = None) -> None:
                 console.print(Text(" ".join(block.sentences), "" if block.lead else "dim"), end="\n\n")
             elif isinstance(block, Table):
                 _print_table(block, section.title, console)
-            elif isinstance(block, Terms):
+            elif isinstance(block, Definitions):
                 console.print(Text(block.title, style="bold") if block.title else "", end="\n" if block.title else "")
                 console.print(_terms(block.entries))
 
 
-def screen() -> Console:
+def make_console() -> Console:
     """The terminal; a reader that stops reading (`| head -1`) is a BrokenPipeError here, as of any other output."""
     from rich.console import Console
 
@@ -244,26 +244,26 @@ def _print_table(table: Table, heading: str, console: Console) -> None:
 
 def _pieces(table: Table, width: int) -> list[Table]:
     """The table cut into groups of columns that fit a width, each with the labels of the lines."""
-    labels = _widths(table.corner, [labels for labels, _ in table.lines])
-    cells = _widths(table.heads, [[NOTHING if cell is None else str(cell) for cell in own] for _, own in table.lines])
+    labels = _widths(table.index, [labels for labels, _ in table.rows])
+    cells = _widths(table.columns, [[MISSING if cell is None else str(cell) for cell in own] for _, own in table.rows])
     if sum(labels) + 3 * len(labels) + max(cells, default=0) > width:  # a narrow screen: labels share a column
         table = _one_label(table)
-        labels = _widths(table.corner, [labels for labels, _ in table.lines])
+        labels = _widths(table.index, [labels for labels, _ in table.rows])
     first = sum(labels) + 3 * len(labels) - 1
     groups: list[list[str]] = [[]]
     used = first
-    for head, own in zip(table.heads, cells, strict=True):
+    for head, own in zip(table.columns, cells, strict=True):
         if groups[-1] and used + own + 3 > width:
             groups.append([])
             used = first
         groups[-1].append(head)
         used += own + 3
-    return [table.only(*group) for group in groups]
+    return [table.select(*group) for group in groups]
 
 
-def first_columns(table: Table, width: int | None = None) -> Table:
+def fit_width(table: Table, width: int | None = None) -> Table:
     """The table with the columns that fit the terminal, its first ones."""
-    return next(iter(_pieces(table, width or screen().width)))
+    return next(iter(_pieces(table, width or make_console().width)))
 
 
 def _widths(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[int]:
@@ -271,8 +271,8 @@ def _widths(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[int]:
 
 
 def _one_label(table: Table) -> Table:
-    lines = tuple(((JOINT.join(labels),), cells) for labels, cells in table.lines)
-    return replace(table, corner=(JOINT.join(table.corner),), lines=lines)
+    lines = tuple(((JOINT.join(labels),), cells) for labels, cells in table.rows)
+    return replace(table, index=(JOINT.join(table.index),), rows=lines)
 
 
 def _rich(table: Table) -> Any:
@@ -281,13 +281,13 @@ def _rich(table: Table) -> Any:
     from rich.text import Text
 
     shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
-    for name in table.corner:
+    for name in table.index:
         shown.add_column(Text(name), no_wrap=True)
-    for head in table.heads:
+    for head in table.columns:
         shown.add_column(Text(head), justify="right", no_wrap=True)
-    for labels, cells in table.lines:
+    for labels, cells in table.rows:
         texts = [
-            Text(NOTHING, style="dim") if cell is None else Text(str(cell), "bold green" if cell.best else "")
+            Text(MISSING, style="dim") if cell is None else Text(str(cell), "bold green" if cell.best else "")
             for cell in cells
         ]
         shown.add_row(*map(Text, labels), *texts)
@@ -307,7 +307,7 @@ def _terms(terms: Sequence[tuple[str, str]]) -> Any:
     return shown
 
 
-def grid(rows: Sequence[Mapping[str, Any]], form: str = "table") -> str:
+def format_records(rows: Sequence[Mapping[str, Any]], form: str = "table") -> str:
     """Plain rows of texts as a table for people, CSV, Markdown or LaTeX."""
     heads = list(dict.fromkeys(key for row in rows for key in row))
     lines = [["" if row.get(head) is None else str(row[head]) for head in heads] for row in rows]

@@ -134,7 +134,7 @@ def test_equals_cannot_be_told_apart():
     )
     assert set(two.group) == {"a", "b"}
     assert "cannot be told from" in " ".join(ranking_sentences(two))
-    bold = {name for (name,), cells in ranking_tables(two)[0].lines if cells[0] and cells[0].best}
+    bold = {name for (name,), cells in ranking_tables(two)[0].rows if cells[0] and cells[0].best}
     assert bold == {"a", "b"}
 
 
@@ -170,7 +170,7 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_m
     assert alone.scores["alone"].reasons[alone.nc] == ALONE
     assert {name for name in ("dist@1", "norm", "ll", "fv") if alone.row("alone", name)} == {"dist@1", "norm", "ll"}
     table = ranking_tables(alone)[0]
-    (line,) = [cells for (name,), cells in table.lines if name == "alone"]
+    (line,) = [cells for (name,), cells in table.rows if name == "alone"]
     assert line[0] is None and dict(table.legend)["no NC of alone"] == ALONE
     assert "alone has no NC: a lone model has no siblings to agree with." in " ".join(ranking_sentences(alone))
     # Table 3 ranks the same candidates by every score: those with siblings
@@ -710,7 +710,7 @@ def test_a_collapsed_candidate_wins_nothing():
     assert any(
         note.startswith("still is not ranked. Member 0 gives 150 references 1 different") for note in found.notes
     )
-    assert any("still" in line for line in str(ranking_tables(found)[0].lines).splitlines())
+    assert any("still" in line for line in str(ranking_tables(found)[0].rows).splitlines())
     with pytest.raises(BadInput, match=r"nothing to rank\. Member 0 gives"):
         rank_candidates([Candidate("still", still[1], still[0])], QUICK)
 

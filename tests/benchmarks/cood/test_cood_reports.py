@@ -22,11 +22,11 @@ from nescio.benchmarks.cood import Plan, reports, upgrade
 from nescio.cli import main
 from nescio.networks import families, regimes
 from nescio.options import add_options, options_of
-from nescio.report.blocks import Choice, Figure, Fold, figures_of, tables_of, within
-from nescio.report.charts import Box, box_figure, levels_figure
+from nescio.report.blocks import Details, Figure, Tabs, figures_of, tables_of, walk
+from nescio.report.charts import Box, box_chart, levels_chart
 from nescio.report.frame import Frame
-from nescio.report.named import Report, named, names_of, write_named
-from nescio.report.named import registry as all_reports
+from nescio.report.named_reports import Report, report_names, run_reports, write_reports
+from nescio.report.named_reports import registry as all_reports
 from nescio.report.studies import Study, print_story, write_story
 from nescio.report.tables import Table
 from nescio.rows import COLUMNS, Row, to_parquet
@@ -97,7 +97,7 @@ def have(κ: str) -> list[str]:
 
 
 def cells(table: Table, *line: str) -> dict[str, Any]:
-    return dict(zip(table.heads, dict(table.lines)[line], strict=True))
+    return dict(zip(table.columns, dict(table.rows)[line], strict=True))
 
 
 def blocks_of(name: str, frame: Frame = FRAME) -> list[Any]:
@@ -114,7 +114,7 @@ def rho(a: list[float], b: list[float]) -> float:
 @pytest.mark.parametrize("κ", ["msp", "entropy", "mc-dropout"])
 def test_figure_6_is_the_quartiles_of_all_models(κ: str) -> None:
     table = reports.severities(FRAME, κ)
-    assert [name for (name,), _ in table.lines] == [*LEVELS, "imagenet-o"]
+    assert [name for (name,), _ in table.rows] == [*LEVELS, "imagenet-o"]
     for group in (*LEVELS, "imagenet-o"):
         values = {name: value(name, group, κ) for name in have(κ)}
         shown = cells(table, group)
@@ -129,7 +129,7 @@ def test_figure_6_is_the_quartiles_of_all_models(κ: str) -> None:
 
 def test_figure_6_draws_all_levels_the_fixed_set_and_the_best_model() -> None:
     picture, tables = blocks_of("fig6")
-    assert isinstance(picture, Figure) and isinstance(tables, Choice)
+    assert isinstance(picture, Figure) and isinstance(tables, Tabs)
     assert list(tables.options) == ["softmax", "entropy", "MC-dropout"]
     best = max(MODELS, key=lambda name: fmean(value(name, g) for g in [*LEVELS, "imagenet-o"]))
     best_of = reports.graded_models(FRAME).best()
@@ -166,16 +166,16 @@ def test_scatters_are_severity_5_with_correlations_by_family(key: str) -> None:
     for name in MODELS:
         groups.setdefault(families.label(families.family(name)), []).append(name)
     groups = {name: own for name, own in groups.items() if len(own) >= 3}
-    assert {name for (name,), _ in table.lines} == set(groups) == {"all models", "ViT", "ResNet"}
+    assert {name for (name,), _ in table.rows} == set(groups) == {"all models", "ViT", "ResNet"}
     for name, own in groups.items():
-        count, ρ = dict(table.lines)[name,]
+        count, ρ = dict(table.rows)[name,]
         assert count is not None and count.value == len(own)
         assert ρ is not None and ρ.value == pytest.approx(rho([value(n, "severity 5") for n in own], [*map(of, own)]))
     text = json.dumps(picture.chart().to_dict(), ensure_ascii=False)
     points = next(text for text in _data(picture) if text.startswith("name,model,family,x,y"))
     assert len(points.splitlines()) == 1 + len(MODELS)
     for family in ("ViT", "ResNet"):
-        ρ = dict(table.lines)[family,][1]
+        ρ = dict(table.rows)[family,][1]
         assert ρ is not None and f"{family} ({ρ}, 4)" in text
 
 
@@ -191,7 +191,7 @@ def test_figure_19_marks_the_sizes_of_two_resnets_and_names_the_best_below() -> 
     marks = [found[1] for text in _data(picture) if (found := re.fullmatch(r"x,text\n([\d.e+]+),\n", text))]
     assert sorted(map(float, marks)) == pytest.approx([25_557_032, 44_549_160], rel=1e-4)
     params = {name: FACTORS["fig19"](name) for name in MODELS}
-    for (_, found), most in zip(small.lines, (25_557_032, 44_549_160), strict=True):
+    for (_, found), most in zip(small.rows, (25_557_032, 44_549_160), strict=True):
         own = [name for name in MODELS if params[name] <= most]
         best = max(own, key=lambda name: value(name, "severity 5"))
         assert found[0] is not None and found[0].text == best
@@ -211,8 +211,8 @@ def test_regimes_are_mean_relative_improvements_over_counterparts() -> None:
     pairs = {(p.model, p.counterpart, p.regime) for p in regimes.pairs(MODELS) if p.counterpart}
     assert {(a, b, "distillation") for a, b in names.items()} <= pairs
     any_form = {regimes.PRUNING_TAUGHT: regimes.DISTILLATION}
-    assert {kind for (kind,), _ in table.lines} == {any_form.get(r, r) for _, _, r in pairs}
-    for (kind,), found in table.lines:
+    assert {kind for (kind,), _ in table.rows} == {any_form.get(r, r) for _, _, r in pairs}
+    for (kind,), found in table.rows:
         own = [(a, b) for a, b, r in pairs if b and any_form.get(r, r) == kind]
         assert found[0] is not None and found[0].value == len(own)
         for cell, group in zip(found[1:], LEVELS, strict=True):
@@ -226,7 +226,7 @@ def test_pruning_with_its_teacher_is_distillation_in_any_form() -> None:
     """§3 counts knapsack pruning, whose teacher is the unpruned network, as distillation."""
     found = next(p for p in regimes.table() if p.regime == regimes.PRUNING_TAUGHT and p.counterpart)
     pair = (found.model, str(found.counterpart))
-    (((kind,), _),) = blocks_of("fig21", Frame(rows_of(pair)))[1].lines
+    (((kind,), _),) = blocks_of("fig21", Frame(rows_of(pair)))[1].rows
     assert kind == "distillation"
 
 
@@ -241,7 +241,7 @@ def test_one_measure_against_another(figure: int, after: str, before: str) -> No
     picture, table = blocks_of(f"fig{figure}")
     assert isinstance(picture, Figure) and isinstance(table, Table)
     both = [name for name in have(after) if name in have(before)]
-    assert [name for (name,), _ in table.lines] == LEVELS
+    assert [name for (name,), _ in table.rows] == LEVELS
     for group in LEVELS:
         gains = [(value(n, group, after) - value(n, group, before)) / value(n, group, before) for n in both]
         shown = cells(table, group)
@@ -264,10 +264,10 @@ def test_without_dropout_there_is_no_figure_23() -> None:
 def test_figure_25_is_spearman_between_severities() -> None:
     picture, table = blocks_of("fig25")
     assert isinstance(picture, Figure) and isinstance(table, Table)
-    assert [name for (name,), _ in table.lines] == [f"s{level}" for level in range(10, -1, -1)]
-    assert table.heads == tuple(f"s{level}" for level in range(11))
-    for (a,), own in table.lines:
-        for b, cell in zip(table.heads, own, strict=True):
+    assert [name for (name,), _ in table.rows] == [f"s{level}" for level in range(10, -1, -1)]
+    assert table.columns == tuple(f"s{level}" for level in range(11))
+    for (a,), own in table.rows:
+        for b, cell in zip(table.columns, own, strict=True):
             first, second = ([value(n, f"severity {each[1:]}") for n in MODELS] for each in (a, b))
             assert cell is not None and cell.value == pytest.approx(rho(first, second))
             assert cell.value == pytest.approx(cells(table, b)[a].value)  # symmetric
@@ -285,8 +285,8 @@ def test_figure_26_is_spearman_with_five_factors() -> None:
         "input size": lambda name: value(name, None, None, "input_size", "test"),
         "embedding size": lambda name: value(name, None, None, "embedding_size", "test"),
     }
-    assert [name for (name,), _ in table.lines] == list(of)
-    for (name,), (models, *own) in table.lines:
+    assert [name for (name,), _ in table.rows] == list(of)
+    for (name,), (models, *own) in table.rows:
         assert models is not None and models.value == len(MODELS)
         for group, cell in zip(LEVELS, own, strict=True):
             expected = rho([value(n, group) for n in MODELS], [of[name](n) for n in MODELS])
@@ -296,8 +296,8 @@ def test_figure_26_is_spearman_with_five_factors() -> None:
 
 def test_a_factor_that_never_varies_is_absent() -> None:
     rows = [r | {"value": 224.0} if r["metric"] == "input_size" else r for r in ROWS]
-    assert ("input size",) not in dict(blocks_of("fig26", Frame(rows))[1].lines)
-    assert ("embedding size",) not in dict(blocks_of("fig26", FRAME.without(metric="embedding_size"))[1].lines)
+    assert ("input size",) not in dict(blocks_of("fig26", Frame(rows))[1].rows)
+    assert ("embedding size",) not in dict(blocks_of("fig26", FRAME.without(metric="embedding_size"))[1].rows)
 
 
 # ---- M.8, Figure 27
@@ -305,7 +305,7 @@ def test_a_factor_that_never_varies_is_absent() -> None:
 
 def test_overlap_tells_union_and_intersection() -> None:
     table = reports.overlap(FRAME)
-    assert table is not None and table.corner == ("measure", "new classes") and len(table.lines) == 22
+    assert table is not None and table.index == ("measure", "new classes") and len(table.rows) == 22
     shown = cells(table, "softmax", "severity 9")
     assert shown["in some model's group"].value == 51 and shown["in every model's"].value == 2
     assert shown["of all"].value == pytest.approx(51 / 60) and shown["models"].value == len(MODELS)
@@ -313,7 +313,7 @@ def test_overlap_tells_union_and_intersection() -> None:
 
 
 def test_images_that_fool_many() -> None:
-    ((labels, found),) = reports.fig_27(FRAME).lines
+    ((labels, found),) = reports.fig_27(FRAME).rows
     assert labels == ("17", "viceroy", "fox squirrel")
     assert found[0] is not None and found[0].value == 9
 
@@ -340,9 +340,9 @@ def test_charts_are_valid_whatever_they_are_called() -> None:
     nasty = "a'b\"c<d>|\\,e"
     levels = {"severity 0": {nasty: 0.5, "b": 0.7, "c": 0.6, "d": 0.65, "e": 9.0}, nasty: {nasty: 0.4}, "none": {}}
     lines = {nasty: {"severity 0": 0.5, nasty: 0.4}}
-    for made in (box_figure(levels, "AUROC", lines=lines, guide=0.5), levels_figure(lines, "ρ", guide=0.0)):
+    for made in (box_chart(levels, "AUROC", lines=lines, guide=0.5), levels_chart(lines, "ρ", guide=0.0)):
         assert made.to_dict()  # checked against the schema
-    assert '"none"' not in json.dumps(box_figure(levels, "AUROC").to_dict()["layer"][0]["encoding"])
+    assert '"none"' not in json.dumps(box_chart(levels, "AUROC").to_dict()["layer"][0]["encoding"])
 
 
 # ---- the whole
@@ -365,17 +365,17 @@ def found_by_name() -> list[Report]:
 
 def test_every_report_is_named_and_has_a_sentence(study: Study) -> None:
     figures = {f"fig{n}" for n in (6, 7, *range(19, 28))}
-    assert set(names_of("cood")) == figures | {"models", "overlap"}
+    assert set(report_names("cood")) == figures | {"models", "overlap"}
     assert all(getattr(report.function, "func", report.function).__doc__ for report in found_by_name())
     for report in found_by_name():
         assert report.blocks(FRAME), report.name
         assert isinstance(report.blocks(Frame(ROWS[:1])), list)  # one fact of one model shows nothing, breaks nothing
         assert report.blocks(Frame()) == []
-    assert {report.bare for report in named([study], names_of("cood"))} == set(names_of("cood"))
+    assert {report.bare for report in run_reports([study], report_names("cood"))} == set(report_names("cood"))
 
 
 def test_named_reports_are_written(study: Study, tmp_path: Path) -> None:
-    found = {path.name for path in write_named(named([study], ["fig6", "fig27"]), tmp_path)}
+    found = {path.name for path in write_reports(run_reports([study], ["fig6", "fig27"]), tmp_path)}
     assert {"fig6.svg", "fig6.md", "fig6.tex", "fig27.md"} <= found
     assert "severity 10" in (tmp_path / "fig6.md").read_text()
 
@@ -384,7 +384,7 @@ def test_every_figure_says_what_it_shows(study: Study, tmp_path: Path) -> None:
     for report in found_by_name():
         for figure in figures_of(report.blocks(FRAME)):
             assert figure.points and not {"x", "y", "value", "size"} & {*figure.points[0]}, report.name
-    write_named(named([study], ["fig6", "fig7"]), tmp_path)
+    write_reports(run_reports([study], ["fig6", "fig7"]), tmp_path)
     with (tmp_path / "fig6-points.csv").open() as file:
         held = {(row["new classes"], row["model"]): row for row in csv.DictReader(file)}
     assert float(held["severity 5", MODELS[0]]["AUROC of new against known"]) == value(MODELS[0], "severity 5")
@@ -403,12 +403,12 @@ def test_the_page_tells_everything(study: Study, tmp_path: Path) -> None:
     story = registry["cood"].story(study)
     titles = {table.title for table in tables_of(story)}
     for report in found_by_name():
-        for table in within(report.blocks(FRAME)):
+        for table in walk(report.blocks(FRAME)):
             assert not isinstance(table, Table) or table.title in titles
     figures = {figure.key for figure in figures_of(story)}
     assert figures == {"fig6", "fig7", *(f"fig{n}" for n in range(19, 27))}
     assert not any(
-        isinstance(b, Figure) for s in story.sections for f in s.blocks if isinstance(f, Fold) for b in f.blocks
+        isinstance(b, Figure) for s in story.sections for f in s.blocks if isinstance(f, Details) for b in f.blocks
     )
     page = write_story(study, story, tmp_path / "report").read_text()
     assert "dpn68" in page and "fewer than 200 images" in page and "It has none." in page
@@ -439,11 +439,11 @@ def test_the_lead_is_true(study: Study) -> None:
 
 def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     table = reports.scores(FRAME)
-    order = [name for (name,), _ in table.lines]
+    order = [name for (name,), _ in table.rows]
     assert order == sorted(MODELS, key=lambda name: -value(name, "severity 5"))
     first = cells(table, order[0])
     assert first["s5 ↑"].best and first["s10 ↑"].value == value(order[0], "severity 10")
-    assert len(reports.scores(FRAME, 3).lines) == 3 and "The 3 best of 14" in reports.scores(FRAME, 3).note
+    assert len(reports.scores(FRAME, 3).rows) == 3 and "The 3 best of 14" in reports.scores(FRAME, 3).note
     print_story(study, registry["cood"].story(study), registry["cood"].first_look(study))
     printed = capsys.readouterr().out
     assert "Which models notice" in printed and "fewer than 200" in printed

@@ -77,13 +77,13 @@ def test_numbers_are_those_of_the_scores(study, context):
     u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
     wrong = measures.summary(dumps["test"]).outcomes().wrong
     own = frame.where(measure="vim")
-    assert own.where(group="mistakes", metric="aurc").one() == pytest.approx(metrics.aurc(u, wrong))
+    assert own.where(group="mistakes", metric="aurc").first() == pytest.approx(metrics.aurc(u, wrong))
     apart = metrics.auroc(np.concatenate([u, out]), np.arange(len(u) + len(out)) >= len(u))
-    assert own.where(group="near", metric="auroc", target="left out").one() == pytest.approx(apart)
-    assert own.where(group="near", metric="auroc", target=None).one() == pytest.approx(apart)
-    assert own.where(group="near", metric="scod_aurc").one() == pytest.approx(metrics.scod_aurc(u, wrong, out))
-    assert own.where(group="near", metric="scod_aurc").one("level") == 0.5
-    assert (own.one("condition"), frame.where(measure="pnorm_tuned").one("condition")) == ("train", "val")
+    assert own.where(group="near", metric="auroc", target="left out").first() == pytest.approx(apart)
+    assert own.where(group="near", metric="auroc", target=None).first() == pytest.approx(apart)
+    assert own.where(group="near", metric="scod_aurc").first() == pytest.approx(metrics.scod_aurc(u, wrong, out))
+    assert own.where(group="near", metric="scod_aurc").first("level") == 0.5
+    assert (own.first("condition"), frame.where(measure="pnorm_tuned").first("condition")) == ("train", "val")
 
 
 def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
@@ -93,9 +93,9 @@ def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
     for name in ("vim", "mds_plus", "gradnorm"):
         mean = measures.over_members(name, trains, tests)
         row = frame.where(measure=name, group="mistakes", metric="auroc")
-        assert row.one() == pytest.approx(metrics.auroc(mean, wrong)), name
+        assert row.first() == pytest.approx(metrics.auroc(mean, wrong)), name
     largest = metrics.auroc(measures.msp(steps.stack(tests)), wrong)  # of the averaged answers
-    assert frame.where(measure="msp", group="mistakes", metric="auroc").one() == pytest.approx(largest)
+    assert frame.where(measure="msp", group="mistakes", metric="auroc").first() == pytest.approx(largest)
     assert frame.where(measure="mutual_information", metric="auroc")
 
 

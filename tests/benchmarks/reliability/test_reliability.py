@@ -377,7 +377,7 @@ def test_a_machine_that_cannot_draw_reports_the_study_all_the_same(study, contex
     words = [*words_of(study, context), "--workers", "0", "--report", str(tmp_path)]
     code = (
         "import sys; sys.modules |= dict.fromkeys(('altair', 'vl_convert', 'optuna'))\n"
-        "import nescio.report.pages as pages; pages.drawable = lambda: False\n"
+        "import nescio.report.pages as pages; pages.can_draw = lambda: False\n"
         f"from nescio.cli import main\nsys.exit(main({words}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
@@ -430,7 +430,7 @@ def test_transfer_and_a_lone_network(tmp_path, other):
     (only,) = siblings_of(plan)
     images = steps.references(plan, "digits", 0)
     assert [len(dump) for dump in seen(only, images, context, plan)] == [100]
-    assert not reports.table_1(found.frame) and reports.table_2(found.frame)[0].heads == (
+    assert not reports.table_1(found.frame) and reports.table_2(found.frame)[0].columns == (
         "digits → three entropy",
         "digits → three brier",
     )

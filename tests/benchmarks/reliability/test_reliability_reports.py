@@ -12,7 +12,7 @@ from nescio.benchmarks.reliability import reports, upgrade
 from nescio.measures.siblings import SCORES
 from nescio.report.blocks import Figure, tables_of
 from nescio.report.frame import Frame
-from nescio.report.named import find, names_of
+from nescio.report.named_reports import find_report, report_names
 from nescio.report.studies import Study, read_study
 from nescio.report.tables import Table
 from nescio.rows import COLUMNS
@@ -88,7 +88,7 @@ def values(rows, **wanted):
 
 
 def made(name, rows):
-    return find(f"reliability/{name}").blocks(Frame(rows))
+    return find_report(f"reliability/{name}").blocks(Frame(rows))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_tables_are_means_and_deviations_over_samples(name, data, condition, spr
     head = "cifar10" if data == "cifar10" else "tiny → cifar10"
     for table, backbone in zip(found, ("resnet18", "resnet50"), strict=True):
         assert table.title.endswith(backbone) and f"(Table {name[-1]})" in table.title
-        assert table.heads == (f"{head} entropy", f"{head} brier") and table.corner == ("method", "score")
-        assert [labels for labels, _ in table.lines] == [
+        assert table.columns == (f"{head} entropy", f"{head} brier") and table.index == ("method", "score")
+        assert [labels for labels, _ in table.rows] == [
             (method, score) for method in ("SimCLR", "MoCo") for score in ("NC", "Dist", "Norm", "LL", "FV")
         ]
         shown = table.cells()
@@ -135,7 +135,7 @@ def test_tables_are_means_and_deviations_over_samples(name, data, condition, spr
 def test_table_3_ranks_the_candidates_of_one_backbone():
     rows = made_rows()
     tables = made("table3", rows)
-    assert [table.corner for table in tables] == [("score",)] * 2
+    assert [table.index for table in tables] == [("score",)] * 2
     for table, backbone in zip(tables, ("resnet18", "resnet50"), strict=True):
         for ((word,), head), cell in table.cells().items():
             data = "tiny" if "→" in head else "cifar10"
@@ -148,7 +148,7 @@ def test_table_3_ranks_the_candidates_of_one_backbone():
 def test_single_networks_are_averaged_over_samples_and_spread_over_networks(name, data):
     rows = made_rows(members=4)
     for table, backbone in zip(made(name, rows), ("resnet18", "resnet50"), strict=True):
-        assert [labels for labels, _ in table.lines][:8] == [
+        assert [labels for labels, _ in table.rows][:8] == [
             ("SimCLR", word) for word in ("NC", "Dist", "Dist*", "Norm", "Norm*", "LL", "LL*", "FV")
         ]
         for ((title, word), _), cell in table.cells().items():
@@ -167,8 +167,8 @@ def test_figures_sweep_every_candidate_and_draw_scores_without_k_level(name, ove
     found = reports.sweeps(Frame(rows), over)
     assert len(found) == 8
     for swept in found:
-        data = "tiny" if swept.one("transfer") else "cifar10"
-        about = {"dataset": data, "backbone": swept.one("backbone"), "method": swept.one("method")}
+        data = "tiny" if swept.first("transfer") else "cifar10"
+        about = {"dataset": data, "backbone": swept.first("backbone"), "method": swept.first("method")}
         about |= {"metric": "kendall_brier", "init_seed": None, "condition": "cosine"}
         for measure in WORDS:
             line = {row["size"]: row["value"] for row in swept.where(measure=measure)}
@@ -184,7 +184,7 @@ def test_figures_sweep_every_candidate_and_draw_scores_without_k_level(name, ove
     figures = [block for block in blocks if isinstance(block, Figure)]
     tables = [block for block in blocks if isinstance(block, Table)]
     assert len(figures) == len(tables) == 8 and len({each.key for each in figures}) == 8
-    assert tables[0].heads == (("M = 1", "M = 2") if over == "M" else ("k = 1", "k = 10"))
+    assert tables[0].columns == (("M = 1", "M = 2") if over == "M" else ("k = 1", "k = 10"))
 
 
 def test_figure_2_shows_one_candidate_in_distribution_and_one_in_transfer():
@@ -233,8 +233,8 @@ def test_the_summary_counts_where_a_score_points_the_right_way():
 def test_a_score_takes_the_method_with_the_lowest_mean_uncertainty():
     rows = made_rows()
     table = reports.choices(Frame(rows))
-    assert table.heads[0] == "cifar10, resnet18" and len(table.heads) == 4
-    assert len(table.lines) == 6
+    assert table.columns[0] == "cifar10, resnet18" and len(table.columns) == 4
+    assert len(table.rows) == 6
     for ((line,), head), cell in table.cells().items():
         place, backbone = head.split(", ")
         asked = {"dataset": "tiny" if "→" in place else place, "backbone": backbone}
@@ -253,7 +253,7 @@ def test_reliable_stands_beside_good():
     rows = made_rows(members=3)
     table = reports.downstream(Frame(rows))
     cells = table.cells()
-    assert table.heads == ("NC ↑", "linear probe ↑", "k-NN ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
+    assert table.columns == ("NC ↑", "linear probe ↑", "k-NN ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
     for method, backbone, data in (("moco", "resnet50", "tiny"), ("simclr", "resnet18", "cifar10")):
         line = (reports.METHODS[method], backbone, "cifar10" if data == "cifar10" else "tiny → cifar10")
         about = {"method": method, "backbone": backbone, "dataset": data}
@@ -270,7 +270,7 @@ def test_reliable_stands_beside_good():
     ]
     before = reports.downstream(Frame(fewer))
     assert reports.NOT_STORED in before.note and "M is not equal" in before.note
-    assert before.heads == ("NC ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
+    assert before.columns == ("NC ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
     study = Study(benchmark="reliability", version=4, rows=rows)
     assert tables_of(reports.story(study))[0] == table and reports.first_look(study)[0] == table
 
@@ -317,7 +317,7 @@ def test_the_distance_table_has_both_sides_or_none():
 def test_one_sample_has_no_spread_and_nothing_is_no_table():
     rows = made_rows(samples=1)
     assert all("±" not in str(cell) for table in made("table4", rows) for cell in table.cells().values())
-    for name in names_of("reliability"):
+    for name in report_names("reliability"):
         assert made(name, []) == [], name
 
 
@@ -340,7 +340,7 @@ def test_older_rows_say_the_same_in_the_columns_of_today():
     again = upgrade([older(row) for row in rows])
     assert [row | {"version": 4} for row in again] == rows
     assert upgrade(again) == again
-    for name in names_of("reliability"):
+    for name in report_names("reliability"):
         tables, others = (tables_of(made(name, own)) for own in (rows, again))
         assert tables == others, name
 

@@ -29,8 +29,8 @@ from nescio.networks import families, regimes
 from nescio.predictions import Predictions
 from nescio.report.blocks import Figure, figures_of
 from nescio.report.frame import Frame
-from nescio.report.named import named, names_of
-from nescio.report.named import registry as all_reports
+from nescio.report.named_reports import registry as all_reports
+from nescio.report.named_reports import report_names, run_reports
 from nescio.report.pages import data_of as texts_of
 from nescio.report.studies import Study, print_story, write_story
 from nescio.work.store import Store
@@ -366,8 +366,8 @@ def frame(study):
 
 
 def cells(table, *line):
-    (found,) = [own for labels, own in table.lines if labels == line]
-    return dict(zip(table.heads, found, strict=True))
+    (found,) = [own for labels, own in table.rows if labels == line]
+    return dict(zip(table.columns, found, strict=True))
 
 
 def rho(pairs):
@@ -381,8 +381,8 @@ def test_table_1_is_spearman_by_family(study):
     for name in models:
         groups.setdefault(families.label(families.family(name)), []).append(name)
     shown = {label: own for label, own in groups.items() if len(own) >= 3}
-    assert table.lines[0][0] == ("all models",)
-    assert {name for (name,), _ in table.lines} == set(shown)
+    assert table.rows[0][0] == ("all models",)
+    assert {name for (name,), _ in table.rows} == set(shown)
     assert {"ViT", "DeiT", "DeiT distilled", "XCiT", "XCiT distilled", "EfficientNet", "VGG"} <= set(shown)
     for label, own in shown.items():
         line = cells(table, label)
@@ -415,7 +415,7 @@ def test_agreement_is_the_correlation_of_auroc_and_ece(study):
 
 def test_table_2_is_mc_dropout_beside_the_softmax(study):
     table, models = reports.table_2(study.frame), frame(study)
-    assert [labels for labels, _ in table.lines] == [
+    assert [labels for labels, _ in table.rows] == [
         (model, method) for model in NAMES if model in WITH_DROPOUT for method in ("vanilla", "MC-dropout")
     ]
     for model in WITH_DROPOUT:
@@ -426,7 +426,7 @@ def test_table_2_is_mc_dropout_beside_the_softmax(study):
             assert plain[head].value == pytest.approx(a) and under[head].value == pytest.approx(b)
             assert str(plain[head]) == f"{100 * a:.2f}"
             assert (plain[head].best, under[head].best) == (a > b, b > a)
-    assert "ECE" not in " ".join(table.heads)
+    assert "ECE" not in " ".join(table.columns)
 
 
 def expected_gains(study):
@@ -494,7 +494,7 @@ def test_the_temperature_table_and_figures_16_and_17(study):
         "T < 1": [m for m in models if warmth[m] < 1],
         "T > 1": [m for m in models if warmth[m] > 1],
     }
-    assert all(parts.values()) and [name for (name,), _ in table.lines] == list(parts)
+    assert all(parts.values()) and [name for (name,), _ in table.rows] == list(parts)
     for part, own in parts.items():
         line = cells(table, part)
         assert line["models"].value == len(own)
@@ -573,7 +573,7 @@ def test_the_pareto_table_names_the_models_of_every_front(study):
             best = {
                 n for n, p in known.items() if not any(q[0] >= p[0] and q[1] >= p[1] and q != p for q in known.values())
             }
-            listed = {name for (name,), own in table.lines if f"{good} by {cost}" in own[-1].text}
+            listed = {name for (name,), own in table.rows if f"{good} by {cost}" in own[-1].text}
             assert listed == best, (cost, good)
 
 
@@ -621,7 +621,7 @@ def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
         ("xl", "worst AUROC"),
         ("sam", "less accurate"),
     ]
-    assert "sam is right less often than xl" in reports.fig_2(frame).words
+    assert "sam is right less often than xl" in reports.fig_2(frame).caption
 
 
 def test_figures_13_and_14_join_counterparts_and_teachers(study):
@@ -681,7 +681,7 @@ def test_figures_11_and_12_are_straight_and_bent(study):
 
 def test_the_table_for_a_newcomer(study):
     table, models = reports.scores(study.frame), frame(study)
-    names = [name for (name,), _ in table.lines]
+    names = [name for (name,), _ in table.rows]
     assert names == sorted(models, key=lambda m: (-models[m]["auroc", "msp", False], m))
     line = cells(table, names[0])
     own = models[names[0]]
@@ -695,14 +695,14 @@ def test_the_table_for_a_newcomer(study):
         best = better(column, key=lambda cell: cell.value)  # those that are written alike are bold alike
         assert {str(cell) for cell in column if cell.best} == {str(best)}
     assert "500 images" in table.note and "of 450" in table.note and "50 others" in table.note
-    assert len(reports.scores(study.frame, 5).lines) == 5 and "The 5 best of" in reports.scores(study.frame, 5).note
+    assert len(reports.scores(study.frame, 5).rows) == 5 and "The 5 best of" in reports.scores(study.frame, 5).note
 
 
 def test_other_accuracies_are_told_as_they_were_asked(held, tmp_path):
     study = judge(Plan(accuracies=(0.8,), measures=("msp",)), held[:4], Store(tmp_path))
     assert {row["measure"] for row in study.rows} == {None, "msp"}
     table = reports.scores(study.frame)
-    assert "keeps@80 ↑" in table.heads and "keeps@99 ↑" not in table.heads
+    assert "keeps@80 ↑" in table.columns and "keeps@99 ↑" not in table.columns
     assert reports.strictest(models_of(study.frame)) == 0.8
     assert "coverage at 80 % accuracy" in json.dumps(chart(study, "fig5").to_dict(validate=False))
 
@@ -777,11 +777,11 @@ TOYS = ("investment", "e-aurc", "fig11", "fig12")
 def test_the_page_holds_every_report_but_the_toys(study, tmp_path, capsys):
     story = registry["selective"].story(study)
     html = write_story(study, story, tmp_path / "page").read_text()
-    assert set(TOYS) < set(names_of("selective"))
+    assert set(TOYS) < set(report_names("selective"))
     for name in TOYS:
         (block,) = blocks_of(name, study)  # there for those who name it
         assert block.title not in html and f'id="{name}"' not in html
-    for name in set(names_of("selective")) - set(TOYS):
+    for name in set(report_names("selective")) - set(TOYS):
         for block in blocks_of(name, study):
             assert block.title in html, name
             if isinstance(block, Figure):
@@ -799,7 +799,7 @@ def test_every_kind_of_chart_is_valid(study):
 
 def test_reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
     study = judge(Plan(), [e for e in held if e.model == "my own net"], Store(tmp_path))
-    empty = {name for name in names_of("selective") if not blocks_of(name, study)}
+    empty = {name for name in report_names("selective") if not blocks_of(name, study)}
     clouds = {"fig1", "fig5", "fig9", "fig10", "fig13", "fig14", "fig15", "fig18"}  # one model is no cloud
     assert {"table1", "table2", "agreement", *clouds} <= empty
     assert not empty & {"models", "temperature", "investment", "fig11"}
@@ -836,7 +836,7 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
 
 
 def test_every_figure_says_what_it_shows(study):
-    for name in names_of("selective"):
+    for name in report_names("selective"):
         for figure in figures_of(blocks_of(name, study)):
             assert figure.points and "model" in figure.points[0], name
             assert not {"x", "y", "size", "dot", "said"} & {*figure.points[0]}, name
@@ -858,7 +858,7 @@ def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
         assert words in capsys.readouterr().err, name
     assert main(["report", str(store.root), "--only", "fig13,models", "--to", str(tmp_path)]) == 0
     study = judge(Plan(), [e for e in held if e.model == "my own net"], store)
-    empty = {name for name in names_of("selective") if not blocks_of(name, study)}
+    empty = {name for name in report_names("selective") if not blocks_of(name, study)}
     assert empty and all(all_reports[f"selective/{name}"].needs for name in empty)
 
 
@@ -882,7 +882,7 @@ def test_an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "no report named 'fig99'" in err and "table1" in err and "fig18" in err
     with pytest.raises(BadInput, match="no names of their own"):
-        named([Study(benchmark="of another package", version=1, rows=[])], ["fig1"])
+        run_reports([Study(benchmark="of another package", version=1, rows=[])], ["fig1"])
 
 
 def test_a_ranking_needs_the_dropout_answers(held):

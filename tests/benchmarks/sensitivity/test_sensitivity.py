@@ -99,9 +99,9 @@ def test_studies_of_two_datasets_stand_apart(study):
     other = [row | {"dataset": "npz:other.npz"} for row in study.rows if row["trial"] == 0]
     other = [row | {"value": 7.0} if row["metric"] == "strength" else row for row in other]
     both = replace(study, rows=study.rows + other)
-    cells = {labels[:2]: labels[-1] for labels, _ in reports.every_strength(Frame(other)).lines}
+    cells = {labels[:2]: labels[-1] for labels, _ in reports.every_strength(Frame(other)).rows}
     whole = reports.every_strength(both.frame)
-    shown = {(labels[0], labels[1], labels[-1]) for labels, _ in whole.lines}
+    shown = {(labels[0], labels[1], labels[-1]) for labels, _ in whole.rows}
     assert {"7"} == set(cells.values()) and ("ddu", "npz:other.npz", "7") in shown and ("ddu", "digits", "12") in shown
     figures = figures_of(reports.story(both))
     assert len({figure.key for figure in figures}) == len(figures)
@@ -183,7 +183,7 @@ def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("nescio.report.pages.drawable", lambda: False)
+    monkeypatch.setattr("nescio.report.pages.can_draw", lambda: False)
     words = ["run", "sensitivity", "--methods", "duq,ddu", "--strengths", "2", "--runs", "2", "--degrees", "60,180"]
     words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--report", str(tmp_path / "page")]
     before = {run.key for run in context.store.runs()}
@@ -208,7 +208,7 @@ def test_bounds_that_do_nothing_are_told(study):
     assert shares == [0, 1] and reports.idle_strengths(study.frame, "ddu", "digits") == [0]
     assert "hold no layer of any network back: 1 of ddu" in " ".join(reports._lead(study.frame))
     without = study.frame.where(metric=lambda name: name != "at_bound")
-    assert "layers at their bound" not in reports.every_strength(without).heads
+    assert "layers at their bound" not in reports.every_strength(without).columns
 
 
 def test_the_lead_names_every_method_by_the_first_measure_that_it_has():

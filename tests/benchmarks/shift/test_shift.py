@@ -27,8 +27,8 @@ from nescio.predict import load_predictions, predict_step
 from nescio.predictions import stack
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
+from nescio.report.labels import metric_legend
 from nescio.report.studies import read_study
-from nescio.report.words import legend
 from nescio.runtime import runtime_for
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training
@@ -155,7 +155,7 @@ def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study)
     assert value(study, metric="rows_a_feature", **facts) == pytest.approx(100 / 100, rel=0.3)  # of a class of digits
     assert not [row for row in study.rows if row["metric"] == "at_bound" and row["method"] == "erm"]
     made = reports.training(study.frame)
-    assert list(made.heads) == ["training accuracy ↑", "layers at their bound"]
+    assert list(made.columns) == ["training accuracy ↑", "layers at their bound"]
     few = [row | {"value": 0.18} if row["metric"] == "rows_a_feature" else row for row in study.rows]
     assert "0.18 training rows for each feature" in reports.training(type(study.frame)(few)).note
     many = [row | {"value": 9.0} if row["metric"] == "rows_a_feature" else row for row in study.rows]
@@ -222,7 +222,7 @@ def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
         assert losses[-1] == pytest.approx(value(study, split="val", method="ddu", trial=number, metric="nll"))
     tested = {row["trial"] for row in study.rows if row["method"] == "ddu" and row["split"] == "test"}
     assert tested == {int(np.argmin(losses))} and len(set(losses)) == 3
-    chosen = [labels[-1] for labels, cells in reports.strengths(study.frame).lines if cells[1] is not None]
+    chosen = [labels[-1] for labels, cells in reports.strengths(study.frame).rows if cells[1] is not None]
     assert chosen == [f"{(12, 3, 0.5)[int(np.argmin(losses))]:g}"]  # its default of 3 in place of 2.45
 
 
@@ -270,7 +270,7 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
     mean = reports.pooled(study.frame).where(
         method=NAMES[size], members=size, data_seed=1, metric="raulc", measure="entropy"
     )
-    assert mean.one() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
+    assert mean.first() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
 
 
 def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_information(study, context):
@@ -378,7 +378,7 @@ def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
     assert reports.undertrained(hard.frame) == [("digits", "erm")]
     assert any("undertrained" in note for note in hard.notes)
     assert len([row for row in hard.rows if row["metric"] == "raulc"]) > 0
-    assert any("undertrained" in labels[0] for labels, _ in reports.table_2(hard.frame).lines)
+    assert any("undertrained" in labels[0] for labels, _ in reports.table_2(hard.frame).rows)
     assert any("Undertrained" in sentence for sentence in reports.story(hard).lead)
 
 
@@ -411,7 +411,7 @@ def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
         if row["metric"] == "train_accuracy" and row["method"] == "ddu":
             row["group"] = "undertrained"
     both = Frame(rows + other)
-    labels = {labels[:2] for labels, _ in reports.table_2(both).lines}
+    labels = {labels[:2] for labels, _ in reports.table_2(both).rows}
     assert ("ddu", "digits") in labels and ("ddu (undertrained)", "npz:other.npz") in labels
     assert ("ddu", "npz:other.npz") not in labels
     assert reports.story(replace(study, rows=both.rows)).lead[-1].endswith("no finding about the method: ddu on other.")
@@ -449,7 +449,7 @@ def test_networks_of_ones_own_are_lines_of_their_own(study, context):
     facts = {"metric": "accuracy", "condition": "clean"}
     alone = [value(study, method="erm", members=1, data_seed=seed, **facts) for seed in (0, 1)]
     assert [value(both, method=f"erm {key}", **facts) for key in keys] == alone
-    assert len(reports.table_2(both.frame).lines) == 2
+    assert len(reports.table_2(both.frame).rows) == 2
 
 
 def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context, place):
@@ -471,16 +471,16 @@ def test_networks_of_other_classes_are_refused(context, place, study):
 
 def test_without_a_ranking_answers_are_shown(study):
     bare = Frame(row for row in study.rows if row["measure"] is None)
-    assert reports.table_2(bare).lines
+    assert reports.table_2(bare).rows
 
 
 def test_tables_of_answers_mark_what_is_undertrained(study):
     """Here ddu alone."""
     rows = [row | {"group": row["group"] if row["method"] == "ddu" else None} for row in study.rows]
     made = reports.answers(Frame(rows))
-    names = {labels[0] for each in made for labels, _ in each.lines}
+    names = {labels[0] for each in made for labels, _ in each.rows}
     assert "ddu (undertrained)" in names and "ddu" not in names
-    bold = {labels[0] for each in made for labels, cells in each.lines if any(cell.best for cell in cells)}
+    bold = {labels[0] for each in made for labels, cells in each.rows if any(cell.best for cell in cells)}
     assert bold and "ddu (undertrained)" not in bold
 
 
@@ -530,7 +530,7 @@ def test_the_presets_are_what_they_say():
 
 
 def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
-    monkeypatch.setattr("nescio.report.pages.drawable", lambda: False)
+    monkeypatch.setattr("nescio.report.pages.can_draw", lambda: False)
     assert main([*OPTIONS, "--store", str(place / "store"), "--report", str(place / "page")]) == 0
     assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
     kept = read_study(place / "page")
@@ -581,7 +581,7 @@ def test_undertrained_methods_are_not_among_the_best(study):
             row["value"] = 0.99
 
     def bold(frame):
-        return {labels[0] for labels, cells in reports.table_2(frame).lines if cells[2].best}
+        return {labels[0] for labels, cells in reports.table_2(frame).rows if cells[2].best}
 
     assert bold(Frame(rows)) == {"ddu"}
     marked = Frame(rows + [row | {"group": "undertrained"} for row in low])
@@ -650,7 +650,7 @@ def test_the_story_holds_every_table_and_figure(study):
     titles = [table.title for table in tables_of(story)]
     assert len(titles) == 7 and len(figures_of(story)) == 2 + 2 * 2 + 1 + 2 * 3
     assert all(figure.chart() for figure in figures_of(story)[:2])
-    assert len(reports.out_of_distribution(study.frame).heads) == 1
+    assert len(reports.out_of_distribution(study.frame).columns) == 1
 
 
 def test_hyper_parameters_of_one_method_can_be_fixed():
@@ -707,7 +707,7 @@ def words_of(frame, measures):
     rows = [row | {"measure": measures.get(row["measure"], row["measure"])} for row in frame]
     kept = Frame(row for row in rows if (row["measure"] is None) == (row["metric"] not in ("auroc", "raulc")))
     return {
-        figure.words for figure in figures_of(reports.figure_1(kept)) if figure.title.startswith(("AUROC", "rAULC"))
+        figure.caption for figure in figures_of(reports.figure_1(kept)) if figure.title.startswith(("AUROC", "rAULC"))
     }
 
 
@@ -732,11 +732,11 @@ def test_means_are_over_the_corruptions_that_every_line_has(study):
     """A network that answers all images of a corruption right has no rAULC there: without it the others' mean would be
     over harder images."""
     frame = study.frame
-    whole = {line: part.mean() for line, part in reports.pooled(frame).where(metric="raulc").by(*reports.LINE)}
+    whole = {line: part.mean() for line, part in reports.pooled(frame).where(metric="raulc").group_by(*reports.LINE)}
     lost = frame.without(method="ddu", metric="raulc", condition="contrast", level=None, data_seed=0)
-    made = {line: part.mean() for line, part in reports.pooled(lost).where(metric="raulc").by(*reports.LINE)}
+    made = {line: part.mean() for line, part in reports.pooled(lost).where(metric="raulc").group_by(*reports.LINE)}
     noise = frame.where(metric="raulc", condition="gaussian_noise", level=None)
-    assert made == {line: pytest.approx(part.mean()) for line, part in noise.by(*reports.LINE)} and made != whole
+    assert made == {line: pytest.approx(part.mean()) for line, part in noise.group_by(*reports.LINE)} and made != whole
     auroc = [reports.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
     assert auroc[0] == auroc[1]  # of which nothing is missing
     assert "the mean over one corruption (without contrast: not every line has" in reports.table_2(lost).note
@@ -799,7 +799,7 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
     """dcu compares views of an image: what leads may be its augmentations."""
     plan = replace(PLAN, methods=("erm", "dcu"), runs=1, strengths=1, members=(), reaches=0.01)
     made = run(replace(plan, training=replace(plan.training, epochs=1)), context)
-    assert made.frame.where(metric="own_augmentation").values("method") == ["dcu"]
+    assert made.frame.where(metric="own_augmentation").unique("method") == ["dcu"]
     pooled = [row for row in made.rows if row["metric"] == "raulc" and row["level"] is None]
 
     def lead_of(best):
@@ -838,10 +838,10 @@ def test_an_ensemble_has_the_colour_of_its_method(study):
 
 def test_table_2_says_members_and_what_plain_accuracy_is(study):
     made = reports.table_2(study.frame)
-    assert made.corner == ("method", "members", "measure")
+    assert made.index == ("method", "members", "measure")
     sentence = dict(made.legend)["clean accuracy ↑"]
     assert sentence.startswith("Share of rows whose most probable class is the label")
-    assert "k most probable" in dict(legend(["accuracy", "accuracy@5"]))["accuracy ↑"]
+    assert "k most probable" in dict(metric_legend(["accuracy", "accuracy@5"]))["accuracy ↑"]
 
 
 def test_numbers_of_corruptions_are_written_as_words_are(study):
@@ -863,5 +863,5 @@ def test_notes_say_what_is_bold_only_where_something_is(study):
 def test_a_single_network_that_existed_has_its_name_in_the_table(study):
     rows = [row | {"method": "pretrained", "backbone": "resnet50@mine.pt"} for row in study.frame.where(method="ddu")]
     made = reports.table_2(Frame(rows).where(split="test"))
-    assert made.corner == ("method", "backbone", "measure")
-    assert {labels[1] for labels, _ in made.lines} == {"resnet50@mine.pt"}
+    assert made.index == ("method", "backbone", "measure")
+    assert {labels[1] for labels, _ in made.rows} == {"resnet50@mine.pt"}

@@ -28,7 +28,7 @@ from nescio.errors import BadInput
 from nescio.networks.models import build, trained
 from nescio.options import options_of
 from nescio.predict import inputs, load_counts
-from nescio.report.blocks import Gallery, blocks_of, figures_of, tables_of
+from nescio.report.blocks import Gallery, figures_of, tables_of, walk_blocks
 from nescio.report.studies import read_study
 from nescio.rows import from_parquet
 from nescio.runtime import runtime_for
@@ -77,7 +77,7 @@ def study(plan, place):
     """Through the command, with its page."""
     words = ["--data", plan.data, "--store", str(place / "store"), "--report", str(place / "page")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nescio.report.pages.drawable", lambda: False)
+        patch.setattr("nescio.report.pages.can_draw", lambda: False)
         assert main([*OPTIONS, *words]) == 0
     return read_study(place / "page")
 
@@ -352,10 +352,10 @@ def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
         return [row | {"condition": name, "level": row["level"] and level, "group": None} for row in rows]
 
     own = study.frame
-    assert reports.by_kind(own)[0].values("condition") == list(PLAN.corruptions) and not reports.by_kind(own)[1]
+    assert reports.by_kind(own)[0].unique("condition") == list(PLAN.corruptions) and not reports.by_kind(own)[1]
     fog = renamed([row for row in own if row["condition"] == "contrast" and row["level"] != 5], "fog", 0.15)
     both = type(own)([*own, *fog])
-    assert reports.by_kind(both)[1].values("condition") == ["fog"]
+    assert reports.by_kind(both)[1].unique("condition") == ["fog"]
     fourth = [figure.key for figure in figures_of(reports.figure_4(both))]
     assert fourth == ["fig4-fog-miou", "fig4-fog-auroc", "fig4-fog-raulc"]
     assert not any("fog" in figure.key for figure in figures_of([reports.figure_3(both)]))
@@ -387,7 +387,7 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
     assert row["value"] == pytest.approx(right) and row["value"] > 0.5
     grey, row = picture(**facts, image=1, shows="uncertainty")
     assert row["measure"] == "mutual_information" and len(np.unique(grey)) > 3
-    galleries = [block for block in blocks_of([reports.pictures(study)]) if isinstance(block, Gallery)]
+    galleries = [block for block in walk_blocks([reports.pictures(study)]) if isinstance(block, Gallery)]
     assert len(galleries) == 3 * 2 and [name for _, name, _ in galleries[0].pictures[:4]] == [
         *("image", "labels", "erm: prediction", "erm: uncertainty"),
     ]  # fmt: skip
@@ -402,13 +402,13 @@ def test_tables_of_levels_mark_what_is_undertrained(study):
         elif row["method"] == "mc-dropout" and row["metric"] == "train_accuracy":
             row["group"] = "undertrained"
     for made in reports.every_level(type(study.frame)(rows)):
-        bold = {labels[0] for labels, cells in made.lines for cell in cells if cell.best}
-        assert {labels[0] for labels, _ in made.lines} == {
+        bold = {labels[0] for labels, cells in made.rows for cell in cells if cell.best}
+        assert {labels[0] for labels, _ in made.rows} == {
             "erm",
             "mc-dropout (undertrained)",
             "deep-ensemble",
         } and bold <= {"erm", "deep-ensemble"}
-        assert made.corner == ("method", "members") and "no test. Bold" in made.note
+        assert made.index == ("method", "members") and "no test. Bold" in made.note
 
 
 def test_a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
@@ -435,7 +435,7 @@ def test_a_level_by_the_sun_is_explained_wherever_it_stands(study):
     noise, sun = sorted(reports.every_level(own.frame), key=lambda table: table.title)
     assert sentence in sun.note and sentence not in noise.note
     (section,) = [section for section in reports.story(own).sections if section.link == "Pictures"]
-    assert section.words.endswith(sentence) and sentence not in reports.about_pictures(study)
+    assert section.intro.endswith(sentence) and sentence not in reports.about_pictures(study)
 
 
 def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):

@@ -474,7 +474,7 @@ def test_the_oracle_is_told_what_is_outside(study, context):
     )
     assert told > blind
     table = reports.table_3(study.frame).options["entropy"][0]
-    assert table.lines[-1][0][0] == "oracle"
+    assert table.rows[-1][0][0] == "oracle"
 
 
 # ---- tables
@@ -482,8 +482,8 @@ def test_the_oracle_is_told_what_is_outside(study, context):
 
 def test_the_tables_are_means_and_deviations_of_the_rows(study):
     (table,) = reports.table_2(study.frame)
-    assert table.corner == ("algorithm", "k", "calibration") and len(table.lines) == 2 * 2 * 2
-    lines = dict(table.lines)
+    assert table.index == ("algorithm", "k", "calibration") and len(table.rows) == 2 * 2 * 2
+    lines = dict(table.rows)
     for name in PLAN.methods:
         for k in (1, 2):
             for calibrated in (False, True):
@@ -518,7 +518,7 @@ def test_main_effects_are_relative_changes_of_means(study):
                 fmean(row(study, **line, data_seed=seed, calibrated=way) for seed in range(2)) for way in (False, True)
             )
             changes.append((calibrated - raw) / raw)
-    cells = dict(table.lines)
+    cells = dict(table.rows)
     assert set(cells) == {("calibration (raw → calibrated)",), ("ensembling (k = 1 → k = 2)",)}
     assert cells["calibration (raw → calibrated)",][2].value == pytest.approx(fmean(changes))
 

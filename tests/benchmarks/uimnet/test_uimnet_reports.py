@@ -21,7 +21,7 @@ from nescio.benchmarks.uimnet import Plan, reports
 from nescio.cli import main
 from nescio.report.blocks import tables_of
 from nescio.report.frame import Frame
-from nescio.report.named import names_of
+from nescio.report.named_reports import report_names
 from nescio.report.studies import Study, files, read_study, write_story
 from nescio.report.tables import Cell, Table
 from nescio.rows import COLUMNS, Row, to_parquet
@@ -108,14 +108,14 @@ def line(table: Table, *labels: str) -> dict[str, Cell]:
 def test_table_3_asks_for_new_against_known_never_for_right_against_wrong() -> None:
     rows = rows_of()
     (table,) = reports.table_3(Frame(rows)).options["entropy"]
-    assert table.corner == ("algorithm", "k", "calibration", "spectral norm")
+    assert table.index == ("algorithm", "k", "calibration", "spectral norm")
     facts = {"method": "due", "members": 5, "calibrated": True, "spectral": 5.0, "measure": "entropy", "split": "out"}
     own = [r["value"] for r in rows if r["metric"] == "auroc" and facts.items() <= r.items()]
     assert len(own) == 2
     shown = line(table, "due", "5", "calibrated", "5")
     assert shown["AUC ↑"].value == pytest.approx(fmean(own)) and shown["AUC ↑"].spread == pytest.approx(stdev(own))
     assert str(shown["AUC ↑"]) == f"{fmean(own):.3f} ± {stdev(own):.3f}"
-    labels, last = table.lines[-1]
+    labels, last = table.rows[-1]
     assert labels == ("oracle", "–", "–", "–") and last[0] is not None and str(last[0]).startswith("0.990")
     assert not last[0].best  # it has seen both sides; the best of those that have not is bold
     assert any(cell.best for (_, head), cell in table.cells().items() if head == "AUC ↑")
@@ -123,8 +123,8 @@ def test_table_3_asks_for_new_against_known_never_for_right_against_wrong() -> N
 
 def test_table_2_marks_the_best_mean_of_every_column() -> None:
     (table,) = reports.table_2(Frame(rows_of()))
-    assert table.heads == ("ACC@1 ↑", "ACC@5 ↑", "NLL ↓", "ECE ↓") and len(table.lines) == len(METHODS) * 8
-    for name in table.heads:
+    assert table.columns == ("ACC@1 ↑", "ACC@5 ↑", "NLL ↓", "ECE ↓") and len(table.rows) == len(METHODS) * 8
+    for name in table.columns:
         column = [cell for (_, head), cell in table.cells().items() if head == name]
         best = (min if "↓" in name else max)(cell.value for cell in column)
         assert [cell.value for cell in column if cell.best and cell.value != best] in (
@@ -137,7 +137,7 @@ def test_table_2_marks_the_best_mean_of_every_column() -> None:
 def test_label_columns_that_tell_nothing_apart_are_left_out() -> None:
     rows = [r for r in rows_of() if r["spectral"] is None and r["condition"] is None and r["members"] == 1]
     (table,) = reports.table_2(Frame(rows))
-    assert table.corner == ("algorithm", "calibration")
+    assert table.index == ("algorithm", "calibration")
 
 
 def test_main_effects_are_mean_relative_changes_of_pairs() -> None:
@@ -148,7 +148,7 @@ def test_main_effects_are_mean_relative_changes_of_pairs() -> None:
             rows.append(row(method=method, calibrated=calibrated, metric="ece", value=value))
             rows.append(row(method=method, calibrated=calibrated, metric="accuracy", value=0.8))
     table = reports.effects(Frame(rows))
-    ((labels, _),) = table.lines
+    ((labels, _),) = table.rows
     assert labels == ("calibration (raw → calibrated)",)
     shown = line(table, *labels)
     assert str(shown["ECE ↓"]) == "-50.0 %" and shown["ECE ↓"].best
@@ -160,7 +160,7 @@ def test_a_spectral_norm_of_one_is_no_calibration() -> None:
     rows = [row(method="a", spectral=s, metric="nll", value=v) for s, v in ((None, 1.0), (1.0, 3.0))]
     table = reports.effects(Frame(rows))
     shown = line(table, "spectral norm (off → 1)")
-    assert len(table.lines) == 1 and str(shown["NLL ↓"]) == "+200.0 %" and not shown["NLL ↓"].best
+    assert len(table.rows) == 1 and str(shown["NLL ↓"]) == "+200.0 %" and not shown["NLL ↓"].best
 
 
 def test_measures_are_ranked_over_what_has_them() -> None:
@@ -179,10 +179,10 @@ def test_the_first_table_holds_calibrated_single_networks_without_ablations() ->
     table = reports.look(Frame(rows))
     facts = {"method": "erm", "members": 1, "calibrated": True, "spectral": None, "metric": "accuracy"}
     own = [r["value"] for r in rows if facts.items() <= r.items()]
-    first, cells = table.lines[0]
+    first, cells = table.rows[0]
     assert first == ("erm",) and str(cells[0]) == f"{100 * fmean(own):.1f} %"
     only = [r for r in rows if r["spectral"] == 5.0 and not r["calibrated"]]  # whatever was tried is shown
-    assert len(reports.look(Frame(only)).lines) == len(METHODS)
+    assert len(reports.look(Frame(only)).rows) == len(METHODS)
 
 
 def test_a_point_of_the_plot_is_a_trained_network() -> None:
@@ -206,7 +206,7 @@ def test_rows_that_hold_nothing_make_no_report() -> None:
     assert not any(made) and not reports.table_3(empty).options
     assert [made(empty) for made in (reports.methods, reports.heat, reports.networks, reports.search)] == [None] * 4
     names = {"look", "effects", "ranking", "table2", "table3", "methods", "heat", "networks", "search"}
-    assert set(names_of("uimnet")) == names
+    assert set(report_names("uimnet")) == names
 
 
 def test_the_lead_says_what_was_done_and_what_came_out() -> None:
@@ -489,10 +489,10 @@ def test_a_deep_ensemble_is_a_line_of_the_first_table_and_of_the_lead():
     rows = rows_of(("erm", "mixup", "deep-ensemble"))
     rows = [row for row in rows if row["method"] != "deep-ensemble" or row["members"] == 5]
     table = reports.look(Frame(rows))
-    assert len(table.lines) == 3 and "deep-ensemble" in table.note
+    assert len(table.rows) == 3 and "deep-ensemble" in table.note
     ahead = [
         {**row, "value": 0.95} if row["method"] == "deep-ensemble" and row["metric"] == "auroc" else row for row in rows
     ]
     assert "deep-ensemble is less sure" in " ".join(reports.lead(study_of(ahead)))
     alone = reports.look(Frame(rows_of()))
-    assert len(alone.lines) == 3 and "deep-ensemble" not in alone.note
+    assert len(alone.rows) == 3 and "deep-ensemble" not in alone.note

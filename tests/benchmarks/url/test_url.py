@@ -26,7 +26,7 @@ from nescio.predict import load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
-from nescio.report.named import find, names_of
+from nescio.report.named_reports import find_report, report_names
 from nescio.report.studies import read_study
 from nescio.training import train_step
 from nescio.trials import from_plain
@@ -251,7 +251,7 @@ def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study)
             row = reports.chosen(study.frame, criterion)[method, "mlp"]
             assert (row["trial"], row["value"]) == (int(np.argmax(values)), max(values))
             seeds = study.frame.where(method=method, trial=row["trial"], condition=None, split="test")
-            assert set(seeds.values("data_seed")) == {0, 1}
+            assert set(seeds.unique("data_seed")) == {0, 1}
 
 
 def test_all_that_was_tried_is_listed_with_its_values(study, context):
@@ -404,7 +404,7 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
     for seed in (0, 1):
         val = found.frame.where(data_seed=seed, split="val")
         areas = val.where(metric="r_auroc", measure=steps.own_scores("mc-dropout"))
-        best = {name: max(own.column("value")) for (name,), own in areas.by("condition")}
+        best = {name: max(own.column("value")) for (name,), own in areas.group_by("condition")}
         assert set(best) == {"epoch 1", "epoch 2", "epoch 3", None}
         (epoch,) = val.where(metric="stopped").column("value")
         assert best[None] == pytest.approx(best[f"epoch {epoch:g}"]) and best[None] == max(best.values())
@@ -449,25 +449,25 @@ def test_few_shots_start_from_the_pretrained_network_and_never_see_test_images(p
     learnt = ImageSet(further.trial.data, "train", further.trial.classes).load()
     assert len(learnt) == 3 and not set(learnt.index) & set(images.load().index)
     few = study.frame.where(condition="few-shot", metric="recall_at_1", method="erm")
-    assert few.values("level") == [0, 1] and set(few.values("data_seed")) == {0, 1}
+    assert few.unique("level") == [0, 1] and set(few.unique("data_seed")) == {0, 1}
     assert len(set(few.column("n"))) == 1  # the same test images, with and without labels learnt
 
 
 def test_the_upper_reference_learns_test_classes(study):
     many = study.frame.where(condition="many-shot", metric="recall_at_1")
-    assert set(many.values("method")) == {"erm"} and set(many.values("data_seed")) == {0, 1}
-    assert many.values("dataset") == ["digits"]
+    assert set(many.unique("method")) == {"erm"} and set(many.unique("data_seed")) == {0, 1}
+    assert many.unique("dataset") == ["digits"]
 
 
 # ---- reports
 
 
 def test_every_figure_and_the_table_of_the_paper_are_reports_of_these_rows(study):
-    assert set(names_of("url")) >= FIGURES
-    empty = {name for name in FIGURES if not find(f"url/{name}").blocks(study.frame)}
+    assert set(report_names("url")) >= FIGURES
+    empty = {name for name in FIGURES if not find_report(f"url/{name}").blocks(study.frame)}
     assert empty == {"fig8"}  # no transformer was trained
     shown = [row | {"backbone": "vit_tiny"} for row in study.rows]
-    assert find("url/fig8").blocks(Frame(shown)) and not find("url/fig7").blocks(Frame(shown))
+    assert find_report("url/fig8").blocks(Frame(shown)) and not find_report("url/fig7").blocks(Frame(shown))
 
 
 def test_the_table_has_means_over_seeds_and_marks_who_cannot_be_told_from_the_best():
@@ -517,7 +517,7 @@ def test_methods_stand_in_one_order_in_all_figures(study):
     order = list(reports.chosen(frame, "recall_at_1"))
     for quantities in ((reports.RECALL, reports.DOWN), (("crop_agreement", "upstream"), reports.DOWN)):
         points = Frame(reports.networks(frame, *quantities))
-        assert [key for key, _ in points.by("method", "backbone")] == order
+        assert [key for key, _ in points.group_by("method", "backbone")] == order
 
 
 def test_correlations_of_figures_are_those_of_their_points(study):
@@ -586,7 +586,7 @@ def test_networks_that_exist_already(tmp_path, capsys):
     test = [row for row in rows if row["split"] == "test" and row["metric"] == "recall_at_1" and not row["condition"]]
     assert [row["n"] for row in test] == [12] and not (tmp_path / "store" / "train").exists()
     assert {row["condition"] for row in rows if row["metric"] == "chosen"} == set(steps.CRITERIA)
-    (line,) = reports.results(Frame(rows)).lines
+    (line,) = reports.results(Frame(rows)).rows
     assert line[0] == ("pretrained", "entropy")
 
 

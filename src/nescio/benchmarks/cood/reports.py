@@ -13,13 +13,13 @@ from nescio.benchmarks import pretrained
 from nescio.benchmarks.cood import NAME, SEVERITY
 from nescio.benchmarks.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values
 from nescio.networks import families, regimes
-from nescio.report.blocks import Choice, Figure, Made, Story, flat, tables_of
-from nescio.report.charts import OTHERS, Box, box_figure, heat_block, levels_block
+from nescio.report.blocks import Blocks, Figure, Story, Tabs, flatten, tables_of
+from nescio.report.charts import OTHERS, Box, box_chart, heat_figure, levels_figure
+from nescio.report.format import format_millions, format_number, of_hundred, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.named_reports import report
 from nescio.report.studies import Study
-from nescio.report.tables import COUNT, Table, decimals, percents, wide
-from nescio.report.words import millions, number, of_hundred, plural
+from nescio.report.tables import COUNT, Table, decimals, percents, table_from_records
 from nescio.rows import Row
 from nescio.specs import NetworkName
 
@@ -82,9 +82,9 @@ class GradedModels:
 def graded_models(frame: Frame) -> GradedModels:
     """The models of the rows, in their order."""
     out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
-    levels = sorted(out.where(condition=SEVERITY).values("level"))
-    measures = sorted(out.values("measure"), key=lambda measure: measure != USUAL) or [USUAL]
-    fixed = tuple(name for name in out.values("target") if name is not None)
+    levels = sorted(out.where(condition=SEVERITY).unique("level"))
+    measures = sorted(out.unique("measure"), key=lambda measure: measure != USUAL) or [USUAL]
+    fixed = tuple(name for name in out.unique("target") if name is not None)
     severities = {f"{SEVERITY} {level:g}": level for level in levels}
     return GradedModels(pretrained.models_of(frame), severities, fixed, tuple(measures))
 
@@ -152,11 +152,11 @@ def severities(frame: Frame, measure: str | None = None) -> Table:
         "easiest to notice, the last severity those of which it is most sure; every model and measure has its own"
     )
     title = f"Detection at each severity, {_word(measure)}"
-    return wide(rows, title, NEW, form=decimals(3), note=note, explain=("auroc",))
+    return table_from_records(rows, title, NEW, format=decimals(3), note=note, explain=("auroc",))
 
 
 @report("cood/fig6", needs=GRADED)
-def fig_6(frame: Frame) -> Made:
+def fig_6(frame: Frame) -> Blocks:
     """Detection of all models at each severity, with a fixed set such as ImageNet-O beside."""
     graded = graded_models(frame)
     if not graded.severities:
@@ -177,12 +177,12 @@ def fig_6(frame: Frame) -> Made:
     look: Row = {"lines": lines, "apart": graded.fixed, "guide": 0.5}
     picture = _boxes("fig6", title, words, levels, AUROC, **look)
     tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
-    return [picture, Choice("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
+    return [picture, Tabs("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
 
 
 def _boxes(key: str, title: str, words: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
     """One box over the models at each level."""
-    return levels_block(key, title, words, levels, (NEW, "model", axis), box_figure, ticks=_ticks(levels), **look)
+    return levels_figure(key, title, words, levels, (NEW, "model", axis), box_chart, ticks=_ticks(levels), **look)
 
 
 def _resnet(graded: GradedModels) -> str | None:
@@ -210,7 +210,7 @@ CLOUDS = (
 )
 
 
-def scatter(frame: Frame, spec: Cloud) -> Made:
+def scatter(frame: Frame, spec: Cloud) -> Blocks:
     """Two numbers of every model, and their correlation by family; of sizes also the best model of a limited one."""
     graded = graded_models(frame)
     x, y = graded.axes[spec.x], graded.axes[spec.y]
@@ -225,12 +225,12 @@ def scatter(frame: Frame, spec: Cloud) -> Made:
     words = f"{spec.words} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.words
     picture = replace(spec, words=words).figure(graded.models, graded.axes, colours)
     note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
-    table = wide(rows, spec.title, "architecture", form=RHO, note=note)
+    table = table_from_records(rows, spec.title, "architecture", format=RHO, note=note)
     return [picture, table, *small] if picture else small
 
 
 def _with_rho(family: str, rho: float | None, n: int) -> str:
-    return f"{family} ({n})" if rho is None else f"{family} ({number(rho, 2)}, {n})"
+    return f"{family} ({n})" if rho is None else f"{family} ({format_number(rho, 2)}, {n})"
 
 
 def best_under(graded: GradedModels) -> Table:
@@ -240,17 +240,17 @@ def best_under(graded: GradedModels) -> Table:
     for name, most in RESNETS.items():
         own = {model: value for model, value in detects.values.items() if params.get(model, most + 1) <= most}
         if best := pretrained.best_of(own):
-            line = {PARAMS: f"up to {name} ({millions(most)})", "best model": best, detects.label: own[best]}
+            line = {PARAMS: f"up to {name} ({format_millions(most)})", "best model": best, detects.label: own[best]}
             rows.append(line | {"its parameters": params[best], "of models": len(own)})
     title = "The best model of a limited size"
-    return wide(rows, title, PARAMS, form=decimals(3), forms={"its parameters": millions})
+    return table_from_records(rows, title, PARAMS, format=decimals(3), formats={"its parameters": format_millions})
 
 
 # ---- figures over the severities, each with its table
 
 
 @report("cood/fig21", needs=pretrained.COUNTERPART)
-def fig_21(frame: Frame) -> Made:
+def fig_21(frame: Frame) -> Blocks:
     """Mean relative improvement by training regime, from the easiest to the hardest classes."""
     graded = graded_models(frame)
     lines, counts = dict[str, Values](), dict[str, int]()
@@ -262,7 +262,7 @@ def fig_21(frame: Frame) -> Made:
         "Mean relative improvement of AUROC over each model’s own counterpart, the same network without the regime; "
         "distillation in any form, pruning with the unpruned teacher included. Above the line, and bold, is better"
     )
-    look = {"form": pretrained.CHANGE, "note": note, "changes": True}
+    look = {"format": pretrained.CHANGE, "note": note, "changes": True}
     return _lines("fig21", "What the way of training does to detection", ("regime", NEW, GAIN), lines, counts, look)
 
 
@@ -274,7 +274,7 @@ def _counterparts(models: Models) -> dict[str, dict[str, str]]:
 
 
 @report("cood/fig26", needs=f"{THREE} that differ in accuracy, size or input")
-def fig_26(frame: Frame) -> Made:
+def fig_26(frame: Frame) -> Blocks:
     """Rank correlation of detection with properties of models, at each severity."""
     graded = graded_models(frame)
     models = graded.models
@@ -287,24 +287,24 @@ def fig_26(frame: Frame) -> Made:
         lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
         counts[name] = len(values)
     note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash where the property does not vary"
-    title, look = "What goes with detection at each severity", {"form": RHO, "note": note}
+    title, look = "What goes with detection at each severity", {"format": RHO, "note": note}
     return _lines("fig26", title, ("factor", NEW, SPEARMAN), lines, counts, look)
 
 
 def _lines(
     key: str, title: str, names: tuple[str, str, str], lines: Mapping[str, Values], models: Mapping[str, int], look: Row
-) -> Made:
+) -> Blocks:
     """Lines over the severities, and their table with the number of models behind each."""
     lines = {name: line for name, line in lines.items() if line}
     if not lines:
         return None
     form, ticks = "+.2%" if GAIN in names else ".3f", _ticks(next(iter(lines.values())))
-    picture = levels_block(key, title, f"{look['note']}.", lines, names, guide=0.0, form=form, ticks=ticks)
+    picture = levels_figure(key, title, f"{look['note']}.", lines, names, guide=0.0, format=form, ticks=ticks)
     rows = [
         {names[0]: name, "models": models[name]} | {_short(level): value for level, value in line.items()}
         for name, line in lines.items()
     ]
-    return [picture, wide(rows, title, names[0], **look)]
+    return [picture, table_from_records(rows, title, names[0], **look)]
 
 
 COMPARED = {  # name → after, before, what it needs
@@ -314,7 +314,7 @@ COMPARED = {  # name → after, before, what it needs
 }
 
 
-def compared(frame: Frame, key: str) -> Made:
+def compared(frame: Frame, key: str) -> Blocks:
     """Relative improvement of every model's AUROC by one measure over another, at each severity.
 
     Each measure is judged on the groups that were built for it: those of the other would favour the other.
@@ -333,13 +333,13 @@ def compared(frame: Frame, key: str) -> Made:
     title = f"{_word(after)} instead of {_word(before)}"
     note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
     words = f"Relative improvement of each model’s AUROC; above the line {_word(after)} is better."
-    picture = _boxes(key, title, words, levels, GAIN, guide=0.0, form="+.2%")
-    look: Row = {"form": pretrained.CHANGE, "forms": {"better": percents(0)}, "changes": True}
-    return [picture, wide(rows, title, NEW, note=note, **look)]
+    picture = _boxes(key, title, words, levels, GAIN, guide=0.0, format="+.2%")
+    look: Row = {"format": pretrained.CHANGE, "formats": {"better": percents(0)}, "changes": True}
+    return [picture, table_from_records(rows, title, NEW, note=note, **look)]
 
 
 @report("cood/fig25", needs=THREE)
-def fig_25(frame: Frame) -> Made:
+def fig_25(frame: Frame) -> Blocks:
     """Rank correlation of the models between severities."""
     graded = graded_models(frame)
     n, levels = len(graded.models.sizes), list(graded.severities)
@@ -351,9 +351,9 @@ def fig_25(frame: Frame) -> Made:
     ]
     title, names = "Do severities rank the models alike?", (SEVERITY, "other severity", "models")
     words = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}: 1 is the same order, 0 is none"
-    picture = heat_block("fig25", title, f"{words}.", cells, SPEARMAN, 0.0, names)
-    rows = [{SEVERITY: line} | {c["column"]: c["value"] for c in own} for (line,), own in Frame(cells).by("line")]
-    return [picture, wide(rows, title, SEVERITY, form=RHO, note=words)] if picture else None
+    picture = heat_figure("fig25", title, f"{words}.", cells, SPEARMAN, 0.0, names)
+    rows = [{SEVERITY: line} | {c["column"]: c["value"] for c in own} for (line,), own in Frame(cells).group_by("line")]
+    return [picture, table_from_records(rows, title, SEVERITY, format=RHO, note=words)] if picture else None
 
 
 # ---- whose classes are hard?
@@ -367,17 +367,17 @@ def overlap(frame: Frame) -> Table | None:
     if not shared or not classes:
         return None
     rows = []
-    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).by("measure", "level"):
+    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "level"):
         some = own.where(metric="union")
-        line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.one()}
-        line |= {"of all": some.one() / max(classes), "in every model's": own.where(metric="intersection").one()}
-        rows.append(line | {"models": some.one("n")})
+        line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.first()}
+        line |= {"of all": some.first() / max(classes), "in every model's": own.where(metric="intersection").first()}
+        rows.append(line | {"models": some.first("n")})
     note = (
         f"Of {max(classes):,.0f} new classes, {max(windows):,.0f} in a group. Where some model's group holds nearly "
         "all of them and no class is in every model's, what is hard for one model is easy for another"
     )
     title = "Are the same classes hard for all models?"
-    return wide(rows, title, "measure", NEW, form=COUNT, forms={"of all": percents()}, note=note)
+    return table_from_records(rows, title, "measure", NEW, format=COUNT, formats={"of all": percents()}, note=note)
 
 
 @report("cood/fig27", needs="two models that give one answer to one of their hardest images")
@@ -390,7 +390,7 @@ def fig_27(frame: Frame) -> Table:
     ]
     note = "Among the test images of each model's own hardest group; no answer is right: the class was not in training"
     title = "Images that many models mistake alike"
-    return wide(rows, title, "image", "its class", "the answer", form=COUNT, note=note)
+    return table_from_records(rows, title, "image", "its class", "the answer", format=COUNT, note=note)
 
 
 # ---- the whole
@@ -417,9 +417,9 @@ def first_look(study: Study) -> list[Table]:
     frame = study.frame
     tables = [scores(frame, TOP)]
     if len(pretrained.models_of(frame).sizes) > 1:
-        tables.append(severities(frame).only("lowest", "median", "highest", "best model"))
-    changes = flat([compared(frame, "fig22")])
-    tables += [table.only("lowest", "median", "highest", "better") for table in tables_of(changes)]
+        tables.append(severities(frame).select("lowest", "median", "highest", "best model"))
+    changes = flatten([compared(frame, "fig22")])
+    tables += [table.select("lowest", "median", "highest", "better") for table in tables_of(changes)]
     return [table for table in tables if table]
 
 
@@ -432,7 +432,7 @@ def lead(study: Study) -> list[str]:
     graded = graded_models(frame)
     one = len(graded.models.sizes) == 1
     known = "" if pretrained.unnamed(study) else f" that know{'s' if one else ''} {study.data}"
-    classes, window = (frame.where(metric=metric).one() for metric in ("out_classes", "window"))
+    classes, window = (frame.where(metric=metric).first() for metric in ("out_classes", "window"))
     sentences = []
     if classes is not None:
         sentences.append(

@@ -8,20 +8,21 @@ from statistics import fmean
 
 from nescio.benchmarks.posthoc import AMONG_BEST, MISTAKES, QUESTIONS, TRANSFORMERS
 from nescio.networks.families import architecture
-from nescio.report.blocks import Choice, Figure, Made, Prose, SectionParts, Story
-from nescio.report.charts import heat_figure
+from nescio.report.blocks import Blocks, Figure, Prose, SectionSpec, Story, Tabs
+from nescio.report.charts import heat_chart
+from nescio.report.format import format_number, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.labels import dataset_label
+from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Column, Head, Table, decimals, metrics, table
-from nescio.report.words import data_name, number, plural
+from nescio.report.tables import COUNT, Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
 BASELINE = "msp"  # the plain largest softmax
 SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
 COLLAPSE = 0.1  # of AUROC below that of the baseline
 ALIKE = "DeLong's paired test over rows (Holm's adjustment, 5 %) cannot tell from the best, in every run"
-CASE = ("network", Column("question", keep=True))
+CASE = ("network", Index("question", keep=True))
 AREA, CHANGE = decimals(3), decimals(3, sign=True)
 
 
@@ -48,12 +49,12 @@ def scores(frame: Frame) -> Frame:
 
 def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
     """(network, question) → score → the row of its AUROC, the highest first."""
-    cases = scores(frame).where(metric="auroc").by("network", "group")
+    cases = scores(frame).where(metric="auroc").group_by("network", "group")
     return {key: {row["measure"]: row for row in own.sort(lambda row: -row["value"])} for key, own in cases}
 
 
 def runs_in(frame: Frame) -> str:
-    runs = len(frame.values("data_seed"))
+    runs = len(frame.unique("data_seed"))
     return "one run" if runs == 1 else f"mean ± standard deviation over {runs} runs"
 
 
@@ -61,13 +62,13 @@ def runs_in(frame: Frame) -> str:
 def networks(frame: Frame) -> Table:
     """Accuracy of training and test images, ECE and NLL of every network."""
     answers = frame.with_column("network", name_of).where(group=None, measure=None)
-    training = Head("training accuracy", where={"metric": "train_accuracy"}, form=decimals(4))
+    training = Column("training accuracy", where={"metric": "train_accuracy"}, format=decimals(4))
     return table(
         answers.summarise(["dataset", "network", "metric"], over=["data_seed"]),
         "The networks",
-        lines=("network", "dataset"),
-        heads=[training, *metrics("accuracy", "ece", "nll")],
-        mark="none",
+        index=("network", "dataset"),
+        columns=[training, *metrics("accuracy", "ece", "nll")],
+        bold="none",
         note=f"Test images; {runs_in(frame)}. Of an ensemble the lowest training accuracy of its members",
     )
 
@@ -83,63 +84,63 @@ def best_scores(frame: Frame) -> Table:
         alike = sum(row["best"] for row in own.values()) if verdict else None
         rows.append(case | {"alike": alike, "scores": len(own), "plain": plain["value"], "verdict": verdict})
     heads = [
-        Head("best", "score"),
-        Head("AUROC", "auroc", form=AREA),
-        Head("as good", "alike", form=COUNT),
-        Head("of", "scores", form=COUNT),
-        Head(BASELINE, "plain", form=AREA),
-        Head("as good?", "verdict"),
+        Column("best", "score"),
+        Column("AUROC", "auroc", format=AREA),
+        Column("as good", "alike", format=COUNT),
+        Column("of", "scores", format=COUNT),
+        Column(BASELINE, "plain", format=AREA),
+        Column("as good?", "verdict"),
     ]
     note = (
         f"As good: what {ALIKE}; –: too few rows to tell. {BASELINE} is the baseline. The best looks better than it is"
     )
-    return table(rows, "Which score is best?", lines=CASE, heads=heads, mark="none", note=note)
+    return table(rows, "Which score is best?", index=CASE, columns=heads, bold="none", note=note)
 
 
 @report("posthoc/scores")
-def every_score(frame: Frame) -> Made:
+def every_score(frame: Frame) -> Blocks:
     """Every score of every network: how well it tells mistakes, near and far sets, and each set."""
     options = {}
     apart = frame.with_column("network", name_of).where(metric="auroc", target=lambda name: name is not None)
-    for (network,), own in scores(frame).by("network"):
+    for (network,), own in scores(frame).group_by("network"):
         sets = apart.where(network=network)
         each = sets.summarise(["group", "target", "measure", "condition", "metric"], over=["data_seed"])
         heads = [head for question in QUESTIONS for head in _heads(question)]
         heads += [
-            Head(f"{group}: {data_name(name)} AUROC ↑", where={"group": group, "target": name})
-            for (group, name), _ in sets.by("group", "target")
+            Column(f"{group}: {dataset_label(name)} AUROC ↑", where={"group": group, "target": name})
+            for (group, name), _ in sets.group_by("group", "target")
         ]
         options[network] = [
             table(
                 [row for name in _order(own) for row in (*own.where(measure=name), *each.where(measure=name))],
                 f"Every score of {network}",
-                lines=(Column("measure", "score"), Column("condition", "fitted on", keep=True)),
-                heads=heads,
-                form=AREA,
+                index=(Index("measure", "score"), Index("condition", "fitted on", keep=True)),
+                columns=heads,
+                format=AREA,
                 note=f"The baseline first, the others by their mean AUROC; {runs_in(frame)}. Bold AUROC of a question: "
                 f"the best, and what {ALIKE}; otherwise the best",
             )
         ]
-    return Choice("Network", options)
+    return Tabs("Network", options)
 
 
 def _order(rows: Frame) -> list[str]:
     """The scores, the baseline first and the others by their mean AUROC; what has none comes last."""
-    means = {name: rows.where(metric="auroc", measure=name).column() for name in rows.values("measure")}
+    means = {name: rows.where(metric="auroc", measure=name).column() for name in rows.unique("measure")}
     return sorted(means, key=lambda name: (name != BASELINE, -fmean(means[name]) if means[name] else 0))
 
 
-def _heads(question: str) -> list[Head]:
+def _heads(question: str) -> list[Column]:
     """The columns of a question."""
     names = ("auroc", "aurc", "e_aurc", "augrc") if question == MISTAKES else ("auroc", "fpr_at_tpr@0.95", "scod_aurc")
     return [
-        Head(f"{question} {head.title}", where={**head.where, "group": question, "target": None}, metric=head.metric)
+        Column(f"{question} {head.title}", where={**head.where, "group": question, "target": None}, metric=head.metric)
         for head in metrics(*names)
     ]
 
 
 @report("posthoc/figure")
-def heat(frame: Frame) -> Made:
+def heat(frame: Frame) -> Blocks:
     """AUROC of every score and network at a glance, one picture for each question."""
     options = {}
     for question in QUESTIONS:
@@ -150,20 +151,20 @@ def heat(frame: Frame) -> Made:
             for row in own.where(measure=name)
         ]
         if cells:
-            chart = partial(heat_figure, cells, "AUROC", 0.5, ("score", "network", "runs"), ".3f")
+            chart = partial(heat_chart, cells, "AUROC", 0.5, ("score", "network", "runs"), ".3f")
             words = (
                 "The baseline first, the others by their mean over the networks that have them. More colour is better; "
                 "none is chance or worse. An empty place: the network does not have the score."
             )
             options[question] = [Figure(f"scores-{question}", f"Every score: {question}", words, chart, cells)]
-    return Choice("Question", options)
+    return Tabs("Question", options)
 
 
 # ---- claims of the literature
 
 
 @report("posthoc/claims")
-def claims(frame: Frame) -> Made:
+def claims(frame: Frame) -> Blocks:
     """What others found about these scores, in how many cases it holds here, and every case."""
     sentences, rows = [], []
     for claim in (pnorm_repairs, shaping_collapses, mahalanobis_leads):
@@ -176,9 +177,9 @@ def claims(frame: Frame) -> Made:
         name = " ".join(words.split()[:2])
         rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in own]
     forms = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
-    heads = [Head(name, name, form=form) for name, form in forms.items()] + [Head("holds", "verdict")]
+    heads = [Column(name, name, format=form) for name, form in forms.items()] + [Column("holds", "verdict")]
     note = "AUROC; of pNorm NAURC, which is better when lower. The rank is among all scores of the network"
-    return [Prose(sentences), table(rows, "The cases", lines=("claim", *CASE), heads=heads, mark="none", note=note)]
+    return [Prose(sentences), table(rows, "The cases", index=("claim", *CASE), columns=heads, bold="none", note=note)]
 
 
 def _case(key: tuple[str, str], score: Row, other: Row, holds: bool, rank: str | None = None) -> Row:
@@ -229,7 +230,7 @@ def first_look(study: Study) -> list[Table]:
 
 def story(study: Study) -> Story:
     frame = study.frame
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("Best", "Which score is best?", [best_scores(frame), heat(frame)]),
         ("Claims", "Claims of the literature, and what came out here", [claims(frame)]),
         ("Scores", "Every score", [every_score(frame)]),
@@ -243,7 +244,7 @@ def _lead(frame: Frame) -> list[str]:
     """Which score is best on average, by question, and for how many networks the baseline is as good."""
     cases = areas(frame)
     count = len({network for network, _ in cases})
-    lead = [f"{plural(count, 'network')}, {len(scores(frame).values('measure'))} scores."]
+    lead = [f"{plural(count, 'network')}, {len(scores(frame).unique('measure'))} scores."]
     for question in QUESTIONS:
         own = [rows for (_, of), rows in cases.items() if of == question]
         baselines = [rows[BASELINE]["best"] for rows in own if rows[BASELINE]["best"] is not None]
@@ -253,7 +254,8 @@ def _lead(frame: Frame) -> list[str]:
         best = max(means, key=lambda name: means[name])
         lead.append(
             f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "
-            f"{number(means[best], 3)}; the largest softmax has {number(means[BASELINE], 3)} and is as good as the "
+            f"{format_number(means[best], 3)}; the largest softmax has "
+            f"{format_number(means[BASELINE], 3)} and is as good as the "
             f"best score of {sum(baselines)} of {len(baselines)} networks."
         )
     return lead

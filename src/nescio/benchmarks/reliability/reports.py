@@ -12,14 +12,15 @@ from nescio.analysis.representations.candidates import layer_warnings
 from nescio.analysis.representations.downstream import ACCURACIES
 from nescio.analysis.representations.downstream import LOSSES as HEADS
 from nescio.measures.siblings import SCORES
-from nescio.report.blocks import Block, Figure, Made, SectionParts, Story, fold_tables
-from nescio.report.charts import heat_block, levels_block
+from nescio.report.blocks import Block, Blocks, Figure, SectionSpec, Story, collapse_tables
+from nescio.report.charts import heat_figure, levels_figure
+from nescio.report.format import count_in_words, format_number, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.labels import ARROWS, dataset_label, metric_legend
+from nescio.report.named_reports import report
 from nescio.report.representations import likelihood_table
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Column, Head, Table, decimals, table
-from nescio.report.words import ARROWS, count, data_name, legend, number, plural
+from nescio.report.tables import COUNT, Column, Index, Table, decimals, table
 from nescio.rows import Row
 
 LOSSES = ("entropy", "brier")  # in the paper's order
@@ -56,7 +57,7 @@ def with_settings(frame: Frame) -> Frame:
     """Rows with their setting and their candidate in words, and whether the setting is one of transfer."""
 
     def named(row: Row) -> Row:
-        data, target = data_name(row["dataset"]), data_name(row["target"])
+        data, target = dataset_label(row["dataset"]), dataset_label(row["target"])
         setting = data if row["dataset"] == row["target"] else f"{data} → {target}"
         candidate = f"{method_word(row['method'])}, {row['backbone']}, {setting}"
         return row | {"setting": setting, "candidate": candidate, "transfer": row["dataset"] != row["target"]}
@@ -79,7 +80,7 @@ def over_members(frame: Frame) -> Frame:
 
 def swept(frame: Frame) -> str:
     """The distance whose sweeps were kept and that the summary shows: cosine, where there is one."""
-    distances = frame.values("condition")
+    distances = frame.unique("condition")
     return COSINE if COSINE in distances or EUCLIDEAN not in distances else EUCLIDEAN
 
 
@@ -101,18 +102,18 @@ def correlations(
     """One table per backbone: method and score against settings and losses; the best of a method's column is bold."""
     names = {f"{metric}_{loss}": loss for loss in losses}
     shown, tables = means.where(metric=tuple(names)), list[Table]()
-    methods = shown.values("method")
+    methods = shown.unique("method")
     shown = shown.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
-    lines = [Column("method", word=method_word)] if any(methods) else []
-    lines.append(Column("measure", "score", score_word, keep=True))
+    lines = [Index("method", format=method_word)] if any(methods) else []
+    lines.append(Index("measure", "score", score_word, keep=True))
     look = {"note": SAMPLES, "within": ("method",)} | look
-    for (backbone,), own in shown.by("backbone"):
+    for (backbone,), own in shown.group_by("backbone"):
         heads = [
-            Head(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", form=decimals(4))
-            for setting in means.where(backbone=backbone).values("setting")
+            Column(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", format=decimals(4))
+            for setting in means.where(backbone=backbone).unique("setting")
             for name, loss in names.items()
         ]
-        tables.append(table(own, f"{title}, {backbone}", lines=lines, heads=heads, **look))
+        tables.append(table(own, f"{title}, {backbone}", index=lines, columns=heads, **look))
     return tables
 
 
@@ -162,10 +163,10 @@ def sweeps(frame: Frame, over: str) -> list[Frame]:
     means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
     level = over_samples(usual.where(condition=swept(frame))).without(measure=("nc", "dist"))
     candidates = []
-    for (candidate,), own in means.by("candidate"):
+    for (candidate,), own in means.group_by("candidate"):
         rows = list(own)
         if over == NEIGHBOURS:  # a score without neighbours is a level line
-            rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in own.values("size")]
+            rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in own.unique("size")]
         candidates.append(Frame(rows).sort(lambda row: ORDER.index(row["measure"]), "size"))
     return candidates
 
@@ -177,18 +178,18 @@ def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Bl
     note += "; the Brier score is that of all networks, whatever M" if over == MEMBERS else ""
     words = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
     key = figure.lower().replace("ure ", "")
-    lines = (Column("measure", "score", score_word),)
+    lines = (Index("measure", "score", score_word),)
     for place, rows in enumerate(candidates):
-        title, own = rows.one("candidate"), f"{key}-{over.lower()}{place}"
+        title, own = rows.first("candidate"), f"{key}-{over.lower()}{place}"
         curves = {
             score_word(measure): {str(row["size"]): row["value"] for row in line}
-            for (measure,), line in rows.by("measure")
+            for (measure,), line in rows.group_by("measure")
         }
-        figures.append(levels_block(own, title, words, curves, ("score", over, TAU_AXIS), guide=0.0))
-        sizes = sorted(rows.values("size"))
-        heads = [Head(f"{over} = {size}", where={"size": size}, form=decimals(4)) for size in sizes]
+        figures.append(levels_figure(own, title, words, curves, ("score", over, TAU_AXIS), guide=0.0))
+        sizes = sorted(rows.unique("size"))
+        heads = [Column(f"{over} = {size}", where={"size": size}, format=decimals(4)) for size in sizes]
         title = f"{title} ({figure})"
-        tables.append(table(rows, title, lines=lines, heads=heads, note=note, mark="none", around=False))
+        tables.append(table(rows, title, index=lines, columns=heads, note=note, bold="none", spread=False))
     return [*figures, *tables]
 
 
@@ -199,7 +200,7 @@ def fig_2(frame: Frame) -> list[Block]:
     for over in (MEMBERS, NEIGHBOURS):
         first: dict[bool, Frame] = {}
         for rows in sweeps(frame, over):
-            first.setdefault(rows.one("transfer"), rows)
+            first.setdefault(rows.first("transfer"), rows)
         blocks += sweep_blocks([first[side] for side in sorted(first)], over, "Figure 2")
     return sorted(blocks, key=lambda block: isinstance(block, Table))
 
@@ -220,12 +221,12 @@ def fig_5(frame: Frame) -> list[Block]:
 def components(frame: Frame) -> list[Block]:
     """How many components LL's mixtures have: held-out likelihood, by which the number is chosen, and τ for each."""
     swept_rows = with_settings(frame.where(group=COMPONENTS))
-    chosen = {key: own.one() for key, own in swept_rows.where(metric=CHOSEN).by("candidate", "condition")}
+    chosen = {key: own.first() for key, own in swept_rows.where(metric=CHOSEN).group_by("candidate", "condition")}
     rows = [
         row | {"best": row["level"] == chosen[row["candidate"], row["condition"]]}
         for row in swept_rows.where(metric=HELD_OUT)
     ]
-    likely = [likelihood_table(rows, ("candidate", Column("condition", "distance")))] if rows else []
+    likely = [likelihood_table(rows, ("candidate", Index("condition", "distance")))] if rows else []
     return [*likely, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
 
 
@@ -235,7 +236,7 @@ def components(frame: Frame) -> list[Block]:
 def taus(frame: Frame, condition: str, loss: str = USUAL) -> dict[str, list[float]]:
     """Score → τ of every candidate in every setting."""
     means = over_samples(frame.where(condition=condition, metric=f"kendall_{loss}"))
-    return {measure: own.column() for (measure,), own in means.by("measure")}
+    return {measure: own.column() for (measure,), own in means.group_by("measure")}
 
 
 @report("reliability/summary", needs="scores of a candidate")
@@ -250,7 +251,7 @@ def summary(frame: Frame) -> Table:
     sides = {loss: taus(frame, condition, loss) for loss in (USUAL, "entropy")}
     made = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
     known = [SCORES[measure] for measure in by_mean(sides[USUAL])]
-    return replace(made, legend=(*((score.word, score.meaning) for score in known), *legend(["kendall"])))
+    return replace(made, legend=(*((score.word, score.meaning) for score in known), *metric_legend(["kendall"])))
 
 
 Taus = Mapping[str, Sequence[float]]  # of every candidate in every setting, by score
@@ -270,11 +271,13 @@ def _by_score(sides: Mapping[str, Taus], title: str, note: str, of: Mapping[str,
         for what, make in of.items()
         if measure in values
     ]
-    lines = (Column("measure", "score", score_word),)
+    lines = (Index("measure", "score", score_word),)
     heads = [
-        Head(f"{side}: {what}", where={"head": f"{side}: {what}"}, form=decimals(3)) for side in sides for what in of
+        Column(f"{side}: {what}", where={"head": f"{side}: {what}"}, format=decimals(3))
+        for side in sides
+        for what in of
     ]
-    return table(rows, title, lines=lines, heads=heads, note=note, mark="none")
+    return table(rows, title, index=lines, columns=heads, note=note, bold="none")
 
 
 def _above(values: Sequence[float]) -> str:
@@ -298,23 +301,23 @@ def downstream(frame: Frame) -> Table:
     rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
     rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
     heads = [
-        Head(f"{quantity.word} {ARROWS[quantity.better]}", where={"metric": name}, form=decimals(4))
+        Column(f"{quantity.word} {ARROWS[quantity.better]}", where={"metric": name}, format=decimals(4))
         for name, quantity in known.items()
     ]
-    heads.append(Head("M", "members", where={"metric": USUAL}, form=COUNT))
+    heads.append(Column("M", "members", where={"metric": USUAL}, format=COUNT))
     notes = ["NC has seen no label: the reliable and the good need not be the same"]
     if accuracies:
-        k = accuracies.where(metric="knn_accuracy").one("level")
+        k = accuracies.where(metric="knn_accuracy").first("level")
         notes.append(f"Linear probe and k-NN (k = {k:g}): mean ± standard deviation over networks")
     elif rows:
         notes.append(NOT_STORED)
     notes.append("Losses: of the averaged answers of M networks, over test images and tasks")
-    if len(losses.values("members")) > 1:
+    if len(losses.unique("members")) > 1:
         notes.append("M is not equal, and more networks lower the losses")
-    lines = (Column("method", word=method_word), "backbone", "setting")
-    made = table(rows, WORTH, lines=lines, heads=heads, note=". ".join(notes), mark="none")
+    lines = (Index("method", format=method_word), "backbone", "setting")
+    made = table(rows, WORTH, index=lines, columns=heads, note=". ".join(notes), bold="none")
     meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, known.values(), strict=False)]
-    return replace(made, legend=tuple(entry for entry in meanings if entry[0] in made.heads))
+    return replace(made, legend=tuple(entry for entry in meanings if entry[0] in made.columns))
 
 
 @report("reliability/choices", needs="two methods or more")
@@ -324,31 +327,31 @@ def choices(frame: Frame) -> Table:
     means = over_samples(frame.where(metric="mean", condition=swept(frame)))
     words = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
     rows: list[Row] = []
-    for (setting, backbone), truth in labelled.by("setting", "backbone"):
+    for (setting, backbone), truth in labelled.group_by("setting", "backbone"):
         every = Frame([*truth, *means.where(setting=setting, backbone=backbone, measure=tuple(words))])
-        taken = {name: min(own, key=lambda row: row["value"])["method"] for (name,), own in every.by("measure")}
+        taken = {name: min(own, key=lambda row: row["value"])["method"] for (name,), own in every.group_by("measure")}
         for name, method in taken.items() if len(truth) > 1 else ():
             line = {"by": name, "of": f"{setting}, {backbone}", "text": method_word(method)}
             rows.append(line | {"best": name != TRUTH and method == taken[TRUTH]})
     shown = Frame(rows).sort(lambda row: list(words).index(row["by"]))
-    heads = [Head(name, "text", where={"of": name}) for name in shown.values("of")]
+    heads = [Column(name, "text", where={"of": name}) for name in shown.unique("of")]
     note = "The method with the best mean over test images; bold where a score, without labels, takes it as well"
-    lines = (Column("by", word=words.__getitem__),)
-    return table(shown, "Which method each score would take", lines=lines, heads=heads, note=note)
+    lines = (Index("by", format=words.__getitem__),)
+    return table(shown, "Which method each score would take", index=lines, columns=heads, note=note)
 
 
 @report("reliability/heat", needs="two scores or more")
-def heat(frame: Frame) -> Made:
+def heat(frame: Frame) -> Blocks:
     """τ with minus the Brier score of every candidate, setting and score."""
     means = over_samples(frame.where(condition=swept(frame), metric=f"kendall_{USUAL}"))
     cells = [
         {"line": row["candidate"], "column": score_word(row["measure"]), "value": row["value"], "n": row["n"]}
-        for _, own in means.by("candidate")
+        for _, own in means.group_by("candidate")
         for row in own.sort(lambda row: ORDER.index(row["measure"]))
     ]
     words = "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing."
     names = ("candidate", "score", "samples of references")
-    return heat_block("heat", "Every candidate with every score", words, cells, TAU_AXIS, 0.0, names)
+    return heat_figure("heat", "Every candidate with every score", words, cells, TAU_AXIS, 0.0, names)
 
 
 # ---- the whole
@@ -368,29 +371,29 @@ def first_look(study: Study) -> list[Table]:
 
 def learnt(frame: Frame) -> str:
     """The pre-training data."""
-    return ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
+    return ", ".join(dict.fromkeys(map(dataset_label, frame.unique("dataset"))))
 
 
 def lead(frame: Frame) -> list[str]:
     """What was done and what came out, in plain sentences."""
-    methods = frame.where(metric=f"kendall_{USUAL}").values("method")
-    members = sorted(frame.where(measure=None, metric=USUAL).values("members"), reverse=True)
-    networks = " or ".join(map(count, members))
+    methods = frame.where(metric=f"kendall_{USUAL}").unique("method")
+    members = sorted(frame.where(measure=None, metric=USUAL).unique("members"), reverse=True)
+    networks = " or ".join(map(count_in_words, members))
     sentences = [f"{plural(len(methods), 'method')} learnt {learnt(frame)} without labels, {networks} networks each."]
     of_score = taus(frame, swept(frame))
     means = {measure: fmean(values) for measure, values in of_score.items()}
     if "nc" in means:
         sentence = (
             "Neighbourhood consistency, which has seen no label, goes with downstream performance in "
-            f"{_above(of_score['nc'])} cases (mean τ = {number(means['nc'], 2)})"
+            f"{_above(of_score['nc'])} cases (mean τ = {format_number(means['nc'], 2)})"
         )
         if "fv" in means:
-            sentence += f", feature variance in {_above(of_score['fv'])} (mean τ = {number(means['fv'], 2)})"
+            sentence += f", feature variance in {_above(of_score['fv'])} (mean τ = {format_number(means['fv'], 2)})"
         sentences.append(f"{sentence}.")
     best = max(means, key=lambda name: means[name], default="nc")
     if best != "nc" and len(means) > 1:
-        sentences.append(f"Here {score_word(best)} knows more than NC: mean τ = {number(means[best], 2)}.")
-    return [*sentences, *layer_warnings((), frame.values("backbone"))]
+        sentences.append(f"Here {score_word(best)} knows more than NC: mean τ = {format_number(means[best], 2)}.")
+    return [*sentences, *layer_warnings((), frame.unique("backbone"))]
 
 
 def story(study: Study) -> Story:
@@ -399,7 +402,7 @@ def story(study: Study) -> Story:
     fixed = f"NC looks at the {plan['k']} nearest of {plan['references']:,} references." if "k" in plan else ""
     distance = [robustness(frame), *table_5(frame), *table_7(frame)]
     single = [*table_8(frame), *table_9(frame)]
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("How good?", WORTH, [downstream(frame)]),
         ("Which score?", WHICH, [summary(frame), heat(frame)]),
         ("In distribution", "On the data they learnt from (Tables 1 and 4)", table_4(frame)),
@@ -418,4 +421,4 @@ def story(study: Study) -> Story:
 def _few_figures(blocks: Sequence[Block]) -> list[Block]:
     """Figures of a few candidates, and all numbers behind folds."""
     figures = [block for block in blocks if isinstance(block, Figure)]
-    return fold_tables([*figures[:MOST], *(block for block in blocks if isinstance(block, Table))])
+    return collapse_tables([*figures[:MOST], *(block for block in blocks if isinstance(block, Table))])

@@ -9,11 +9,11 @@ import numpy as np
 from nescio import metrics
 from nescio.analysis.bootstrap import parse_metric
 from nescio.report.blocks import Figure
-from nescio.report.charts import curves_block
+from nescio.report.charts import curves_figure
 from nescio.report.frame import Frame
-from nescio.report.named import report
-from nescio.report.tables import Table, decimals, wide
-from nescio.report.words import label
+from nescio.report.labels import metric_label
+from nescio.report.named_reports import report
+from nescio.report.tables import Table, decimals, table_from_records
 
 EXAMPLE = 1000  # rows of the examples: every share in them is a whole number of rows
 CONSTANT = {"model A": 0.9, "model B": 0.5}  # error rates of two models that are always equally sure (appendix C)
@@ -34,12 +34,14 @@ def investment(_: Frame | None = None) -> Table:
         probs = np.stack([top, (1 - top) / 2, (1 - top) / 2], axis=1)
         answers, ranked = metrics.outcomes(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
         values = {metric: parse_metric(metric)(ranked if metric in RANKING else answers) for metric in SHOWN}
-        rows.append({"model": name} | {label(metric): value for metric, value in values.items()})
+        rows.append({"model": name} | {metric_label(metric): value for metric, value in values.items()})
     note = (
         f"{EXAMPLE:,} rows, three classes. Model B knows exactly when it is wrong: AUROC, SAC and E-AURC see it, the "
         "others prefer model A. The paper prints 0.12 for model B's AURC, which no definition gives"
     )
-    return wide(rows, "Two investment advisers", "model", form=decimals(4), note=note, explain=("auroc", "sac"))
+    return table_from_records(
+        rows, "Two investment advisers", "model", format=decimals(4), note=note, explain=("auroc", "sac")
+    )
 
 
 @report("selective/e-aurc")
@@ -65,7 +67,7 @@ def e_aurc(_: Frame | None = None) -> Table:
         "the accuracy. The paper takes r²/2 for the best AURC, which is not the area under that curve; with exact "
         "numbers E-AURC prefers model A, not model B"
     )
-    return wide(rows, "E-AURC depends on the accuracy", "model", form=decimals(4), note=note)
+    return table_from_records(rows, "E-AURC depends on the accuracy", "model", format=decimals(4), note=note)
 
 
 def constant(risk: float, best: bool) -> metrics.Ranking:
@@ -80,4 +82,4 @@ def constant_figure(_: Frame | None = None, *, name: str, best: bool, title: str
         f"{model}, right in {100 * (1 - risk):g} %": metrics.risk_coverage(constant(risk, best))
         for model, risk in CONSTANT.items()
     }
-    return curves_block(name, title, "An example that is worked out, not measured.", curves)
+    return curves_figure(name, title, "An example that is worked out, not measured.", curves)

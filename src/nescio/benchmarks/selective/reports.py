@@ -15,14 +15,14 @@ from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud,
 from nescio.benchmarks.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FACTS, FEWEST, NAME, SHARE
 from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
-from nescio.report.blocks import Block, Figure, Made, Story
-from nescio.report.charts import Curve, changes_figure, curves_block
+from nescio.report.blocks import Block, Blocks, Figure, Story
+from nescio.report.charts import Curve, changes_chart, curves_figure
+from nescio.report.format import describe_best, format_millions, format_percent, of_hundred, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.named_reports import report
 from nescio.report.scorecards import card_blocks
 from nescio.report.studies import Study
-from nescio.report.tables import Form, Table, Writer, decimals, percents, wide
-from nescio.report.words import lead_of_best, millions, of_hundred, percent, plural
+from nescio.report.tables import Formatter, NumberFormat, Table, decimals, percents, table_from_records
 from nescio.rows import Row
 
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
@@ -106,8 +106,8 @@ def table_2(frame: Frame) -> Table:
             }
             rows.append({"architecture": name, "method": method, **values})
     note = "In percent. MC-dropout: answers of the mean softmax of the passes under dropout, ranked by its entropy"
-    look: Row = {"form": Form(".2f", 100), "within": ("architecture",), "explain": ("auroc", "sac")}
-    return wide(rows, "MC-dropout against the plain softmax", "architecture", "method", note=note, **look)
+    look: Row = {"format": NumberFormat(".2f", 100), "within": ("architecture",), "explain": ("auroc", "sac")}
+    return table_from_records(rows, "MC-dropout against the plain softmax", "architecture", "method", note=note, **look)
 
 
 # ---- correlations by family
@@ -143,7 +143,7 @@ def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Va
     if small:
         more = f" and {len(small) - TOP} more" if len(small) > TOP else ""
         note += f"; counted under {pretrained.ALL!r} only: {', '.join(small[:TOP])}{more}"
-    return wide(rows, title, "architecture", form=pretrained.RHO, note=note)
+    return table_from_records(rows, title, "architecture", format=pretrained.RHO, note=note)
 
 
 # ---- what training regimes, temperatures and dropout change
@@ -174,7 +174,7 @@ def improvements(models: Models) -> Frame:
 @report("selective/regimes", needs=CHANGED)
 def regime_table(frame: Frame) -> Table:
     """The improvements by regime: how many models, mean, median, share that got better."""
-    parts = {kind: own for (kind,), own in improvements(models_of(frame)).by("kind")}
+    parts = {kind: own for (kind,), own in improvements(models_of(frame)).group_by("kind")}
     note = (
         "Relative improvement of a model over its own counterpart: the same network without the regime, the same model "
         "uncalibrated, or its plain softmax; a positive change is for the better in both"
@@ -206,23 +206,23 @@ def _change_table(
                 line |= {f"{word} mean": fmean(values), f"{word} median": median(values)}
                 line |= {f"{word} better": fmean(value > 0 for value in values)}
             line |= {f"{word} ρ with T": pretrained.correlation(warmth, gained)} if warmth else {}
-    forms: dict[str, Writer] = {f"{word} better": percents(0) for word in METRICS.values()}
+    forms: dict[str, Formatter] = {f"{word} better": percents(0) for word in METRICS.values()}
     forms |= {f"{word} ρ with T": pretrained.RHO for word in METRICS.values()}
-    return wide(rows, title, corner, form=pretrained.CHANGE, forms=forms, note=note, changes=True)
+    return table_from_records(rows, title, corner, format=pretrained.CHANGE, formats=forms, note=note, changes=True)
 
 
 def _gained(changes: Frame, metric: str) -> Values:
     return {row["model"]: row[metric] for row in changes if row[metric] is not None}
 
 
-def change_figure(frame: Frame, name: str, metric: str, title: str) -> Made:
+def change_figure(frame: Frame, name: str, metric: str, title: str) -> Blocks:
     """Models against their own counterparts, by training regime."""
     axis = f"{METRICS[metric]} improvement"
     changes = improvements(models_of(frame)).where(**{metric: lambda value: value is not None})
     points = [row | {"value": row[metric]} for row in changes]
     words = "One point per model against its own counterpart: above the line it got better. The bar is the median."
     shown = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
-    return Figure(name, title, words, lambda: changes_figure(points, axis), shown) if points else None
+    return Figure(name, title, words, lambda: changes_chart(points, axis), shown) if points else None
 
 
 # ---- clouds of models
@@ -267,7 +267,7 @@ def axes_of(models: Models) -> dict[str, Axis]:
     return axes
 
 
-def cloud(frame: Frame, spec: Cloud) -> Made:
+def cloud(frame: Frame, spec: Cloud) -> Blocks:
     """Two numbers of every model."""
     models = models_of(frame)
     return spec.figure(models, axes_of(models))
@@ -296,14 +296,14 @@ def pareto(frame: Frame) -> Table:
     ]
     note = "No other model has fewer parameters (or is right more often) and is at least as good in the thing named"
     title = "Models that no other one beats"
-    return wide(rows, title, "model", form=decimals(4), forms={PARAMS: millions}, note=note)
+    return table_from_records(rows, title, "model", format=decimals(4), formats={PARAMS: format_millions}, note=note)
 
 
 # ---- risk–coverage curves
 
 
 @report("selective/fig2", needs=ERRORS)
-def fig_2(frame: Frame) -> Made:
+def fig_2(frame: Frame) -> Blocks:
     """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges."""
     curves, models = risk_coverage(frame), models_of(frame)
     chosen = curve_models(models, curves)
@@ -313,13 +313,13 @@ def fig_2(frame: Frame) -> Made:
         share = f"{100 * middle(models):g} % accuracy"
         words += f" {third} is right less often than {worst}, and still gives more answers at {share}."
     shown = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
-    return curves_block("fig2", "Risk and coverage of the best and the worst", words, shown) if shown else None
+    return curves_figure("fig2", "Risk and coverage of the best and the worst", words, shown) if shown else None
 
 
 def risk_coverage(frame: Frame) -> dict[str, Curve]:
     """Model → (coverages, risks) of the raw answers, ranked by the largest softmax."""
     points = frame.where(metric="selective_risk", measure=USUAL, calibrated=False, condition=COVERAGE).sort("level")
-    return {name: (own.column("level"), own.column()) for (name,), own in points.by("backbone")}
+    return {name: (own.column("level"), own.column()) for (name,), own in points.group_by("backbone")}
 
 
 def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
@@ -339,7 +339,7 @@ def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
 
 
 @report("selective/fig13", needs=pretrained.COUNTERPART)
-def fig_13(frame: Frame) -> Made:
+def fig_13(frame: Frame) -> Blocks:
     """Distilled models and their undistilled counterparts."""
     kinds = (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
     pairs = [pair for pair in regimes.pairs(models_of(frame).sizes) if pair.regime in kinds]
@@ -351,7 +351,7 @@ def fig_13(frame: Frame) -> Made:
 
 
 @report("selective/fig14", needs=TEACHER)
-def fig_14(frame: Frame) -> Made:
+def fig_14(frame: Frame) -> Blocks:
     """Teachers and their students."""
     pairs = regimes.pairs(models_of(frame).sizes)
     origins = {pair.model: pair.teacher for pair in pairs if pair.teacher and not pair.own_teacher}
@@ -360,7 +360,7 @@ def fig_14(frame: Frame) -> Made:
     return _linked(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
 
 
-def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Made:
+def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Blocks:
     """Models with a line from where they come from; `names` are those that are not called by their architecture."""
     models = models_of(frame)
     axes = axes_of(models)
@@ -404,8 +404,8 @@ SECTIONS = (
 def first_look(study: Study) -> list[Table]:
     """The tables for the terminal: what fits it and can be read without the page."""
     kept = f"keeps@{100 * strictest(models_of(study.frame)):g} ↑"
-    look = scores(study.frame, TOP).only("right ↑", "notices ↑", "ECE ↓", kept, "params")
-    changes = regime_table(study.frame).only("models", "AUROC median", "AUROC better", "ECE median", "ECE better")
+    look = scores(study.frame, TOP).select("right ↑", "notices ↑", "ECE ↓", kept, "params")
+    changes = regime_table(study.frame).select("models", "AUROC median", "AUROC better", "ECE median", "ECE better")
     return [table for table in (look, changes) if table]
 
 
@@ -428,7 +428,7 @@ def lead(study: Study) -> list[str]:
     named = {}  # metric → the sentence that names its best model
     if right and accuracy[right]:
         who = f"{right} is right" if alone else f"Right most often: {right},"
-        named["accuracy"] = f"{who} in {percent(accuracy[right])} of answers."
+        named["accuracy"] = f"{who} in {format_percent(accuracy[right])} of answers."
     elif right:
         sentences.append("No answer is right.")
     if best:
@@ -436,7 +436,7 @@ def lead(study: Study) -> list[str]:
         pairs = f"less sure of the wrong one in {of_hundred(auroc[best])} pairs of a wrong and a right answer"
         named["auroc"] = f"{who} {pairs}."
     if most and kept[most]:
-        who = f"it gives {percent(kept[most])}" if alone else f"{most} gives most: {percent(kept[most])}"
+        who = f"it gives {format_percent(kept[most])}" if alone else f"{most} gives most: {format_percent(kept[most])}"
         given = f"Where {share} of the answers given must be right, {who}."
         named[f"sac@{strict:g}"] = given
     leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
@@ -461,7 +461,7 @@ def _tested(frame: Frame, metric: str, best: str | None) -> str:
         | {end: row[end] for end in ("low", "high")}
         for row in rows
     ]
-    return lead_of_best(differences) if differences else ""
+    return describe_best(differences) if differences else ""
 
 
 @report("selective/scorecard", needs="one model")

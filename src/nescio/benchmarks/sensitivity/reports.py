@@ -11,13 +11,14 @@ import numpy as np
 from nescio.benchmarks.shift.reports import about_gaussians
 from nescio.errors import Undefined
 from nescio.metrics import spearman
-from nescio.report.blocks import Choice, Figure, Made, SectionParts, Story
-from nescio.report.charts import cloud_figure
+from nescio.report.blocks import Blocks, Figure, SectionSpec, Story, Tabs
+from nescio.report.charts import scatter_chart
+from nescio.report.format import format_number, join_names, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.labels import bare_label, dataset_label
+from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Column, Form, Head, Table, decimals, metrics, table
-from nescio.report.words import bare, data_name, listed, number, plural
+from nescio.report.tables import COUNT, Column, Index, NumberFormat, Table, decimals, metrics, table
 from nescio.rows import Row
 
 CLEAN, TURNED = "clean", "rotation"
@@ -75,7 +76,7 @@ def correlation(a: list[float], b: list[float]) -> tuple[float, float]:
 def correlations(frame: Frame) -> list[Row]:
     """Of strength (from the weakest on) and rAULC, AUROC and accuracy, over all networks of a method."""
     rows = []
-    for (data, method, measure), own in Frame(points(frame)).by("dataset", "method", "measure"):
+    for (data, method, measure), own in Frame(points(frame)).group_by("dataset", "method", "measure"):
         line: Row = {"dataset": data, "method": method, "measure": measure, "networks": len(own)}
         for name in ("rAULC", "auroc", "accuracy"):
             known = own.where(**{name: lambda value: value is not None})
@@ -83,7 +84,7 @@ def correlations(frame: Frame) -> list[Row]:
                 line[f"ρ {name}"], line[f"p {name}"] = correlation(known.column("trial"), known.column(name))
             except Undefined:
                 continue
-        by_run = [part.correlation("trial", "rAULC") for _, part in own.by("data_seed")]
+        by_run = [part.correlation("trial", "rAULC") for _, part in own.group_by("data_seed")]
         if known_runs := [rho for rho in by_run if rho is not None]:
             line["rising"] = f"{sum(rho > 0 for rho in known_runs)} of {len(known_runs)}"
         rows.append(line)
@@ -93,7 +94,7 @@ def correlations(frame: Frame) -> list[Row]:
 def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
     """Numbers of the strengths whose bound holds back no layer of any network."""
     own = frame.where(metric="at_bound", method=method, dataset=data)
-    return [trial for (trial,), part in own.by("trial") if max(part.column("value")) == 0]
+    return [trial for (trial,), part in own.group_by("trial") if max(part.column("value")) == 0]
 
 
 @report("sensitivity/table")
@@ -104,16 +105,21 @@ def correlation_table(frame: Frame) -> Table:
         head
         for name, word in names.items()
         for head in (
-            Head(f"ρ, {word}", f"ρ {name}", form=decimals(2, sign=True)),
-            Head(f"p, {word}", f"p {name}", form=Form(".1g")),
+            Column(f"ρ, {word}", f"ρ {name}", format=decimals(2, sign=True)),
+            Column(f"p, {word}", f"p {name}", format=NumberFormat(".1g")),
         )
     ]
     return table(
         correlations(frame),
         "Does a stronger regularisation give a better uncertainty?",
-        lines=("method", "dataset", Column("measure", keep=True)),
-        heads=[*heads[:2], Head("rising", of="rising"), *heads[2:], Head("networks", "networks", form=COUNT)],
-        mark="none",
+        index=("method", "dataset", Index("measure", keep=True)),
+        columns=[
+            *heads[:2],
+            Column("rising", field="rising"),
+            *heads[2:],
+            Column("networks", "networks", format=COUNT),
+        ],
+        bold="none",
         note="Spearman's ρ of strength, from the weakest to the strongest, over all networks of a method; where a "
         "bound is the strength (ddu, sngp, due), the smallest is the strongest; methods without one of their own (erm, "
         "mc-dropout) have factors on weight decay. p: two-sided, as if networks of one run were independent; rising: "
@@ -129,18 +135,18 @@ def every_strength(frame: Frame) -> Table:
     accuracy = frame.where(metric="accuracy", condition=CLEAN)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
     bounded = frame.where(metric="at_bound")
-    beside = [row | {"measure": name} for name in measured.values("measure") for row in [*accuracy, *bounded]]
+    beside = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
     means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
     rows = means.with_column("strength", lambda row: strength[tuple(row[name] for name in KEY)])
-    runs = plural(len(frame.values("data_seed")), "run").lower()
+    runs = plural(len(frame.unique("data_seed")), "run").lower()
     heads = metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"})
     acting = ". Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"
     return table(
-        rows.sort(lambda row: frame.values("method").index(row["method"]), "measure", "trial"),
+        rows.sort(lambda row: frame.unique("method").index(row["method"]), "measure", "trial"),
         "Every strength",
-        lines=("method", "dataset", Column("measure", keep=True), Column("strength", keep=True)),
-        heads=[*heads, Head("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
-        form=decimals(3),
+        index=("method", "dataset", Index("measure", keep=True), Index("strength", keep=True)),
+        columns=[*heads, Column("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
+        format=decimals(3),
         within=("dataset", "method"),
         note=". ".join(
             [
@@ -153,34 +159,34 @@ def every_strength(frame: Frame) -> Table:
 
 
 @report("sensitivity/fig2")
-def figure_2(frame: Frame) -> Made:
+def figure_2(frame: Frame) -> Blocks:
     """Accuracy of clean images against rAULC of all angles, one point for every network (Figure 2 of the paper)."""
     words = "One point for every network: strengths × runs. Point at one to see its strength."
     options = {}
-    for (data, measure), own in Frame(points(frame)).by("dataset", "measure"):
-        chart = partial(cloud_figure, own.rows, "accuracy", "rAULC", tips=TIPS)
+    for (data, measure), own in Frame(points(frame)).group_by("dataset", "measure"):
+        chart = partial(scatter_chart, own.rows, "accuracy", "rAULC", tips=TIPS)
         name, key = _of(frame, data, measure)
         options[name] = [Figure(f"fig2-{key}", f"Accuracy and rAULC by {name}", words, chart, own.rows)]
-    return Choice("Measure of uncertainty", options)
+    return Tabs("Measure of uncertainty", options)
 
 
 def _of(frame: Frame, data: str, name: str) -> tuple[str, str]:
     """What a figure is called, and its key: by its data too, where studies of several were joined."""
-    known = frame.values("dataset")
-    return (name, name) if len(known) == 1 else (f"{name}, {data_name(data)}", f"{name}-{known.index(data)}")
+    known = frame.unique("dataset")
+    return (name, name) if len(known) == 1 else (f"{name}, {dataset_label(data)}", f"{name}-{known.index(data)}")
 
 
 @report("sensitivity/curves")
-def curves(frame: Frame) -> Made:
+def curves(frame: Frame) -> Blocks:
     """rAULC against the strength, for every method."""
     options = {}
-    for (data, method), own in Frame(points(frame)).by("dataset", "method"):
+    for (data, method), own in Frame(points(frame)).group_by("dataset", "method"):
         shown = [point | {"name": point["measure"]} for point in own]
         words = "One point for every network. A bound (of ddu, sngp, due) is stronger where it is smaller."
-        chart = partial(cloud_figure, shown, "strength", "rAULC", tips=TIPS, log=True)
+        chart = partial(scatter_chart, shown, "strength", "rAULC", tips=TIPS, log=True)
         name, key = _of(frame, data, method)
         options[name] = [Figure(f"curve-{key}", f"rAULC against the strength of {name}", words, chart, shown)]
-    return Choice("Method", options)
+    return Tabs("Method", options)
 
 
 # ---- the page
@@ -192,43 +198,45 @@ def first_look(study: Study) -> list[Table]:
 
 def story(study: Study) -> Story:
     frame = study.frame
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("Correlation", "Does a stronger regularisation help?", [correlation_table(frame), curves(frame)]),
         ("Accuracy", "What does it cost in accuracy?", [figure_2(frame)]),
         ("Strengths", "Every strength", [every_strength(frame)]),
     ]
-    data = listed([data_name(data) for data in frame.values("dataset")])
+    data = join_names([dataset_label(data) for data in frame.unique("dataset")])
     title = f"{data}: does more regularisation give a better uncertainty?"
     return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
     """For which methods a stronger regularisation goes with a higher rAULC, or a lower; each by its first measure."""
-    first = [rows.rows[0] for _, rows in Frame(correlations(frame)).by("dataset", "method")]
+    first = [rows.rows[0] for _, rows in Frame(correlations(frame)).group_by("dataset", "method")]
     several = len({row["measure"] for row in first}) > 1
     named = [f"{row['method']} by {row['measure']}" if several else row["method"] for row in first]
-    joined = len(frame.values("dataset")) > 1
+    joined = len(frame.unique("dataset")) > 1
     own = [
-        row | {"name": f"{name} on {data_name(row['dataset'])}" if joined else name}
+        row | {"name": f"{name} on {dataset_label(row['dataset'])}" if joined else name}
         for row, name in zip(first, named, strict=True)
     ]
     certain = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
-    lead = [f"{plural(len(frame.values('method')), 'method')}, {len(frame.values('trial'))} strengths each."]
+    lead = [f"{plural(len(frame.unique('method')), 'method')}, {len(frame.unique('trial'))} strengths each."]
     for words, sign in (("better", 1), ("worse", -1)):
-        if names := [f"{row['name']} (ρ {number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0]:
-            lead.append(f"A stronger regularisation goes with a {words} {bare('raulc')} of {listed(names)}.")
+        if names := [
+            f"{row['name']} (ρ {format_number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
+        ]:
+            lead.append(f"A stronger regularisation goes with a {words} {bare_label('raulc')} of {join_names(names)}.")
     if rest := [row["name"] for row in own if row not in certain and "p rAULC" in row]:
-        lead.append(f"No correlation that can be told from none: {listed(rest)}.")
+        lead.append(f"No correlation that can be told from none: {join_names(rest)}.")
     if few := [row["name"] for row in own if "p rAULC" not in row]:
-        lead.append(f"Too few networks for a correlation: {listed(few)}.")
+        lead.append(f"Too few networks for a correlation: {join_names(few)}.")
     idle = {
-        f"{name} on {data_name(data)}" if joined else name: len(idle_strengths(frame, name, data))
-        for (name, data), _ in frame.where(metric="at_bound").by("method", "dataset")
+        f"{name} on {dataset_label(data)}" if joined else name: len(idle_strengths(frame, name, data))
+        for (name, data), _ in frame.where(metric="at_bound").group_by("method", "dataset")
     }
     if any(idle.values()):
-        counts = listed([f"{count} of {name}" for name, count in idle.items() if count])
+        counts = join_names([f"{count} of {name}" for name, count in idle.items() if count])
         lead.append(f"Strengths that hold no layer of any network back: {counts}; the correlations hold them too.")
-    accuracies = [part.column() for _, part in frame.where(metric="accuracy", condition=CLEAN).by("dataset")]
+    accuracies = [part.column() for _, part in frame.where(metric="accuracy", condition=CLEAN).group_by("dataset")]
     if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
         lead.append(
             f"{plural(lost, 'network')} of {sum(map(len, accuracies))} did not learn (less than half of the best clean "

@@ -11,13 +11,14 @@ from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER
 from nescio.benchmarks.shift import CORRUPTION
 from nescio.errors import BadInput
-from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
-from nescio.report.charts import heat_block, levels_block
+from nescio.report.blocks import Blocks, Gallery, Panel, SectionSpec, Story, Tabs, flatten
+from nescio.report.charts import heat_figure, levels_figure
+from nescio.report.format import count_methods, format_number, join_names, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.labels import bare_label, dataset_label, direction_of
+from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import Column, Head, Table, decimals, metrics, table
-from nescio.report.words import bare, better, data_name, listed, methods_and_ensembles, number, plural
+from nescio.report.tables import Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
 CLEAN = "clean"  # condition of test images as they are
@@ -69,14 +70,14 @@ def uncommon(frame: Frame) -> list[str]:
     """Names of the corruptions that are left out of means over all severities, since a line has no row of them."""
     parts = _by_common(shifted(frame).where(level=None))
     left_out = {row["condition"] for rows, common in parts for row in rows if _place(row) not in common}
-    return [name.replace("_", " ") for name in shifted(frame).values("condition") if name in left_out]
+    return [name.replace("_", " ") for name in shifted(frame).unique("condition") if name in left_out]
 
 
 def _by_common(frame: Frame) -> list[tuple[Frame, set[Any]]]:
     """Rows of one metric of a dataset, and the corruptions and levels that all its lines have in all their runs."""
     return [
-        (rows, set.intersection(*({_place(row) for row in own} for _, own in rows.by(*LINE, *RUN))))
-        for _, rows in frame.by("dataset", "metric")
+        (rows, set.intersection(*({_place(row) for row in own} for _, own in rows.group_by(*LINE, *RUN))))
+        for _, rows in frame.group_by("dataset", "metric")
     ]
 
 
@@ -86,9 +87,9 @@ def _place(row: Row) -> tuple[Any, Any]:
 
 def common_note(frame: Frame, what: str) -> str:
     """Over which corruptions means are, in words."""
-    left_out, count = uncommon(frame), len(shifted(frame).values("condition"))
+    left_out, count = uncommon(frame), len(shifted(frame).unique("condition"))
     words = f"then the mean over {plural(count - len(left_out), what).lower()}"
-    return words + (f" (without {listed(left_out)}: not every line has rows of them)" if left_out else "")
+    return words + (f" (without {join_names(left_out)}: not every line has rows of them)" if left_out else "")
 
 
 def clean(frame: Frame) -> Frame:
@@ -101,34 +102,34 @@ def name_of(row: Row) -> str:
     return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
 
 
-def labels(frame: Frame) -> tuple[str | Column, ...]:
+def labels(frame: Frame) -> tuple[str | Index, ...]:
     """Columns that tell lines apart; the backbone always stands where it is the name of a network that existed."""
-    existing = any(str(name).startswith("pretrained") for name in frame.values("method"))
-    return "method", "dataset", Column("backbone", keep=existing), "members"
+    existing = any(str(name).startswith("pretrained") for name in frame.unique("method"))
+    return "method", "dataset", Index("backbone", keep=existing), "members"
 
 
 def first_measure(frame: Frame) -> Frame:
     """The rows of every line by its own score, or by the first measure that it has where it has no own score."""
     rows: list[Row] = []
-    for _, line in frame.by(*MODEL):
-        known = [name for name in line.values("measure") if name is not None]
+    for _, line in frame.group_by(*MODEL):
+        known = [name for name in line.unique("measure") if name is not None]
         rows += line.where(measure=(None, OWN if OWN in known else next(iter(known), None)))
     return Frame(rows)
 
 
 def ranked_by(frame: Frame) -> str:
     """By which measure every line is shown, of the rows that `first_measure` chose."""
-    others = [name for name in frame.values("measure") if name != OWN]
-    own = len(others) < len(frame.values("measure"))
+    others = [name for name in frame.unique("measure") if name != OWN]
+    own = len(others) < len(frame.unique("measure"))
     if len(others) + own == 1:
         return "By the own score." if own else f"By {others[0]}."
     if own and len(others) == 1:
         return f"By the own score, or by {others[0]} where there is none."
-    return f"By the first measure that a line has: {listed([*(['its own score'] if own else []), *others])}."
+    return f"By the first measure that a line has: {join_names([*(['its own score'] if own else []), *others])}."
 
 
 def has_own(frame: Frame) -> bool:
-    return OWN in frame.values("measure")
+    return OWN in frame.unique("measure")
 
 
 def values_of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
@@ -151,10 +152,10 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
     _one_network_a_run(frame)
     _same_images(frame)
     rows: list[Row] = []
-    for (*_, metric), own in part.by("dataset", *by, "metric"):
-        trained = without_undertrained(frame, own).by(*LINE)
-        runs = {line: {seed: each.mean() for (seed,), each in values.by("data_seed")} for line, values in trained}
-        alike = like_the_best(runs, better(metric)) if runs else set()
+    for (*_, metric), own in part.group_by("dataset", *by, "metric"):
+        trained = without_undertrained(frame, own).group_by(*LINE)
+        runs = {line: {seed: each.mean() for (seed,), each in values.group_by("data_seed")} for line, values in trained}
+        alike = like_the_best(runs, direction_of(metric)) if runs else set()
         means = own.summarise([*LINE, *by, "metric"], over=["data_seed"])
         rows += [row | {"best": values_of(row, LINE) in alike} for row in means]
     return rows
@@ -162,10 +163,11 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
 
 def _one_network_a_run(frame: Frame) -> None:
     """Refuses joined studies in which a line has two networks in one run: tables would average them."""
-    for (data, method, *_, run), part in clean(frame).where(metric="accuracy").by(*MODEL, "data_seed"):
+    for (data, method, *_, run), part in clean(frame).where(metric="accuracy").group_by(*MODEL, "data_seed"):
         if len({values_of(row, ("trial", "init_seed")) for row in part}) > 1:
             raise BadInput(
-                f"Two networks of {method} in run {run} on {data_name(data)} have other strengths or initial weights: "
+                f"Two networks of {method} in run {run} on {dataset_label(data)} have other strengths "
+                "or initial weights: "
                 "tables would average them. Report their studies one by one."
             )
 
@@ -173,18 +175,18 @@ def _one_network_a_run(frame: Frame) -> None:
 def _same_images(frame: Frame) -> None:
     """Refuses joined studies in which lines were judged by other numbers of images or severities of one corruption."""
     ranked = Frame([*clean(frame), *shifted(frame)]).where(metric=RANKING)
-    for (data, condition, level, _), part in ranked.by("dataset", "condition", "level", "metric"):
-        if len(sizes := part.values("n")) > 1:
+    for (data, condition, level, _), part in ranked.group_by("dataset", "condition", "level", "metric"):
+        if len(sizes := part.unique("n")) > 1:
             where = f"{condition} {level:g}" if level else f"{condition} and clean" if level is None else condition
             raise BadInput(
-                f"Lines of {data_name(data)} were judged by different images: {where} has {sizes[0]:,} answers and "
+                f"Lines of {dataset_label(data)} were judged by different images: {where} has {sizes[0]:,} answers and "
                 f"{sizes[1]:,}. Report their studies one by one."
             )
 
 
 def over_runs(frame: Frame, rows: Sequence[Row], shown: str = "Mean ± standard deviation") -> str:
     """What the cells of `rows` are, and which are bold; none are where all methods are undertrained."""
-    runs = len(frame.values("data_seed"))
+    runs = len(frame.unique("data_seed"))
     if runs < 2:
         words = ["One run: no spread, and no test", "Bold: the best alone"]
     elif runs < TESTED:
@@ -216,9 +218,9 @@ def table_2(frame: Frame) -> Table:
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong under corruption?",
-        lines=(*labels(frame), Column("measure", keep=True)),
-        heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
-        form=decimals(3),
+        index=(*labels(frame), Index("measure", keep=True)),
+        columns=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
+        format=decimals(3),
         within=("dataset",),
         note="AUROC and rAULC of wrong against right answers: clean images and all severities of one corruption "
         f"together, {common_note(frame, 'corruption')}. {own}{over_runs(frame, rows)}",
@@ -231,12 +233,12 @@ def curves(frame: Frame, metric: str, low: Sequence[Any] = ()) -> dict[str, dict
     low  data and methods that are undertrained: their lines are marked
     """
     own = on_curves(frame, metric)
-    if len((changed := shifted(own)).values("condition")) > 1:  # means over them
+    if len((changed := shifted(own)).unique("condition")) > 1:  # means over them
         own = Frame([*clean(own), *on_common(changed)])
     named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
     ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
     means = ordered.summarise([*MODEL, "at"], over=["data_seed"])
-    lines = [(_marked(part.rows[0], low), part) for _, part in means.by(*MODEL)]
+    lines = [(_marked(part.rows[0], low), part) for _, part in means.group_by(*MODEL)]
     return {name_of(first): {row["at"]: row["value"] for row in part} for first, part in lines}
 
 
@@ -253,21 +255,21 @@ def panels(
     low   see `curves`
     axis  what levels are numbers of, where they stand at their numbers; "": side by side
     """
-    several = len(frame.values("dataset")) > 1
+    several = len(frame.unique("dataset")) > 1
     averages = [_marked(row, low) for row in frame if row["members"] not in (None, 1)]
     kin = {name_of(row): row["method"].replace(DEEP_ENSEMBLE, MEMBER) for row in averages}
     made = []
-    for at, ((data,), part) in enumerate(frame.by("dataset")):
-        own, about = (f"{key}-{at}", f"{data_name(data)}, {title}") if several else (key, title)
+    for at, ((data,), part) in enumerate(frame.group_by("dataset")):
+        own, about = (f"{key}-{at}", f"{dataset_label(data)}, {title}") if several else (key, title)
         figures = [
-            levels_block(
+            levels_figure(
                 f"{own}-{metric}",
-                f"{bare(metric)}, {about}",
+                f"{bare_label(metric)}, {about}",
                 f"{ranked_by(on_curves(part, metric)) if metric in RANKING else ''} {words}".strip(),
                 lines,
-                (*AXES, bare(metric)),
+                (*AXES, bare_label(metric)),
                 kin=kin,
-                places=_places(lines) if axis else None,
+                positions=_places(lines) if axis else None,
                 axis=axis,
             )
             for metric in names
@@ -283,7 +285,7 @@ def _places(lines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 @report("shift/fig1", needs="rows of corrupted images")
-def figure_1(frame: Frame) -> Made:
+def figure_1(frame: Frame) -> Blocks:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
     own, low = Frame([*clean(images(frame)), *shifted(images(frame))]), undertrained(frame)
     title = "mean over corruptions"
@@ -291,27 +293,27 @@ def figure_1(frame: Frame) -> Made:
     ranked = {"own score": panels(own, "fig1", title, *RANKING, low=low)}
     if has_own(own) and (others := own.where(measure=(None, ENTROPY))).where(metric=RANKING):
         ranked |= {ENTROPY: panels(others, f"fig1-{ENTROPY}", title, *RANKING, low=low)}
-    return flat([right, Choice("Ranked by", ranked) if len(ranked) > 1 else ranked["own score"]])
+    return flatten([right, Tabs("Ranked by", ranked) if len(ranked) > 1 else ranked["own score"]])
 
 
 @report("shift/corruptions", needs="rows of two corruptions or more")
-def every_corruption(frame: Frame) -> Made:
+def every_corruption(frame: Frame) -> Blocks:
     """Figure 1 of every corruption, and rAULC of every line on every corruption at a glance."""
     own = shifted(images(frame))
-    if len(own.values("condition")) < 2:
+    if len(own.unique("condition")) < 2:
         return None
     options = by_shift(images(frame), own, "fig1", "accuracy", *RANKING)
     means = first_measure(own.where(level=None, metric="raulc")).summarise([*MODEL, "condition"], over=["data_seed"])
-    several = len(means.values("dataset")) > 1
+    several = len(means.unique("dataset")) > 1
     cells = [
-        {"line": f"{name_of(row)}, {data_name(row['dataset'])}" if several else name_of(row)}
+        {"line": f"{name_of(row)}, {dataset_label(row['dataset'])}" if several else name_of(row)}
         | {"column": row["condition"].replace("_", " "), "value": row["value"], "n": row["n"]}
         for row in marked(frame, list(means))
     ]
     words = "Clean images and all severities together. More colour is better; none is chance or worse."
     names = ("line", "corruption", "runs")
-    heat = heat_block("heat", "rAULC on every corruption", words, cells, "rAULC", 0.0, names)
-    return flat([heat, Choice("Corruption", options)])
+    heat = heat_figure("heat", "rAULC on every corruption", words, cells, "rAULC", 0.0, names)
+    return flatten([heat, Tabs("Corruption", options)])
 
 
 def by_shift(frame: Frame, own: Frame, key: str, *names: str, numbers: bool = False) -> dict[str, list[Panel]]:
@@ -320,9 +322,9 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str, numbers: bool = Fa
     numbers  levels stand at their numbers, not side by side
     """
     options, low = {}, undertrained(frame)
-    for (name,), part in own.by("condition"):
+    for (name,), part in own.group_by("condition"):
         word = name.replace("_", " ")
-        beside = clean(frame).where(dataset=part.values("dataset"))
+        beside = clean(frame).where(dataset=part.unique("dataset"))
         axis = ("90° − altitude of the sun" if name in ALTITUDES else f"level of {word}") if numbers else ""
         words = "" if numbers else about_level(name)
         shown = Frame([*beside, *part])
@@ -349,8 +351,8 @@ def table_3(frame: Frame) -> Table:
         if values_of(row, MODEL) == tuple(model)
     ]
     heads = [
-        Head("clean mIoU ↑", where={"metric": "miou", "condition": CLEAN}, metric="miou"),
-        Head("pooled mIoU ↑", where={"metric": "miou", "condition": None}),
+        Column("clean mIoU ↑", where={"metric": "miou", "condition": CLEAN}, metric="miou"),
+        Column("pooled mIoU ↑", where={"metric": "miou", "condition": None}),
         *metrics("auroc", "raulc"),
     ]
     bound = max(frame.where(metric="bound").column("value"), default=0.0)
@@ -358,9 +360,9 @@ def table_3(frame: Frame) -> Table:
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong pixels under shift?",
-        lines=(*labels(frame), Column("measure", keep=True)),
-        heads=heads,
-        form=decimals(3),
+        index=(*labels(frame), Index("measure", keep=True)),
+        columns=heads,
+        format=decimals(3),
         within=("dataset",),
         note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, "
         f"{common_note(frame, 'shift')}.{exact if bound else ''} {over_runs(frame, rows)}",
@@ -374,14 +376,14 @@ def by_kind(frame: Frame) -> tuple[Frame, Frame]:
 
 
 @report("shift/fig3", needs="rows of segmentation under corruptions")
-def figure_3(frame: Frame) -> Made:
+def figure_3(frame: Frame) -> Blocks:
     """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
     corrupted, _ = by_kind(frame)
-    return Choice("Corruption", by_shift(pixels(frame), corrupted, "fig3", "miou", *RANKING))
+    return Tabs("Corruption", by_shift(pixels(frame), corrupted, "fig3", "miou", *RANKING))
 
 
 @report("shift/fig4", needs="rows of segmentation under a continuous shift")
-def figure_4(frame: Frame) -> Made:
+def figure_4(frame: Frame) -> Blocks:
     """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
     _, continuous = by_kind(frame)
     figures = by_shift(pixels(frame), continuous, "fig4", "miou", *RANKING, numbers=True)
@@ -389,37 +391,37 @@ def figure_4(frame: Frame) -> Made:
 
 
 @report("shift/levels", needs="rows of segmentation")
-def every_level(frame: Frame) -> Made:
+def every_level(frame: Frame) -> Blocks:
     """mIoU at every level of every shift."""
     made, frame = [], pixels(frame)
     own = frame.where(metric="miou")
-    for (name,), every in shifted(own).where(level=lambda level: level is not None).by("condition"):
+    for (name,), every in shifted(own).where(level=lambda level: level is not None).group_by("condition"):
         part = every.sort("level")
         rows = compared(frame, Frame([*clean(own), *part]), "condition", "level")
-        levels = [Head(f"{level:g}", where={"condition": name, "level": level}) for level in part.values("level")]
-        heads = [Head(CLEAN, where={"condition": CLEAN}), *levels]
+        levels = [Column(f"{level:g}", where={"condition": name, "level": level}) for level in part.unique("level")]
+        heads = [Column(CLEAN, where={"condition": CLEAN}), *levels]
         made.append(
             table(
                 marked(frame, rows),
                 f"mIoU at every level: {name.replace('_', ' ')}",
-                lines=labels(own),
-                heads=heads,
-                form=decimals(3),
+                index=labels(own),
+                columns=heads,
+                format=decimals(3),
                 within=("dataset",),
                 note=f"{about_level(name)} {over_runs(frame, rows, 'Mean')}".strip(),
-                around=False,
+                spread=False,
             )
         )
     return made
 
 
-def pictures(study: Study) -> Made:
+def pictures(study: Study) -> Blocks:
     """Image, labels, and every line's answers and uncertainty: of a few images, clean and at the last levels."""
     options = {}
-    for (condition, level, image), own in Frame(study.pictures).by("condition", "level", "image"):
+    for (condition, level, image), own in Frame(study.pictures).group_by("condition", "level", "image"):
         name = condition.replace("_", " ") + (f" {level:g}" if condition != CLEAN else "")
         options[f"{name}, image {image}"] = [Gallery(tuple(_picture(row) for row in own), wide=True)]
-    return Choice("Images", options)
+    return Tabs("Images", options)
 
 
 def _picture(row: Row) -> tuple[bytes, str, str]:
@@ -448,7 +450,7 @@ def about_pictures(study: Study) -> str:
 
 
 @report("shift/answers", needs="rows of corrupted images")
-def answers(frame: Frame) -> Made:
+def answers(frame: Frame) -> Blocks:
     """Accuracy, ECE and NLL against severity, the mean over corruptions."""
     frame = images(frame)
     own = Frame([*clean(frame), *shifted(frame)]).where(level=lambda level: level is not None)
@@ -456,13 +458,13 @@ def answers(frame: Frame) -> Made:
     for metric in ("accuracy", "ece", "nll"):
         part = own.where(metric=metric).sort("level")
         heads = [
-            Head(f"severity {level:g}" if level else CLEAN, where={"level": level}) for level in part.values("level")
+            Column(f"severity {level:g}" if level else CLEAN, where={"level": level}) for level in part.unique("level")
         ]
         rows = compared(frame, part, "level")
         note = f"Mean over corruptions. {over_runs(frame, rows)}"
-        title, lines, form = f"{bare(metric)} by severity", labels(frame), decimals(3)
+        title, lines, form = f"{bare_label(metric)} by severity", labels(frame), decimals(3)
         shown = marked(frame, rows)
-        made.append(table(shown, title, lines=lines, heads=heads, form=form, within=("dataset",), note=note))
+        made.append(table(shown, title, index=lines, columns=heads, format=form, within=("dataset",), note=note))
     return made
 
 
@@ -470,19 +472,19 @@ def answers(frame: Frame) -> Made:
 def out_of_distribution(frame: Frame) -> Table:
     """AUROC of images of other sets against clean test images."""
     rows = compared(frame, frame.where(split="out", metric="auroc"), "target")
-    heads = [Head(f"{target} ↑", where={"target": target}) for target in Frame(rows).values("target")]
+    heads = [Column(f"{target} ↑", where={"target": target}) for target in Frame(rows).unique("target")]
     title = "Does uncertainty tell images of other sets from test images?"
-    lines = (*labels(frame), Column("measure", keep=True))
+    lines = (*labels(frame), Index("measure", keep=True))
     note = f"AUROC against clean test images. {over_runs(frame, rows)}"
     own = marked(frame, rows)
-    return table(own, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note)
+    return table(own, title, index=lines, columns=heads, format=decimals(3), within=("dataset",), note=note)
 
 
 @report("shift/strengths", needs="two strengths or more (--strengths)")
-def strengths(frame: Frame) -> Made:
+def strengths(frame: Frame) -> Blocks:
     """Which strength of each method's regularisation was chosen, by the NLL of validation images in run 0."""
     rows: list[Row] = []
-    for (data, method), own in frame.where(split="val").by("dataset", "method"):
+    for (data, method), own in frame.where(split="val").group_by("dataset", "method"):
         losses = {row["trial"]: row["value"] for row in own.where(metric="nll")}
         values = {row["trial"]: row["value"] for row in own.where(metric="strength")}
         best = min(losses, key=lambda trial: losses[trial])
@@ -492,9 +494,9 @@ def strengths(frame: Frame) -> Made:
     if not rows:
         return None
     note = "Run 0; the strength with the lowest NLL of validation images is that of all runs. From the weakest on"
-    heads = [Head("validation NLL ↓"), Head("", of="chosen")]
-    lines = ("method", "dataset", Column("strength", keep=True))
-    return table(rows, "Strengths tried", lines=lines, heads=heads, form=decimals(3), mark="none", note=note)
+    heads = [Column("validation NLL ↓"), Column("", field="chosen")]
+    lines = ("method", "dataset", Index("strength", keep=True))
+    return table(rows, "Strengths tried", index=lines, columns=heads, format=decimals(3), bold="none", note=note)
 
 
 def marked(frame: Frame, rows: Sequence[Row]) -> list[Row]:
@@ -514,31 +516,33 @@ def without_undertrained(frame: Frame, part: Frame) -> Frame:
 
 def undertrained(frame: Frame) -> list[tuple[Any, ...]]:
     """Data and methods with a network that is far from the training accuracy that plain training reaches."""
-    return [key for key, _ in frame.where(metric="train_accuracy", group="undertrained").by(*DATA)]
+    return [key for key, _ in frame.where(metric="train_accuracy", group="undertrained").group_by(*DATA)]
 
 
 @report("shift/training", needs="networks whose training accuracy is known")
-def training(frame: Frame) -> Made:
+def training(frame: Frame) -> Blocks:
     """Training accuracy of every method: what did not learn cannot be compared."""
     titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
     rows = frame.where(metric=tuple(titles), members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
     notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]
     notes = [*(notes if frame.where(metric="at_bound") else []), *about_gaussians(frame)]
-    heads = [Head(titles[name], where={"metric": name}) for name in titles if name in rows.values("metric")]
+    heads = [Column(titles[name], where={"metric": name}) for name in titles if name in rows.unique("metric")]
     lines, title = labels(frame)[:3], "What the networks learnt"
-    return table(rows, title, lines=lines, heads=heads, form=decimals(3), mark="none", note=". ".join(notes))
+    return table(rows, title, index=lines, columns=heads, format=decimals(3), bold="none", note=". ".join(notes))
 
 
 def about_gaussians(frame: Frame) -> list[str]:
     """Where classes have so few training rows for their features that Gaussians on them are singular, or nearly."""
     few = frame.where(metric="rows_a_feature", value=lambda rows: rows < FEW)
     sentences = []
-    for (data,), own in few.by("dataset"):
+    for (data,), own in few.group_by("dataset"):
         least = min(own.column("value"))
         singular = "are singular" if least < 1 else "are nearly singular"
         sentences.append(
-            f"{data_name(data)}: the smallest class has {number(least, 2)} training rows for each feature, so that the "
-            f"class Gaussians of {listed(own.values('method'))} {singular}: their densities say little more than how "
+            f"{dataset_label(data)}: the smallest class has {format_number(least, 2)} training rows "
+            "for each feature, so that the "
+            f"class Gaussians of {join_names(own.unique('method'))} {singular}: their densities say "
+            "little more than how "
             "far a row is from the span of a class's rows"
         )
     return sentences
@@ -549,16 +553,16 @@ def about_gaussians(frame: Frame) -> list[str]:
 
 def first_look(study: Study) -> list[Table]:
     """The paper's tables, one for every dataset."""
-    parts = list(study.frame.by("dataset"))
+    parts = list(study.frame.group_by("dataset"))
     made = [(data, each) for (data,), part in parts for each in (table_2(part), table_3(part)) if each]
     if len(parts) == 1:
         return [each for _, each in made]
-    return [replace(each, title=f"{data_name(data)}: {each.title}") for data, each in made]
+    return [replace(each, title=f"{dataset_label(data)}: {each.title}") for data, each in made]
 
 
 def story(study: Study) -> Story:
     frame = study.frame
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("Table", "Does uncertainty tell right from wrong?", first_look(study)),
         ("Severity", "What happens as images get worse?", [figure_1(frame), answers(frame)]),
         ("Corruptions", "Is it the same for every corruption?", [every_corruption(frame)]),
@@ -567,7 +571,9 @@ def story(study: Study) -> Story:
         ("Other sets", "Are images of other sets noticed?", [out_of_distribution(frame)]),
         ("Training", "What was trained?", [training(frame), strengths(frame)]),
     ]
-    title = f"{listed([data_name(data) for data in frame.values('dataset')])}: who knows what is wrong under shift?"
+    title = (
+        f"{join_names([dataset_label(data) for data in frame.unique('dataset')])}: who knows what is wrong under shift?"
+    )
     return story_of(study, title, _lead(frame), sections)
 
 
@@ -577,33 +583,33 @@ def _alike(best: Row, alike: Sequence[Row]) -> str:
         return f" ({plural(best['n'], 'run').lower()}: no test)"
     names = [f"{name_of(row)} by {row['measure']}" for row in alike]
     more = [f"{len(names) - NAMED} more"] if len(names) > NAMED + 1 else []
-    return f"; {listed([*names[: NAMED if more else None], *more])} cannot be told from it" if names else ""
+    return f"; {join_names([*names[: NAMED if more else None], *more])} cannot be told from it" if names else ""
 
 
 def _lead(frame: Frame) -> list[str]:
     """Who leads, how far, and who did not learn."""
-    lines = [row for _, (row, *_) in clean(frame).by(*MODEL)]
-    conditions = shifted(frame).values("condition")
-    runs = plural(len(frame.values("data_seed")), "run").lower()
-    lead = [f"{methods_and_ensembles(lines)}, {runs}, {plural(len(conditions), 'shift').lower()}."]
-    for (data,), part in frame.by("dataset"):
+    lines = [row for _, (row, *_) in clean(frame).group_by(*MODEL)]
+    conditions = shifted(frame).unique("condition")
+    runs = plural(len(frame.unique("data_seed")), "run").lower()
+    lead = [f"{count_methods(lines)}, {runs}, {plural(len(conditions), 'shift').lower()}."]
+    for (data,), part in frame.group_by("dataset"):
         own = Frame(compared(frame, pooled(part).where(metric="raulc")))
         if not (trained := without_undertrained(frame, own)):
             continue
         best, *others = trained.sort("value", reverse=True)
         lead.append(
-            f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
-            f"rAULC {number(best['value'], 3)}{_alike(best, [row for row in others if row['best']])}."
+            f"On {dataset_label(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
+            f"rAULC {format_number(best['value'], 3)}{_alike(best, [row for row in others if row['best']])}."
         )
         if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
-            lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")
+            lead.append(f"Plain softmax entropy (erm) has {format_number(plain[0]['value'], 3)}.")
         if part.where(metric="own_augmentation", method=best["method"]):
             lead.append(
                 f"{best['method']} is trained with augmentations of its own, which may be what leads: --augment full "
                 "gives the same to all."
             )
     if low := undertrained(frame):
-        several = len(frame.values("dataset")) > 1
-        names = [f"{method} on {data_name(data)}" if several else method for data, method in low]
-        lead.append(f"Undertrained, and no finding about the method: {listed(names)}.")
+        several = len(frame.unique("dataset")) > 1
+        names = [f"{method} on {dataset_label(data)}" if several else method for data, method in low]
+        lead.append(f"Undertrained, and no finding about the method: {join_names(names)}.")
     return lead

@@ -11,13 +11,14 @@ from nescio.analysis.selection import best_trials
 from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
 from nescio.benchmarks.uimnet import TRIAL
-from nescio.report.blocks import Choice, Figure, SectionParts, Story
-from nescio.report.charts import cloud_figure, dots_figure, heat_block
+from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
+from nescio.report.charts import dots_chart, heat_figure, scatter_chart
+from nescio.report.format import count_in_words, describe_best, format_number, of_hundred, plural
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.labels import calibration_label, group_reasons
+from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import NOTHING, Column, Head, Table, decimals, metrics, percents, table
-from nescio.report.words import count, grouped, lead_of_best, number, of_hundred, plural, stage
+from nescio.report.tables import MISSING, Column, Index, Table, decimals, metrics, percents, table
 from nescio.rows import Row
 
 IN_DISTRIBUTION = ("accuracy", "accuracy@5", "nll", "ece")
@@ -34,14 +35,14 @@ DEFAULT_MEASURE = "entropy"  # of the paper's Table 3
 ORACLE = "oracle"
 NLL, AUC = "validation NLL", "AUC of new versus known"
 LABELS = (
-    Column("method", "algorithm"),
-    Column("members", "k"),
-    Column("calibrated", "calibration", lambda value: NOTHING if value is None else stage(value)),
-    Column("spectral", "spectral norm"),
+    Index("method", "algorithm"),
+    Index("members", "k"),
+    Index("calibrated", "calibration", lambda value: MISSING if value is None else calibration_label(value)),
+    Index("spectral", "spectral norm"),
 )
 # what was changed → its column, and how a value of it is called
 ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "calibration": ("calibrated", stage),
+    "calibration": ("calibrated", calibration_label),
     "spectral norm": ("spectral", lambda value: "off" if value is None else f"{value:g}"),
     "model size": ("backbone", str),
     "ensembling": ("members", lambda value: f"k = {value}"),
@@ -66,7 +67,7 @@ def means(frame: Frame) -> Frame:
 
 def measures_of(frame: Frame) -> list[str]:
     """The measures of out-of-distribution detection, the paper's first."""
-    names = [name for name in means(frame).values("measure") if name not in (None, ORACLE)]
+    names = [name for name in means(frame).unique("measure") if name not in (None, ORACLE)]
     return sorted(names, key=lambda name: name != DEFAULT_MEASURE)
 
 
@@ -76,7 +77,7 @@ def first_measure(frame: Frame) -> str:
 
 def ordered(frame: Frame, column: str) -> Frame:
     """Rows by the mean AUROC of their value of a column, the best first; those without AUROC last."""
-    best = {key: -own.mean() for (key,), own in frame.where(metric="auroc").by(column)}
+    best = {key: -own.mean() for (key,), own in frame.where(metric="auroc").group_by(column)}
     return frame.sort(lambda row: best.get(row[column], 0.0))
 
 
@@ -89,13 +90,13 @@ def first_lines(frame: Frame) -> Frame:
     """Calibrated single networks of the first backbone, without spectral norm where that was tried; of deep-ensemble,
     which has no single networks, its only size."""
     lines = with_first_measure(frame)
-    least = {method: min(own.values("members")) for (method,), own in lines.by("method")}
+    least = {method: min(own.unique("members")) for (method,), own in lines.group_by("method")}
     lines = Frame(row for row in lines if row["members"] == least[row["method"]])
     first: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
     first["spectral"] = lambda values: min(values, key=lambda value: value or 0)
     for name, choose in first.items():
         if lines:
-            lines = lines.where(**{name: choose(lines.values(name))})
+            lines = lines.where(**{name: choose(lines.unique(name))})
     return lines
 
 
@@ -106,32 +107,34 @@ def first_lines(frame: Frame) -> Frame:
 def table_2(frame: Frame) -> list[Table]:
     """In-distribution results (UIMNET Table 2): algorithm × k × calibration × spectral norm."""
     own = means(frame).where(measure=None)
-    return [_lines(f"In-distribution results, {name}", part, IN_DISTRIBUTION) for (name,), part in own.by("backbone")]
+    return [
+        _lines(f"In-distribution results, {name}", part, IN_DISTRIBUTION) for (name,), part in own.group_by("backbone")
+    ]
 
 
 @report("uimnet/table3", needs=NEW)
-def table_3(frame: Frame) -> Choice:
+def table_3(frame: Frame) -> Tabs:
     """Out-of-distribution results (UIMNET Table 3), one table per measure, and the oracle that has seen both sides."""
     tables: dict[str, list[Table]] = {measure: [] for measure in measures_of(frame)}
     for measure, made in tables.items():
-        for (backbone,), own in means(frame).where(measure=(measure, ORACLE)).by("backbone"):
+        for (backbone,), own in means(frame).where(measure=(measure, ORACLE)).group_by("backbone"):
             if own.without(method=ORACLE):
                 title = f"Out-of-distribution results, {backbone}, measure {measure}"
                 made.append(_lines(title, own, OUT_OF_DISTRIBUTION))
-    return Choice("Measure of uncertainty", tables)
+    return Tabs("Measure of uncertainty", tables)
 
 
 def _lines(title: str, frame: Frame, shown: Sequence[str]) -> Table:
     """Lines × metrics with mean ± standard deviation; the oracle stands last and is never the best."""
     own, n = frame.without(method=ORACLE), max(frame.column("n"))
-    methods, nothing = own.values("method"), dict.fromkeys(("members", "calibrated", "spectral"))
+    methods, nothing = own.unique("method"), dict.fromkeys(("members", "calibrated", "spectral"))
     own = own.sort(lambda row: methods.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0)
     return table(
         [*own, *(row | nothing for row in frame.where(method=ORACLE))],
         title,
-        lines=LABELS,
-        heads=metrics(*shown, titles=NAMES),
-        form=decimals(3),
+        index=LABELS,
+        columns=metrics(*shown, titles=NAMES),
+        format=decimals(3),
         ranked=lambda row: row["method"] != ORACLE,
         note=f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show",
     )
@@ -147,22 +150,22 @@ def look(frame: Frame) -> Table:
     titles = {"accuracy": "right ↑", "ece": "calibration error ↓", "auroc": "new from known ↑"}
     titles["out_as_out"] = "new refused ↑"
     first = ordered(first_lines(frame), "method")
-    joint = f", and {DEEP_ENSEMBLE}, the networks of which predict together" * (DEEP_ENSEMBLE in first.values("method"))
+    joint = f", and {DEEP_ENSEMBLE}, the networks of which predict together" * (DEEP_ENSEMBLE in first.unique("method"))
     note = (
         f"Calibrated single networks{joint}. Right: answers on known classes. New from known: pairs in which the image "
         f"of a class that is out of distribution has the higher {measure}. New refused: images of such classes above "
         f"the {measure} that 95 % of known ones stay below"
     )
-    heads = [Head(title, where={"metric": metric}) for metric, title in titles.items()]
+    heads = [Column(title, where={"metric": metric}) for metric, title in titles.items()]
     title = "Does each method know what it does not know?"
-    return table(first, title, lines=("method",), heads=heads, form=percents(), around=False, note=note)
+    return table(first, title, index=("method",), columns=heads, format=percents(), spread=False, note=note)
 
 
 @report("uimnet/search", needs="two trials of a search")
 def search(frame: Frame) -> Table | None:
     """What the search changed: each method at its defaults, as selected, and over all trials."""
     trials = frame.where(condition=TRIAL, calibrated=False)
-    if len(trials.values("trial")) < 2:
+    if len(trials.unique("trial")) < 2:
         return None
     rows: list[Row] = []
     for names, (selected,) in best_trials(trials, 1).items():
@@ -176,9 +179,11 @@ def search(frame: Frame) -> Table | None:
         "standard deviation over data seeds; of all trials over data seeds and trials: methods that differ by less may "
         "differ by the luck of their draws"
     )
-    lines = (Column("method", keep=True), "backbone", LABELS[-1], Column("network", "hyper-parameters"))
+    lines = (Index("method", keep=True), "backbone", LABELS[-1], Index("network", "hyper-parameters"))
     heads = metrics("accuracy", "nll", "auroc", titles=NAMES)
-    return table(rows, "What the search changed", lines=lines, heads=heads, form=decimals(3), mark="none", note=note)
+    return table(
+        rows, "What the search changed", index=lines, columns=heads, format=decimals(3), bold="none", note=note
+    )
 
 
 @report("uimnet/ranking", needs=NEW)
@@ -188,7 +193,7 @@ def ranking(frame: Frame) -> Table:
     rows = ordered(own.summarise(["measure", "metric"]), "measure")
     title, heads = "Which measure notices new classes best?", metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
     note = "Mean over methods, ensembles and ablations; a measure that not every method has, over those that have it"
-    return table(rows, title, heads=heads, form=decimals(3), around=False, note=note)
+    return table(rows, title, columns=heads, format=decimals(3), spread=False, note=note)
 
 
 @report("uimnet/effects", needs="two values of calibration, spectral norm, model size or ensemble size")
@@ -196,12 +201,12 @@ def effects(frame: Frame) -> Table:
     """Mean relative change of every metric from each ablation, all else equal (UIMNET §8)."""
     own, rows = with_first_measure(frame), list[Row]()
     for name, (column, called) in ABLATIONS.items():
-        values = own.values(column)
+        values = own.unique(column)
         if column != "backbone":  # backbones stand from small to large, as the plan names them
             values.sort(key=lambda value: value or 0)
         if len(values) > 1:
             change = f"{name} ({called(values[0])} → {called(values[-1])})"
-            for (metric,), part in own.by("metric"):
+            for (metric,), part in own.group_by("metric"):
                 changes = _changes(part, column, values[0], values[-1])
                 rows += [{"change": change, "metric": metric, "value": fmean(changes)}] if changes else []
     note = (
@@ -209,13 +214,15 @@ def effects(frame: Frame) -> Table:
         f"{first_measure(frame)}; bold is a change for the better"
     )
     heads, form = metrics(*SHOWN, titles=NAMES), percents(sign=True)
-    return table(rows, "What helps?", lines=("change",), heads=heads, form=form, mark="change", note=note)
+    return table(rows, "What helps?", index=("change",), columns=heads, format=form, bold="change", note=note)
 
 
 def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
     """(after − before) / |before| of every pair of lines that differ in this column only."""
     rest = [name for name in LINE if name != column]
-    first, last = ({key: own.one() for key, own in frame.where(**{column: side}).by(*rest)} for side in (before, after))
+    first, last = (
+        {key: own.first() for key, own in frame.where(**{column: side}).group_by(*rest)} for side in (before, after)
+    )
     return [(last[key] - value) / abs(value) for key, value in first.items() if key in last and value]
 
 
@@ -228,8 +235,8 @@ def methods(frame: Frame) -> Figure | None:
     first = ordered(first_lines(frame).where(metric="auroc"), "method")
     if not first:
         return None
-    alike = {name: first.one(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
-    order = {method: place for place, method in enumerate(first.values("method"))}
+    alike = {name: first.first(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
+    order = {method: place for place, method in enumerate(first.unique("method"))}
     own = means(frame).without(method=ORACLE).where(**alike)
     points = [
         {"name": row["method"], "value": row["value"], "spread": row["spread"]}
@@ -242,7 +249,7 @@ def methods(frame: Frame) -> Figure | None:
     words += " The dashed line is a network that was trained on both sides." if guide else ""
     title, axis = "How often each method is less sure of the new image", "tells new from known"
     shown = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
-    return Figure("methods", title, words, lambda: dots_figure(points, axis, guide), shown)
+    return Figure("methods", title, words, lambda: dots_chart(points, axis, guide), shown)
 
 
 def oracle_mean(frame: Frame) -> float | None:
@@ -256,15 +263,15 @@ def heat(frame: Frame) -> Figure | None:
     """Mean AUC of every method with every measure."""
     words = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is guessing."
     title, names = "Every method with every measure", ("method", "measure", "lines")
-    return heat_block("heat", title, words, heat_cells(frame), "AUC", 0.5, names)
+    return heat_figure("heat", title, words, heat_cells(frame), "AUC", 0.5, names)
 
 
 def heat_cells(frame: Frame) -> list[Row]:
     """Cells of method × measure: mean AUC over a method's lines; the best lines and columns first."""
     own = means(frame).without(method=ORACLE).where(metric="auroc")
-    columns = ordered(own, "measure").values("measure")
+    columns = ordered(own, "measure").unique("measure")
     cells = own.summarise(["method", "measure"])
-    best = {method: -max(part.column()) for (method,), part in cells.by("method")}
+    best = {method: -max(part.column()) for (method,), part in cells.group_by("method")}
     cells = cells.sort(lambda row: best[row["method"]], lambda row: columns.index(row["measure"]))
     return [{"line": row["method"], "column": row["measure"], "value": row["value"], "n": row["n"]} for row in cells]
 
@@ -280,15 +287,15 @@ def networks(frame: Frame) -> Figure | None:
     tips = {"name": "method", "about": "network"}
     shown = [{tips.get(key, key): value for key, value in point.items()} for point in points]
     words = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
-    chart = partial(cloud_figure, points, NLL, AUC, tips=tips, log=log)
+    chart = partial(scatter_chart, points, NLL, AUC, tips=tips, log=log)
     return Figure("networks", "Every trained network", words, chart, shown)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
     """The points of that figure."""
     points = []
-    for key, own in frame.where(condition=TRIAL).by("method", "backbone", "spectral", "trial", "data_seed"):
-        nll, auc = own.where(split="val", metric="nll").one(), own.where(split="out", metric="auroc").one()
+    for key, own in frame.where(condition=TRIAL).group_by("method", "backbone", "spectral", "trial", "data_seed"):
+        nll, auc = own.where(split="val", metric="nll").first(), own.where(split="out", metric="auroc").first()
         if nll is not None and auc is not None:
             method, backbone, spectral, trial, seed = key
             bound = "" if spectral is None else f", spectral {spectral:g}"
@@ -307,7 +314,7 @@ def agreement(frame: Frame) -> str:
     return (
         f"Trials are chosen by their validation NLL, which has seen no new class. Over {len(points)} networks, the "
         f"order by validation NLL and the order by AUC {verdict} "
-        f"(Spearman’s ρ = {number(rho, 2)}; 1 is the same order, 0 is none)."
+        f"(Spearman’s ρ = {format_number(rho, 2)}; 1 is the same order, 0 is none)."
     )
 
 
@@ -327,7 +334,7 @@ def story(study: Study) -> Story:
     about_oracle = "The oracle was trained to tell in from out: it has seen what the others cannot know."
     first, changes, measures = first_look(study)
     validation = "Does validation tell who will notice new classes?"
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("Who knows?", first.title, [first, methods(lines), search(frame)]),
         ("What helps?", changes.title, [changes]),
         ("Which measure?", measures.title, [measures, heat(lines)]),
@@ -337,16 +344,16 @@ def story(study: Study) -> Story:
     ]
     title = f"{study.data}: which classifiers know what they don’t know?"
     shown = [row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])]
-    return story_of(study, title, lead(study), sections, gaps=grouped(shown))
+    return story_of(study, title, lead(study), sections, gaps=group_reasons(shown))
 
 
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
     frame = study.frame
-    lines, names = means(frame), frame.without(method=ORACLE).values("method")
+    lines, names = means(frame), frame.without(method=ORACLE).unique("method")
     inside, outside = study.plan.get("inside"), study.plan.get("outside")
-    known = f"{count(len(inside)) if inside else 'some'} classes of {study.data}"
-    new = f"{count(len(outside))} new ones" if outside else "new ones"
+    known = f"{count_in_words(len(inside)) if inside else 'some'} classes of {study.data}"
+    new = f"{count_in_words(len(outside))} new ones" if outside else "new ones"
     sentences = [f"{plural(len(names), 'method')} learnt {known} and then met {new}."]
     if pairs := ordered(first_lines(lines).where(metric="auroc"), "method"):
         best = oracle_mean(lines)
@@ -369,7 +376,7 @@ def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
     if seeds < 2:
         return ["With one data seed, nothing says whether it is ahead by more than chance."]
     others = paired_t_tests(runs)
-    return [f"{lead_of_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
+    return [f"{describe_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
 
 
 def seeds_of(frame: Frame, lines: Frame) -> Frame:
@@ -382,19 +389,22 @@ def seeds_of(frame: Frame, lines: Frame) -> Frame:
 def everywhere(frame: Frame) -> dict[str, dict[int, float]]:
     """Measure → data seed → mean AUC, of the measures that every line has."""
     own = seeds_of(frame, means(frame).without(method=ORACLE))
-    count_of = {measure: len(part) for (measure,), part in own.by("measure")}
+    count_of = {measure: len(part) for (measure,), part in own.group_by("measure")}
     most = max(count_of.values(), default=0)
     return {measure: runs for measure, runs in by_seed(own, "measure").items() if count_of[measure] == most}
 
 
 def by_seed(frame: Frame, column: str) -> dict[str, dict[int, float]]:
     """Value of a column → data seed → mean."""
-    return {name: {seed: own.mean() for (seed,), own in part.by("data_seed")} for (name,), part in frame.by(column)}
+    return {
+        name: {seed: own.mean() for (seed,), own in part.group_by("data_seed")}
+        for (name,), part in frame.group_by(column)
+    }
 
 
 def _best_and_plain(pairs: Frame) -> str:
     """The best method, and plain training beside it, or the last method."""
-    best, value = pairs.one("method"), pairs.one()
+    best, value = pairs.first("method"), pairs.first()
     if len(pairs) == 1:
         return f"{best} is less sure of the new one in {of_hundred(value)} pairs"
     others = {row["method"]: row["value"] for row in pairs}

@@ -10,13 +10,22 @@ from statistics import fmean
 from typing import Any
 
 from nescio.analysis.significance import welch_t_tests
-from nescio.report.blocks import Figure, Made, Panel, SectionParts, Story
-from nescio.report.charts import cloud_figure, dots_figure, heat_block, levels_block
+from nescio.report.blocks import Blocks, Figure, Panel, SectionSpec, Story
+from nescio.report.charts import dots_chart, heat_figure, levels_figure, scatter_chart
+from nescio.report.format import (
+    count_in_words,
+    count_methods,
+    describe_best,
+    format_millions,
+    format_number,
+    join_names,
+    plural,
+)
 from nescio.report.frame import Frame
-from nescio.report.named import report
+from nescio.report.labels import dataset_label
+from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import Column, Head, Table, decimals, table
-from nescio.report.words import count, data_name, lead_of_best, listed, methods_and_ensembles, millions, number, plural
+from nescio.report.tables import Column, Index, Table, decimals, table
 from nescio.rows import Row
 
 TRIED, CHOSEN = "tried", "chosen"  # metrics of rows that are no results
@@ -25,7 +34,7 @@ BY_AREA, BY_RECALL = "r_auroc", "recall_at_1"  # what hyper-parameters are chose
 ERROR, NORMAL = 0.05, 1.96  # of the test that tells two lines apart; half of a 95 % interval in deviations
 LINE = ("method", "backbone")
 NETWORK = (*LINE, "trial", "data_seed")
-LABELS = (Column("method", keep=True), "backbone")
+LABELS = (Index("method", keep=True), "backbone")
 TITLES = {
     ("r_auroc", "test"): "R-AUROC downstream",
     ("recall_at_1", "test"): "R@1 downstream",
@@ -81,7 +90,7 @@ def judged(frame: Frame, criterion: str | None = None) -> Frame:
 def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) -> list[Row]:
     """One row per network that has all quantities, each the mean over downstream sets."""
     shown, made = judged(frame, criterion).where(condition=None), []
-    for key, own in shown.by(*NETWORK):
+    for key, own in shown.group_by(*NETWORK):
         values = {of: own.where(metric=of[0], split=of[1]) for of in quantities}
         if all(values.values()):
             named = dict(zip(NETWORK, key, strict=True)) | {"name": key[0], "seed": key[3]}
@@ -91,7 +100,7 @@ def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) 
 
 def name_of(row: Row, frame: Frame) -> str:
     """What figures call a line: its method, and its backbone where there are several."""
-    several = len(frame.where(metric=CHOSEN).values("backbone")) > 1
+    several = len(frame.where(metric=CHOSEN).unique("backbone")) > 1
     return f"{row['method']}, {row['backbone']}" if several else str(row["method"])
 
 
@@ -101,9 +110,9 @@ def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
     own = judged(frame, criterion).where(metric=of[0], split=of[1], condition=None)
     alike = {other["model"] for other in against_best(own) if other["adjusted"] is None or other["adjusted"] > ERROR}
     rows: list[Row] = []
-    for key, part in own.by(*LINE):
+    for key, part in own.group_by(*LINE):
         seeds, ends = _by_seed(part), _interval(part)
-        measure = next((name for name in part.values("measure") if name), None)
+        measure = next((name for name in part.unique("measure") if name), None)
         values = seeds.values()
         rows.append(
             dict(zip(LINE, key, strict=True))
@@ -116,7 +125,7 @@ def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
 
 def against_best(rows: Frame) -> list[Row]:
     """Every line (method, backbone) against the best: Welch's t-test over seeds, with the noise of the test images."""
-    parts = dict(rows.by(*LINE))
+    parts = dict(rows.group_by(*LINE))
     noise = {}
     for line, part in parts.items():
         low, high = _interval(part) or (0.0, 0.0)
@@ -125,7 +134,7 @@ def against_best(rows: Frame) -> list[Row]:
 
 
 def _by_seed(part: Frame) -> dict[int, float]:
-    return {seed: own.mean() for (seed,), own in part.by("data_seed")}
+    return {seed: own.mean() for (seed,), own in part.group_by("data_seed")}
 
 
 def _interval(part: Frame) -> tuple[float, float] | None:
@@ -134,7 +143,7 @@ def _interval(part: Frame) -> tuple[float, float] | None:
     known = part.where(low=lambda end: end is not None)
     if not known:
         return None
-    means = [{end: fmean(own.column(end)) for end in ("low", "value", "high")} for _, own in known.by("target")]
+    means = [{end: fmean(own.column(end)) for end in ("low", "value", "high")} for _, own in known.group_by("target")]
     below, above = (math.hypot(*(mean[end] - mean["value"] for mean in means)) / len(means) for end in ("low", "high"))
     value = fmean(mean["value"] for mean in means)
     return value - below, value + above
@@ -168,7 +177,7 @@ DOTS = (
 )
 
 
-def dots(frame: Frame, spec: Dots) -> Made:
+def dots(frame: Frame, spec: Dots) -> Blocks:
     rows = sorted(over_seeds(frame, spec.of, spec.criterion), key=lambda row: -row["value"])
     if not rows:
         return None
@@ -181,7 +190,7 @@ def dots(frame: Frame, spec: Dots) -> Made:
     title, guide = TITLES[spec.of], many_shot(frame, spec.of[0]) if spec.upper else None
     seeds = plural(rows[0]["n"], "seed").lower()
     words = f"{title}, {seeds} of the hyper-parameters that {_criterion(spec.criterion)} chose."
-    return Figure(spec.name, spec.title, words, partial(dots_figure, points, title, guide), points)
+    return Figure(spec.name, spec.title, words, partial(dots_chart, points, title, guide), points)
 
 
 def _criterion(name: str) -> str:
@@ -219,7 +228,7 @@ CLOUDS = (
 )
 
 
-def clouds(frame: Frame, spec: NetworkCloud) -> Made:
+def clouds(frame: Frame, spec: NetworkCloud) -> Blocks:
     made = []
     for place, (x, y) in enumerate(spec.pairs):
         points = networks(frame, x, y, criterion=spec.criterion)
@@ -234,13 +243,15 @@ def _cloud(key: str, title: str, points: Sequence[Row], x: str, y: str) -> Figur
     tips = {"method": "method", "backbone": "backbone", "trial": "trial", "seed": "seed"}
     every = Frame(points).correlation(x, y)
     words = f"{plural(len(points), 'network')}." + (
-        f" Rank correlation {number(every, 2)}." if every is not None else ""
+        f" Rank correlation {format_number(every, 2)}." if every is not None else ""
     )
-    own = {name: part for (name,), part in Frame(points).by("method")}
+    own = {name: part for (name,), part in Frame(points).group_by("method")}
     within = {name: value for name, part in own.items() if (value := part.correlation(x, y)) is not None}
     if len(own) > 1 and within:
-        words += f" Within a method: {listed([f'{name} {number(value, 2)}' for name, value in within.items()])}."
-    return Figure(key, title, words, partial(cloud_figure, points, x, y, tips=tips), list(points))
+        words += (
+            f" Within a method: {join_names([f'{name} {format_number(value, 2)}' for name, value in within.items()])}."
+        )
+    return Figure(key, title, words, partial(scatter_chart, points, x, y, tips=tips), list(points))
 
 
 for _dots in DOTS:
@@ -255,7 +266,7 @@ for _spec in CLOUDS:
 
 
 @report("url/fig3", needs="networks chosen by R-AUROC and by R@1")
-def figure_3(frame: Frame) -> Made:
+def figure_3(frame: Frame) -> Blocks:
     """The networks chosen by R@1 and by R-AUROC, the mean over seeds, joined by a line."""
     x, y = TITLES[RECALL], TITLES[DOWN]
     points: list[Row] = []
@@ -268,17 +279,17 @@ def figure_3(frame: Frame) -> Made:
             if (area := areas.get((method, backbone))) is not None:  # it is not defined where R@1 is never wrong
                 names = {"name": method, "backbone": backbone, "chosen by": _criterion(criterion)}
                 points.append(names | {x: recall, y: area})
-    links = [(own.rows[0], own.rows[1]) for _, own in Frame(points).by("name", "backbone") if len(own) == 2]
+    links = [(own.rows[0], own.rows[1]) for _, own in Frame(points).group_by("name", "backbone") if len(own) == 2]
     if not links:
         return None
     tips = {"name": "method", "backbone": "backbone", "chosen by": "chosen by"}
     words = "Mean over seeds. A line joins a method's choices by R@1 and by R-AUROC; one point: no trade-off."
-    chart = partial(cloud_figure, points, x, y, tips=tips, links=links)
+    chart = partial(scatter_chart, points, x, y, tips=tips, links=links)
     return Figure("fig3", "What does choosing by the one cost the other?", words, chart, points)
 
 
 @report("url/fig9", needs="three networks or more with upstream and downstream rows")
-def figure_9(frame: Frame) -> Made:
+def figure_9(frame: Frame) -> Blocks:
     """Rank correlations between all quantities over all networks."""
     cells = []
     quantities = [of for of in TITLES if of[1] in ("test", "upstream")]
@@ -290,33 +301,33 @@ def figure_9(frame: Frame) -> Made:
                 cells.append({"line": TITLES[first], "column": column, "value": value, "n": len(points)})
     words = "Spearman's correlation over all networks, hyper-parameters that were not chosen included."
     names = ("quantity", "other quantity", "networks")
-    return heat_block("fig9", "What goes with what?", words, cells, "rank correlation", 0.0, names)
+    return heat_figure("fig9", "What goes with what?", words, cells, "rank correlation", 0.0, names)
 
 
 @report("url/fig11", needs="lengths of embeddings upstream and downstream")
-def figure_11(frame: Frame) -> Made:
+def figure_11(frame: Frame) -> Blocks:
     """Quantiles of the lengths of embeddings of upstream and downstream images."""
     own = judged(frame, BY_AREA).where(metric="length")
     lines = {}
-    for (*_, split), part in own.sort("level").by(*LINE, "split"):
+    for (*_, split), part in own.sort("level").group_by(*LINE, "split"):
         name = f"{name_of(part.rows[0], frame)}, {'downstream' if split == 'out' else split}"
-        lines[name] = {f"{level:.0%}": at.mean() for (level,), at in part.by("level")}
+        lines[name] = {f"{level:.0%}": at.mean() for (level,), at in part.group_by("level")}
     if not lines:
         return None
     words = "Quantiles of ‖e‖, the mean over seeds and sets; where downstream is lower, length notices other images."
     title = "Are embeddings of other images shorter?"
-    return levels_block("fig11", title, words, lines, ("images of", "quantile", "length"))
+    return levels_figure("fig11", title, words, lines, ("images of", "quantile", "length"))
 
 
 @report("url/fig13", needs="networks that learnt from a few images of the test classes (--shots)")
-def figure_13(frame: Frame) -> Made:
+def figure_13(frame: Frame) -> Blocks:
     """R-AUROC and R@1 against the number of labelled images of a test class."""
     few = judged(frame, BY_AREA).where(condition=FEW_SHOT)
     made = []
     for metric in (BY_AREA, BY_RECALL):
         lines = {
-            name_of(part.rows[0], frame): {f"{level:g}": at.mean() for (level,), at in part.by("level")}
-            for _, part in few.where(metric=metric).sort("level").by(*LINE)
+            name_of(part.rows[0], frame): {f"{level:g}": at.mean() for (level,), at in part.group_by("level")}
+            for _, part in few.where(metric=metric).sort("level").group_by(*LINE)
         }
         if lines:
             title, upper = TITLES[metric, "test"], many_shot(frame, metric)
@@ -324,7 +335,7 @@ def figure_13(frame: Frame) -> Made:
             words += f" Level line: {upper[0]}." if upper else ""
             names, about = ("method", "images of a class", title), f"{title} after a few labelled images"
             guide = upper[1] if upper else None
-            made.append(levels_block(f"fig13-{metric}", about, words, lines, names, guide=guide))
+            made.append(levels_figure(f"fig13-{metric}", about, words, lines, names, guide=guide))
     return [Panel(made)] if made else None
 
 
@@ -332,18 +343,18 @@ def figure_13(frame: Frame) -> Made:
 def table_1(frame: Frame) -> Table:
     """What a network costs: parameters, seconds of an epoch, milliseconds of an image."""
     rows = []
-    for key, own in judged(frame).where(condition=None).by(*LINE):
+    for key, own in judged(frame).where(condition=None).group_by(*LINE):
         costs = {name: own.where(metric=name) for name in ("epoch_seconds", "inference_ms")}
         means = {name: part.mean() for name, part in costs.items() if part}
-        params = costs["inference_ms"].one("params")
+        params = costs["inference_ms"].first("params")
         rows.append(dict(zip(LINE, key, strict=True)) | {"params": params, "metric": None} | means)
     heads = [
-        Head("parameters", of="params", form=millions),
-        Head("epoch (s)", of="epoch_seconds", form=decimals(1)),
-        Head("an image (ms)", of="inference_ms", form=decimals(3)),
+        Column("parameters", field="params", format=format_millions),
+        Column("epoch (s)", field="epoch_seconds", format=decimals(1)),
+        Column("an image (ms)", field="inference_ms", format=decimals(3)),
     ]
     note = "On this machine, the mean over networks; an image: embedding the upstream set, with its loading"
-    return table(rows, "What it costs", lines=LABELS, heads=heads, mark="none", note=note)
+    return table(rows, "What it costs", index=LABELS, columns=heads, bold="none", note=note)
 
 
 # ---- beside them
@@ -361,19 +372,19 @@ def results(frame: Frame) -> Table:
         for row in rows
     ]
     heads = [
-        Head("R-AUROC ↑", where={"metric": "r_auroc"}, metric="r_auroc", form=decimals(3)),
-        Head("seeds", of="text", where={"metric": "r_auroc seeds"}),
-        Head("R@1 ↑", where={"metric": "recall_at_1"}, metric="recall_at_1", form=decimals(3)),
-        Head("seeds ", of="text", where={"metric": "recall_at_1 seeds"}),
+        Column("R-AUROC ↑", where={"metric": "r_auroc"}, metric="r_auroc", format=decimals(3)),
+        Column("seeds", field="text", where={"metric": "r_auroc seeds"}),
+        Column("R@1 ↑", where={"metric": "recall_at_1"}, metric="recall_at_1", format=decimals(3)),
+        Column("seeds ", field="text", where={"metric": "recall_at_1 seeds"}),
     ]
-    lines = (*LABELS, Column("measure", "score", keep=True))
+    lines = (*LABELS, Index("measure", "score", keep=True))
     note = (
         "Mean over downstream sets and seeds, [95 % interval over resampled images, neighbours as they are], lowest "
         "and highest seed. Bold: the best, and what Welch’s test over seeds and images (5 %, Holm’s adjustment) cannot "
         "tell from it"
     )
     title = "Who knows when an embedding is wrong?"
-    return table([*rows, *spans], title, lines=lines, heads=heads, within=(), note=note)
+    return table([*rows, *spans], title, index=lines, columns=heads, within=(), note=note)
 
 
 @report("url/measures", needs="networks and downstream sets")
@@ -383,10 +394,10 @@ def every_measure(frame: Frame) -> Table:
     trials = {(*line, row["trial"]) for line, row in chosen(frame).items()}
     shown = Frame(row for row in own if (row["method"], row["backbone"], row["trial"]) in trials)
     rows = shown.summarise([*LINE, "measure", "target", "metric"], over=["data_seed"])
-    heads = [Head(f"{data_name(name)} ↑", where={"target": name}) for name in rows.values("target")]
-    lines = (*LABELS, Column("measure", "score", keep=True))
+    heads = [Column(f"{dataset_label(name)} ↑", where={"target": name}) for name in rows.unique("target")]
+    lines = (*LABELS, Index("measure", "score", keep=True))
     note = "R-AUROC, mean ± standard deviation over seeds"
-    return table(rows, "Every score on every set", lines=lines, heads=heads, form=decimals(3), note=note)
+    return table(rows, "Every score on every set", index=lines, columns=heads, format=decimals(3), note=note)
 
 
 @report("url/own-image", needs="rows about crops")
@@ -395,11 +406,11 @@ def own_image(frame: Frame) -> Table:
     own = judged(frame, BY_AREA).where(condition=OWN_IMAGE, metric=(BY_AREA, BY_RECALL))
     rows = own.where(split="test").summarise([*LINE, "metric"], over=["data_seed"])
     heads = [
-        Head("R@1 ↑", where={"metric": "recall_at_1"}, form=decimals(3)),
-        Head("R-AUROC ↑", where={"metric": "r_auroc"}, form=decimals(3)),
+        Column("R@1 ↑", where={"metric": "recall_at_1"}, format=decimals(3)),
+        Column("R-AUROC ↑", where={"metric": "r_auroc"}, format=decimals(3)),
     ]
     note = "Crops of 10 to 75 % of the side; right: the nearest image is the crop's own. Mean ± deviation over seeds"
-    return table(rows, "Without labels: does a crop find its image?", lines=LABELS, heads=heads, note=note)
+    return table(rows, "Without labels: does a crop find its image?", index=LABELS, columns=heads, note=note)
 
 
 @report("url/human", needs="sets with human votes (--human)")
@@ -407,33 +418,36 @@ def human(frame: Frame) -> Table:
     """Agreement of uncertainty and of the disagreement of human votes, on every set."""
     own = judged(frame, BY_AREA).where(metric="human_alignment", split="human")
     rows = own.summarise([*LINE, "target", "metric"], over=["data_seed"])
-    heads = [Head(f"{data_name(name)} ↑", where={"target": name}) for name in rows.values("target")]
+    heads = [Column(f"{dataset_label(name)} ↑", where={"target": name}) for name in rows.unique("target")]
     note = "Spearman's ρ of u and the entropy of the votes, mean ± deviation over seeds"
-    return table(rows, "Is it unsure where people are?", lines=LABELS, heads=heads, form=decimals(3), note=note)
+    return table(rows, "Is it unsure where people are?", index=LABELS, columns=heads, format=decimals(3), note=note)
 
 
 @report("url/search", needs="networks of several hyper-parameters")
-def search(frame: Frame) -> Made:
+def search(frame: Frame) -> Blocks:
     """Validation R@1 and R-AUROC of everything that was tried, and what was chosen."""
     rows: list[Row] = []
     picked = {by: chosen(frame, by) for by in (BY_AREA, BY_RECALL)}
-    tried = {key: own.one("condition") for key, own in frame.where(metric=TRIED).by(*LINE, "trial")}
-    for key, own in judged(frame).where(split="val", condition=None, data_seed=0).by(*LINE, "trial"):
+    tried = {key: own.first("condition") for key, own in frame.where(metric=TRIED).group_by(*LINE, "trial")}
+    for key, own in judged(frame).where(split="val", condition=None, data_seed=0).group_by(*LINE, "trial"):
         means = {name: own.where(metric=name) for name in (BY_RECALL, BY_AREA)}
         by = [_criterion(name) for name, rows_ in picked.items() if rows_.get(key[:2], {}).get("trial") == key[2]]
-        line = dict(zip((*LINE, "trial"), key, strict=True)) | {"metric": None, "chosen": listed(by) if by else None}
+        line = dict(zip((*LINE, "trial"), key, strict=True)) | {
+            "metric": None,
+            "chosen": join_names(by) if by else None,
+        }
         rows.append(line | {"tried": tried.get(key)} | {name: part.mean() for name, part in means.items() if part})
     if len(rows) < 2:
         return None
     heads = [
-        Head("R@1", of=BY_RECALL, form=decimals(3)),
-        Head("R-AUROC", of=BY_AREA, form=decimals(3)),
-        Head("chosen by", of="chosen"),
-        Head("hyper-parameters", of="tried"),
+        Column("R@1", field=BY_RECALL, format=decimals(3)),
+        Column("R-AUROC", field=BY_AREA, format=decimals(3)),
+        Column("chosen by", field="chosen"),
+        Column("hyper-parameters", field="tried"),
     ]
-    lines = (*LABELS, Column("trial", keep=True))
+    lines = (*LABELS, Index("trial", keep=True))
     note = "Validation classes, seed 0, the mean over downstream sets; trial 0 are a method's defaults"
-    return table(rows, "Hyper-parameters tried", lines=lines, heads=heads, mark="none", note=note)
+    return table(rows, "Hyper-parameters tried", index=lines, columns=heads, bold="none", note=note)
 
 
 # ---- the page
@@ -447,7 +461,7 @@ def story(study: Study) -> Story:
     frame = study.frame
     figure = {spec.name: dots(frame, spec) for spec in DOTS} | {spec.name: clouds(frame, spec) for spec in CLOUDS}
     traded = [figure[name] for name in ("fig7", "fig8", "fig6")]
-    sections: list[SectionParts] = [
+    sections: list[SectionSpec] = [
         ("Results", "Who knows when an embedding is wrong?", [results(frame), figure["fig1"], figure["fig2"]]),
         ("Scores", "Which score, on which set?", [every_measure(frame)]),
         ("Trade-off", "Is it paid with worse embeddings?", [figure_3(frame), *traded]),
@@ -467,15 +481,15 @@ def _lead(frame: Frame) -> list[str]:
     if not rows:
         return ["No network could be judged on downstream sets."]
     first, *others = rows
-    targets = [data_name(name) for name in frame.where(split="test").values("target") if name]
+    targets = [dataset_label(name) for name in frame.where(split="test").unique("target") if name]
     lead = [
-        f"{methods_and_ensembles(rows)} on {listed(targets)}: {name_of(first, frame)} by {first['measure']} knows best "
-        f"when an embedding is wrong, R-AUROC {number(first['value'], 3)}."
+        f"{count_methods(rows)} on {join_names(targets)}: {name_of(first, frame)} by {first['measure']} knows best "
+        f"when an embedding is wrong, R-AUROC {format_number(first['value'], 3)}."
     ]
     if others:
         lead.append(_verdict(frame, rows))
     if upper := many_shot(frame, "r_auroc"):
-        lead.append(f"A network {upper[0]} has {number(upper[1], 3)}.")
+        lead.append(f"A network {upper[0]} has {format_number(upper[1], 3)}.")
     return lead
 
 
@@ -483,9 +497,9 @@ def _verdict(frame: Frame, rows: Sequence[Row]) -> str:
     """How the best line stands to the others, and what says so."""
     names = {tuple(row[name] for name in LINE): name_of(row, frame) for row in rows}
     own = judged(frame, BY_AREA).where(metric=DOWN[0], split=DOWN[1], condition=None)
-    sentence = lead_of_best([other | {"model": names[other["model"]]} for other in against_best(own)])
+    sentence = describe_best([other | {"model": names[other["model"]]} for other in against_best(own)])
     seeds, images = max(row["n"] for row in rows), any(row["low"] is not None for row in rows)
-    basis = [f"{count(seeds)} seeds"] * (seeds > 1) + ["resampled images"] * images
+    basis = [f"{count_in_words(seeds)} seeds"] * (seeds > 1) + ["resampled images"] * images
     if not basis:
         return "With one seed and no resampled images, nothing says whether it is ahead by more than chance."
     return f"{sentence.removesuffix('.')} (Welch’s test over {' and '.join(basis)})."

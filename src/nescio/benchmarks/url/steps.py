@@ -26,7 +26,8 @@ from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
 from nescio.predictions.subset import subset_limit_note
-from nescio.report.words import data_name, some
+from nescio.report.format import shorten_names
+from nescio.report.labels import dataset_label
 from nescio.rows import COLUMNS, Row
 from nescio.search import HParams, guided, searched
 from nescio.specs import SpecError, class_lists, mapping, numbers, product
@@ -408,7 +409,7 @@ def note_one_value(work: Work) -> None:
     same = [row for row in work.rows if row["metric"] == ONE_VALUE]
     for method, measure in dict.fromkeys((row["method"], row["measure"]) for row in same):
         own = [row for row in same if (row["method"], row["measure"]) == (method, measure)]
-        sets = some((data_name(row["target"] or row["split"]) for row in own), most=6)
+        sets = shorten_names((dataset_label(row["target"] or row["split"]) for row in own), limit=6)
         share = min(row["value"] for row in own)
         most = "all" if share == 1 else f"{share:.0%} or more"
         work.note(f"{measure} of {method} has one value for {most} of the images of {sets}: it says nothing.")

@@ -11,11 +11,11 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.registry import Registry
-from nescio.report import named as room
-from nescio.report.blocks import Figure, Fold, Made
-from nescio.report.charts import levels_figure
+from nescio.report import named_reports as room
+from nescio.report.blocks import Blocks, Details, Figure
+from nescio.report.charts import levels_chart
 from nescio.report.frame import Frame
-from nescio.report.named import Report, find, named, names_of, report, write_named
+from nescio.report.named_reports import Report, find_report, report, report_names, run_reports, write_reports
 from nescio.report.studies import Study
 from nescio.report.tables import Table, table
 
@@ -27,7 +27,7 @@ def study(benchmark: str, rows: list[dict[str, Any]] = ROWS) -> Study:
 
 
 def lines(key: str) -> Figure:
-    return Figure(key, "Lines", "words", lambda: levels_figure({"a": {"x": 0.5}, "b": {"x": 0.7}}, "AUROC"))
+    return Figure(key, "Lines", "words", lambda: levels_chart({"a": {"x": 0.5}, "b": {"x": 0.7}}, "AUROC"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,50 +41,50 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Report]]:
         return table(frame, "T") if len(frame) > 1 else None
 
     @report("two/table1")
-    def second(frame: Frame) -> Made:
-        return [Fold("more", [table(frame, "U")])]
+    def second(frame: Frame) -> Blocks:
+        return [Details("more", [table(frame, "U")])]
 
     @report("two/fig5")
-    def drawn(frame: Frame) -> Made:
+    def drawn(frame: Frame) -> Blocks:
         return [lines("p"), lines("q")]
 
     yield fresh
 
 
 def test_a_full_name_or_an_unambiguous_bare_one_finds_a_report() -> None:
-    assert find("one/table1").name == "one/table1" and find("fig5").benchmark == "two"
-    assert find("table1", ["one"]).name == "one/table1" and find("table1", ["two"]).bare == "table1"
-    assert names_of("two") == ["table1", "fig5"]
+    assert find_report("one/table1").name == "one/table1" and find_report("fig5").benchmark == "two"
+    assert find_report("table1", ["one"]).name == "one/table1" and find_report("table1", ["two"]).bare == "table1"
+    assert report_names("two") == ["table1", "fig5"]
 
 
 def test_an_ambiguous_name_lists_its_candidates() -> None:
     with pytest.raises(BadInput, match="one/table1 or two/table1"):
-        find("table1")
+        find_report("table1")
 
 
 def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
     with pytest.raises(BadInput, match=r"no report named 'fig5'. Benchmark two has one.*There are: table1"):
-        find("fig5", ["one"])
+        find_report("fig5", ["one"])
     with pytest.raises(BadInput, match="needs a study of benchmark two"):
-        find("two/fig5", ["one"])
+        find_report("two/fig5", ["one"])
     with pytest.raises(BadInput, match="Did you mean 'one/table1'"):
-        find("one/tabel1")
+        find_report("one/tabel1")
     with pytest.raises(BadInput, match="three"):
-        find("table1", ["three"])
+        find_report("table1", ["three"])
     with pytest.raises(BadInput, match="two reports named 'one/table1'"):
         report("one/table1")(lambda frame: None)
 
 
 def test_a_report_reads_the_study_of_its_own_benchmark_and_says_what_it_lacks() -> None:
-    made = named([study("one", ROWS[:1]), study("two")], ["one/table1", "two/table1"])
+    made = run_reports([study("one", ROWS[:1]), study("two")], ["one/table1", "two/table1"])
     (empty, blocks), (_, others) = made.items()
     assert blocks == [] and empty.lacking == "one/table1 is empty: it needs two measures." and len(others) == 1
     with pytest.raises(BadInput, match="one/table1 or two/table1"):
-        named([study("one"), study("two")], ["table1"])
+        run_reports([study("one"), study("two")], ["table1"])
 
 
 def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
-    files = write_named(named([study("two")], ["table1", "fig5"]), tmp_path)
+    files = write_reports(run_reports([study("two")], ["table1", "fig5"]), tmp_path)
     names = [
         "table1.md",
         "table1.tex",
@@ -103,7 +103,7 @@ def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
 
 
 def test_files_of_two_benchmarks_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    made = named([study("one"), study("two")], ["one/table1", "two/table1"])
-    assert {file.name for file in write_named(made, tmp_path)} == {
+    made = run_reports([study("one"), study("two")], ["one/table1", "two/table1"])
+    assert {file.name for file in write_reports(made, tmp_path)} == {
         f"{benchmark}-table1.{ending}" for benchmark in ("one", "two") for ending in ("md", "tex", "csv")
     }

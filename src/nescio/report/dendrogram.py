@@ -9,11 +9,11 @@ import numpy as np
 
 from nescio.report.charts import FONT, PAPER
 
-ROW, WIDTH, NAME = 18, 460, 48  # pixels of a leaf, pixels of the tree, characters of a name
+ROW, WIDTH, MAX_NAME = 18, 460, 48  # pixels of a leaf, pixels of the tree, characters of a name
 COLOURS, SHAPES = (PAPER["c1"], PAPER["c2"], PAPER["soft"]), ("circle", "square", "cross")  # not by colour alone
 
 
-def tree_svg(
+def dendrogram_svg(
     linkage: Any, names: Sequence[str], sides: Sequence[str], kinds: Sequence[str], title: str, note: str
 ) -> str:
     """The dendrogram of a linkage of SciPy as SVG.
@@ -58,4 +58,4 @@ def tree_svg(
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= NAME else name[: NAME - 1] + "…"
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"

@@ -16,13 +16,13 @@ from typing import TypeVar
 from nescio.errors import BadInput, did_you_mean
 from nescio.files import write_file
 from nescio.registry import Registry
-from nescio.report.blocks import Block, Made, figures_of, flat, tables_of
+from nescio.report.blocks import Block, Blocks, figures_of, flatten, tables_of
 from nescio.report.frame import Frame
-from nescio.report.pages import drawn
+from nescio.report.pages import render_figure
 from nescio.report.studies import Study
 from nescio.report.text import latex, markdown, tables_csv
 
-F = TypeVar("F", bound=Callable[..., Made])
+F = TypeVar("F", bound=Callable[..., Blocks])
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Report:
     """A function from rows to blocks (none where the rows do not hold what it shows), under its benchmark's name."""
 
     name: str
-    function: Callable[[Frame], Made]
+    function: Callable[[Frame], Blocks]
     needs: str = ""  # what the rows must hold, after the words "it needs"
 
     @property
@@ -47,7 +47,7 @@ class Report:
         return f"{self.name} is empty: it needs {self.needs or 'rows that these are not'}."
 
     def blocks(self, frame: Frame) -> list[Block]:
-        return flat([self.function(frame)])
+        return flatten([self.function(frame)])
 
 
 registry: Registry[Report] = Registry("report")
@@ -63,12 +63,12 @@ def report(name: str, *, needs: str = "") -> Callable[[F], F]:
     return register
 
 
-def names_of(benchmark: str) -> list[str]:
+def report_names(benchmark: str) -> list[str]:
     """The bare names of a benchmark's reports."""
     return [part.bare for part in registry.parts() if part.benchmark == benchmark]
 
 
-def find(name: str, benchmarks: Sequence[str] | None = None) -> Report:
+def find_report(name: str, benchmarks: Sequence[str] | None = None) -> Report:
     """A report by its full name, or by its bare name where only one of the benchmarks has one (default: of all)."""
     wanted = [part for part in registry.parts() if benchmarks is None or part.benchmark in benchmarks]
     if "/" in name:
@@ -92,14 +92,14 @@ def find(name: str, benchmarks: Sequence[str] | None = None) -> Report:
     raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(known)}.")
 
 
-def named(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
+def run_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
     """What the named reports show of these studies, at most one study per benchmark."""
     of = {study.benchmark: study for study in reversed(studies)}
-    reports = dict.fromkeys(find(name, list(of)) for name in names)
+    reports = dict.fromkeys(find_report(name, list(of)) for name in names)
     return {report: report.blocks(of[report.benchmark].frame) for report in reports}
 
 
-def write_named(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
+def write_reports(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
     """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME-points.csv; which files.
 
     Of several figures, each has its own name behind it, such as fig1-fog-auroc.svg. Reports of two benchmarks that
@@ -121,5 +121,5 @@ def _texts(name: str, blocks: Sequence[Block]) -> dict[str, str]:
     for figure in figures:
         key = figure.key.removeprefix(f"{name}-")
         own = f"{name}-{key}" if len(figures) > 1 else name
-        texts[f"{own}.svg"], texts[f"{own}-points.csv"] = drawn(figure)
+        texts[f"{own}.svg"], texts[f"{own}-points.csv"] = render_figure(figure)
     return texts

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nescio.analysis.model_choice import ModelChoice, Requirement, count_reasons
-from nescio.report.tables import Cell, Form, Table, percents
-from nescio.report.words import legend, millions, percent
+from nescio.report.format import format_millions, format_percent
+from nescio.report.labels import metric_legend
+from nescio.report.tables import Cell, NumberFormat, Table, percents
 
 BESIDE = {"accuracy": "right ↑", "auroc": "AUROC ↑"}  # shown beside what is required
-COSTS = {"params": ("params", millions), "input_size": ("input", Form("g"))}
+COSTS = {"params": ("params", format_millions), "input_size": ("input", NumberFormat("g"))}
 
 
 def choice_sentences(chosen: ModelChoice) -> list[str]:
@@ -19,11 +20,12 @@ def choice_sentences(chosen: ModelChoice) -> list[str]:
     if near is not None and required.accuracy is not None:
         sentences = [
             f"No model keeps an accuracy of {100 * required.accuracy:g} % at any coverage. {near['model']} is closest: "
-            f"{percent(near['accuracy'])} of the surest {percent(near['coverage'])} of its answers are right."
+            f"{format_percent(near['accuracy'])} of the surest {format_percent(near['coverage'])} of "
+            "its answers are right."
         ]
     else:
         first = chosen.models[0]
-        size = f" ({millions(first['params'])} parameters)" if first["params"] else ""
+        size = f" ({format_millions(first['params'])} parameters)" if first["params"] else ""
         low, high = first["low"], first["high"]
         interval = "" if low is None else f" ({100 * low:.1f} to {100 * high:.1f} %)"
         sentences = [f"Choose {first['model']}{size}: {_gives(required, first['value'])}{interval}."]
@@ -36,10 +38,13 @@ def choice_sentences(chosen: ModelChoice) -> list[str]:
 def _gives(required: Requirement, value: float) -> str:
     """What the chosen model gives."""
     if required.accuracy is not None:
-        return f"it answers {percent(value)} of the images with {100 * required.accuracy:g} % of those answers right"
+        return (
+            f"it answers {format_percent(value)} of the images with {100 * required.accuracy:g} % of "
+            "those answers right"
+        )
     if required.coverage is not None:
-        return f"of the {100 * required.coverage:g} % of the images that it answers, {percent(value)} are wrong"
-    return f"it is less sure of the wrong one in {percent(value)} of the pairs of a wrong and a right answer"
+        return f"of the {100 * required.coverage:g} % of the images that it answers, {format_percent(value)} are wrong"
+    return f"it is less sure of the wrong one in {format_percent(value)} of the pairs of a wrong and a right answer"
 
 
 def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chosen: ModelChoice) -> list[str]:
@@ -54,7 +59,9 @@ def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chose
         sized = [line for line in (first, *tied) if line["params"]]
         small = min(sized, key=lambda line: line["params"], default=first)
         if small is not first:
-            sentences.append(f"The smallest of them is {small['model']} ({millions(small['params'])} parameters).")
+            sentences.append(
+                f"The smallest of them is {small['model']} ({format_millions(small['params'])} parameters)."
+            )
     if chosen.candidates > len(chosen.models):
         sentences.append(f"Compared are the {len(chosen.models)} best of {chosen.candidates} models (--among).")
     return sentences
@@ -68,7 +75,9 @@ def choice_table(chosen: ModelChoice) -> Table:
     lines = []
     for line in chosen.models:
         best = chosen.attained and bool(line["best"])
-        cells: list[Cell | None] = [Cell(line["value"], low=line["low"], high=line["high"], best=best, form=percents())]
+        cells: list[Cell | None] = [
+            Cell(line["value"], low=line["low"], high=line["high"], best=best, format=percents())
+        ]
         cells.append(_behind(line, best))
         cells += [_cell(line[name], percents()) for name in beside]
         cells += [_cell(line[name], form) for name, (_, form) in costs.items()]
@@ -78,7 +87,7 @@ def choice_table(chosen: ModelChoice) -> Table:
         f"{chosen.n:,} images; answers withheld by {chosen.measure}; {100 * chosen.level:g} % intervals of a paired "
         "bootstrap; bold cannot be told from the best"
     )
-    return Table("The models, best first", ("model",), heads, tuple(lines), note, legend((metric, "auroc")))
+    return Table("The models, best first", ("model",), heads, tuple(lines), note, metric_legend((metric, "auroc")))
 
 
 def _head(required: Requirement) -> str:
@@ -88,7 +97,7 @@ def _head(required: Requirement) -> str:
 
 
 def _cell(value: float | None, form: Any) -> Cell | None:
-    return None if value is None else Cell(value, form=form)
+    return None if value is None else Cell(value, format=form)
 
 
 def _behind(line: Mapping[str, Any], best: bool) -> Cell:
@@ -96,4 +105,4 @@ def _behind(line: Mapping[str, Any], best: bool) -> Cell:
     if line["difference"] is None:
         return Cell(0.0, best=best, text="the best")
     low, high = line["difference_low"], line["difference_high"]
-    return Cell(line["difference"], low=low, high=high, best=best, form=Form("+.1f", 100))
+    return Cell(line["difference"], low=low, high=high, best=best, format=NumberFormat("+.1f", 100))

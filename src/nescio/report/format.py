@@ -1,0 +1,87 @@
+"""Numbers, counts and lists of names as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+NUMERALS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """A number with fixed decimals, and no minus before a zero."""
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if not text.strip("-0.") else text
+
+
+def format_percent(share: float) -> str:
+    """93.1 %; never 100 % of what is not all, nor 0 % of what is not nothing."""
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    for digits in (1, 2, 3, 4):
+        text = f"{100 * share:.{digits}f}"
+        if float(text) not in (0, 100):
+            return f"{text} %"
+    return "nearly 100 %" if share > 0.5 else "nearly 0 %"
+
+
+def of_hundred(share: float) -> str:
+    """91 of 100, and neither all nor none of them where that is not so."""
+    whole = round(100 * share)
+    if whole == 100 and share < 1:
+        return "more than 99 of 100"
+    if whole == 0 and share > 0:
+        return "less than 1 of 100"
+    return f"{whole} of 100"
+
+
+def count_in_words(n: int) -> str:
+    """Small numbers in words."""
+    return NUMERALS[n] if n < len(NUMERALS) else f"{n:,}"
+
+
+def plural(n: int, word: str) -> str:
+    """Three methods, one method: the number in words, capitalised."""
+    return f"{count_in_words(n).capitalize()} {word}{'' if n == 1 else 's'}"
+
+
+def count_methods(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Four methods and an ensemble: of what rows are, one for each."""
+    rows = list(rows)
+    ensembles = sum((row.get("members") or 1) > 1 for row in rows)
+    many = "an ensemble" if ensembles == 1 else plural(ensembles, "ensemble").lower()
+    single = [plural(len(rows) - ensembles, "method")] if len(rows) > ensembles else []
+    return " and ".join([*single, *([many if single else many.capitalize()] if ensembles else [])])
+
+
+def format_millions(params: float | None) -> str:
+    """25.6 M."""
+    return f"{format_number(params / 1e6, 1 if params >= 1e6 else 2)} M" if params else "unknown"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def describe_best(
+    differences: Sequence[Mapping[str, Any]], who: str = "It", level: float = 0.95, limit: int = 6
+) -> str:
+    """From whom the best cannot be told, or how far the next is behind it, of a metric that is better higher.
+
+    differences  other − best, tested: `Comparison.differences`
+    who          the best, where the sentence before ends with something else
+    """
+    alike = [row["model"] for row in differences if row["adjusted"] is None or row["adjusted"] > 1 - level]
+    if alike:
+        return f"{who} cannot be told from {shorten_names(alike, limit)}."
+    near = max(differences, key=lambda row: float(row["difference"]))
+    ahead, low, high = (format_number(-near[name], 3) for name in ("difference", "high", "low"))
+    return f"The difference to the next, {near['model']}, is +{ahead} [{low}, {high}]."
+
+
+def shorten_names(names: Iterable[Any], limit: int) -> str:
+    """a, b and 3 more."""
+    unique = [str(name) for name in dict.fromkeys(names)]
+    shown = ", ".join(unique[:limit])
+    return f"{shown} and {len(unique) - limit} more" if len(unique) > limit else shown

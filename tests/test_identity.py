@@ -52,7 +52,7 @@ def test_a_dataclass_is_its_tag_and_all_its_fields():
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", np.zeros(3), math.nan, math.inf, {1: 2}, Toy, 1j])
 def test_what_json_cannot_say_exactly_is_refused(value):
-    with pytest.raises(BadInput, match="hparams"):
+    with pytest.raises(BadInput, match="recipe"):
         canonical(value)
 
 

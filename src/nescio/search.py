@@ -153,7 +153,7 @@ def hparam(default: Any, search: Search | None = None, help: str = "", **later: 
     return field(default=default, metadata={"search": search, "help": help, **later})
 
 
-@tag("hparams")  # in the keys and seeds of finished studies
+@tag("recipe")  # in the keys and seeds of finished studies
 @dataclass(frozen=True)
 class HParams(Validated):
     """The hyper-parameters of one method: a frozen dataclass beside it, every field with a default."""

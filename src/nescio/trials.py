@@ -90,7 +90,7 @@ class Trial(Validated):
     """One network to train: method, data, backbone, budget and seeds."""
 
     method: str
-    hparams: HParams = field(metadata={"in_keys": "hparams"})
+    hparams: HParams = field(metadata={"in_keys": "recipe"})
     data: str
     backbone: str
     training: Training = Training()

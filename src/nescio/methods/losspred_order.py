@@ -35,7 +35,7 @@ class LossPredOrder(LossPred):
         max(0, m − s·(u₁ − u₂)),   s = 1 if ℓ₁ > ℓ₂ else −1.
 
     A trial that starts from trained weights keeps them: backbone and classifier are frozen, features are computed once
-    (`frozen_epochs` augmented epochs of them, kept in the store) and the head learns from those in minutes. A classifier that
+    (`cached` augmented epochs of them, kept in the store) and the head learns from those in minutes. A classifier that
     the start does not have, or has for other classes, learns beside it by its cross-entropy. From new weights the whole
     network learns by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
     means something.

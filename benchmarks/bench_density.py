@@ -11,7 +11,7 @@ from _table import best_of, show
 from nescio import Predictions
 from nescio.arrays.parallel import one_blas_thread
 from nescio.distributions import von_mises_fisher
-from nescio.measures import _density, gaussian_mixture, gmm, vmf_mixture
+from nescio.measures import gaussian_mixture, gmm, mixtures, vmf_mixture
 
 COMPONENTS = 20
 STEPS = 10  # of EM: the ratio does not depend on it
@@ -166,7 +166,7 @@ def gaussians() -> list[dict[str, Any]]:
         weights_init=first.weights,
         means_init=first.means,
         precisions_init=precisions,
-        reg_covar=_density.FLOOR * float(x.var(0).mean()),
+        reg_covar=mixtures.FLOOR * float(x.var(0).mean()),
     )
     import warnings
 

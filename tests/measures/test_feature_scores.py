@@ -255,10 +255,10 @@ def test_probabilities_have_no_last_layer():
 
 
 def test_work_is_shared(monkeypatch):
-    from nescio.measures import _density, classifier
+    from nescio.measures import classifier, gaussians
 
     train, calls = network(0), []
-    for module, name in ((classifier, "_recover"), (_density, "_moments"), (_density, "_class_distances")):
+    for module, name in ((classifier, "_recover"), (gaussians, "_moments"), (gaussians, "_class_distances")):
         make = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, make=make, name=name: calls.append(name) or make(*args))
     for name in ("mds", "rmds", "vim", "residual", "fdbd", "nci", "scale", "dice"):
@@ -285,12 +285,12 @@ def test_draws_that_share_an_embedding_are_averaged_as_logits():
 
 
 def test_blocks_change_nothing(monkeypatch):
-    from nescio.measures import _density
+    from nescio.measures import row_tools
 
     names = ("rmds_plus", "vim", "fdbd", "nnguide", "she", "scale", "ash")
     whole = {name: getattr(measures, name)(network(0))(network(1, 25)) for name in names}
-    monkeypatch.setattr(_density, "BLOCK_BYTES", 8 * D * 4)
-    monkeypatch.setattr(_density, "LEAST_ROWS", 1)
+    monkeypatch.setattr(row_tools, "BLOCK_BYTES", 8 * D * 4)
+    monkeypatch.setattr(row_tools, "MIN_BLOCK_ROWS", 1)
     for name in names:
         np.testing.assert_allclose(getattr(measures, name)(network(0))(network(1, 25)), whole[name], rtol=1e-9)
 

@@ -270,11 +270,11 @@ def test_undefined_and_bad_input():
         (lambda: feature_variance([one]), "at least two members"),
         (
             lambda: neighborhood_inconsistency([one, none], [one, two], k=2),
-            "no embeddings in the reference dump of member 1",
+            "embeddings for the reference dump of member 1",
         ),
-        (lambda: feature_variance([none, one]), "no embeddings in the test dump of member 0"),
-        (lambda: knn_distance(none), "no embeddings in the reference dump"),
-        (lambda: knn_distance(one)(none), "no embeddings in the test dump"),
+        (lambda: feature_variance([none, one]), "embeddings for the test dump of member 0"),
+        (lambda: knn_distance(none), "embeddings for the reference dump"),
+        (lambda: knn_distance(one)(none), "embeddings for the test dump"),
     ]:
         with pytest.raises(Undefined, match=message):
             bad()

@@ -11,7 +11,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import entropy as scipy_entropy
 
 from nescio import BadInput, Predictions, Undefined, metrics
-from nescio.measures import _softmax as module
+from nescio.measures import _softmax_pass as module
 from nescio.measures import (
     dempster_shafer,
     energy,
@@ -22,7 +22,7 @@ from nescio.measures import (
     msp,
     mutual_information,
 )
-from nescio.measures._softmax import LEADING, mean_probs, prob_blocks, summary, top_k_outcomes
+from nescio.measures._softmax_pass import LEADING, mean_probs, prob_blocks, summary, top_k_outcomes
 from tests.support.reference import load
 
 OF_PROBS = (msp, gap, entropy, mutual_information, expected_entropy)
@@ -264,7 +264,7 @@ def test_uimnet_measures():
     np.testing.assert_allclose(gap(dump), 1 + r["Gap"], rtol=1e-12)  # theirs is p₂ - p₁
     np.testing.assert_allclose(entropy(dump), r["Entropy"], rtol=1e-12)
     np.testing.assert_allclose(energy(dump), r["LogSumExp"], rtol=1e-12)
-    rest = {key for key in r if not key.startswith(("w_", "MoG_", "train_"))}  # mixtures: see test_density
+    rest = {key for key in r if not key.startswith(("w_", "MoG_", "train_"))}  # mixtures: see test_mixtures
     ours = {"Largest", "Gap", "Entropy", "LogSumExp"}
     assert rest == ours | {"x", "logits", "features", "Jacobian", "DeepJacobian", "x_full_jacobian_row0"}
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 from nescio import BadInput, Predictions
-from nescio.measures._softmax import prob_blocks, summary
+from nescio.measures._softmax_pass import prob_blocks, summary
 from nescio.metrics import classwise_ece, ece, reliability_curve
 from nescio.metrics._calibration import bin_index, bins_of, classwise_ece_from_blocks
 from tests.metrics.test_outcomes import tied

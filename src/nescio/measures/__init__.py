@@ -1,6 +1,5 @@
 """Measures: Predictions in, one number per row out, ALWAYS higher = less sure."""
 
-from nescio.measures._density import ComponentChoice, choose_components, gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
 from nescio.measures._portable import LOGIT_MEASURES, PORTABLE, FittedScore, fit, portable
@@ -12,13 +11,10 @@ from nescio.measures._softmax import (
     expected_entropy,
     gap,
     max_logit,
-    mean_probs,
     msp,
     mutual_information,
-    prob_blocks,
-    summary,
-    top_k_outcomes,
 )
+from nescio.measures._softmax_pass import mean_probs, prob_blocks, summary, top_k_outcomes
 from nescio.measures._spec import SCORE, Measure, canonical, find_measure, measure, registry, score_names, uncertainty
 from nescio.measures.classifier import LastLayer, recover_last_layer
 from nescio.measures.feature_scores import (
@@ -39,6 +35,7 @@ from nescio.measures.feature_scores import (
     vim,
 )
 from nescio.measures.gallery import gallery_consistency, gallery_margin, gallery_scores, gallery_uncertainty
+from nescio.measures.gaussians import gmm, mahalanobis
 from nescio.measures.logit_scores import (
     brier_aleatoric,
     brier_epistemic,
@@ -54,6 +51,7 @@ from nescio.measures.logit_scores import (
     zero_one_epistemic,
 )
 from nescio.measures.loss_ranking import LossOrder, loss_order
+from nescio.measures.mixtures import ComponentChoice, choose_components, gaussian_mixture, vmf_mixture
 from nescio.measures.shaping import ash, dice, react, scale
 
 __all__ = [

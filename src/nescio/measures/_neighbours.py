@@ -13,6 +13,7 @@ from nescio.arrays.parallel import blocks, share
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
+from nescio.measures.row_tools import embeddings_of
 from nescio.predictions import Predictions
 
 MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the cache
@@ -28,8 +29,8 @@ def knn_distance(
     u(x) = (1/k)·Σ_{r in k-NN(x)} distance(x, r), with 1 − cos or the Euclidean distance, in float64.
     k may be a sequence, giving (len(k), n). Source: Park et al. 2024, §4.1 (Dist_k).
     """
-    refs = points(_embeddings(ref, "the reference dump"), metric, "the reference embeddings")
-    return NeighbourDistance(refs, _sizes(k, len(refs)), metric, bool(np.ndim(k)))
+    refs = points(embeddings_of(ref, "the reference dump"), metric, "the reference embeddings")
+    return NeighbourDistance(refs, neighbour_counts(k, len(refs)), metric, bool(np.ndim(k)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +48,18 @@ class NeighbourDistance:
         return {"bank": self.refs.quick.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
 
     def __call__(self, test: Predictions) -> Array:
-        queries = points(_embeddings(test, "the test dump"), self.metric, "the test embeddings", self.refs)
-        return self._mean(distances(self.refs, queries, nearest(self.refs, queries, sorted(set(self.ks)))))
+        queries = points(embeddings_of(test, "the test dump"), self.metric, "the test embeddings", self.refs)
+        return self._aggregate(distances(self.refs, queries, nearest(self.refs, queries, sorted(set(self.ks)))))
 
     def leave_one_out(self, ref: Predictions) -> Array:
         """The same of the references themselves, none of which is its own neighbour."""
         if max(self.ks) >= len(self.refs):
             raise Undefined(f"{len(self.refs)} references have fewer than {max(self.ks)} others.")
-        queries = points(_embeddings(ref, "the reference dump"), self.metric, "the reference embeddings", self.refs)
+        queries = points(embeddings_of(ref, "the reference dump"), self.metric, "the reference embeddings", self.refs)
         others = nearest(self.refs, queries, sorted(set(self.ks)), others=True)
-        return self._mean(distances(self.refs, queries, others))
+        return self._aggregate(distances(self.refs, queries, others))
 
-    def _mean(self, away: Array) -> Array:
+    def _aggregate(self, away: Array) -> Array:
         means = np.stack([away[:, :k].mean(1) for k in self.ks])
         return means if self.several else means[0]
 
@@ -79,9 +80,9 @@ def neighborhood_inconsistency(
     giving (len(k), n). Equation (7) divides by M² instead: it is NC_k·(M − 1)/(2M), of the same ranking.
     Source: Park et al. 2024, §3.3.
     """
-    _check_members(refs, tests, similarity)
-    known, queried = _aligned(refs, "reference"), _aligned(tests, "test")
-    ks = _sizes(k, len(refs[0]))
+    check_members(refs, tests, similarity)
+    known, queried = align_members(refs, "reference"), align_members(tests, "test")
+    ks = neighbour_counts(k, len(refs[0]))
     cuts = sorted(set(ks))
     dtype = np.min_scalar_type(len(refs[0]) - 1)
     lists = np.empty((len(refs), len(tests[0]), cuts[-1]), dtype)
@@ -103,7 +104,7 @@ def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, un
     """
     if metric not in METRICS:
         raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
-    members = _aligned(tests, "test")
+    members = align_members(tests, "test")
     widths = {member.shape[1] for member in members}
     if len(widths) > 1:
         raise BadInput(f"The members have {sorted(widths)} features: a variance needs the same number in each.")
@@ -159,7 +160,7 @@ def _words(octets: Array) -> Array:
     return octets.view(np.uint64)
 
 
-def _sizes(k: int | Sequence[int], n_refs: int) -> list[int]:
+def neighbour_counts(k: int | Sequence[int], n_refs: int) -> list[int]:
     sizes = np.atleast_1d(np.asarray(k))
     if sizes.ndim != 1 or not len(sizes) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
         raise BadInput(f"k is {k}; it must be a whole number from 1 on, or several.")
@@ -168,13 +169,7 @@ def _sizes(k: int | Sequence[int], n_refs: int) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def _embeddings(predictions: Predictions, what: str) -> Array:
-    if predictions.embeddings is None:
-        raise Undefined(f"There are no embeddings in {what}.")
-    return predictions.embeddings
-
-
-def _check_members(refs: Sequence[Predictions], tests: Sequence[Predictions], similarity: str) -> None:
+def check_members(refs: Sequence[Predictions], tests: Sequence[Predictions], similarity: str) -> None:
     if len(refs) != len(tests):
         raise BadInput(
             f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
@@ -183,7 +178,7 @@ def _check_members(refs: Sequence[Predictions], tests: Sequence[Predictions], si
         raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
 
 
-def _aligned(members: Sequence[Predictions], what: str) -> list[Array]:
+def align_members(members: Sequence[Predictions], what: str) -> list[Array]:
     """The embeddings of every member in the order of the first member's index."""
     if len(members) < 2:
         raise Undefined("It compares several networks: at least two members are needed.")
@@ -191,7 +186,7 @@ def _aligned(members: Sequence[Predictions], what: str) -> list[Array]:
     order = np.argsort(index, kind="stable")
     aligned = []
     for number, member in enumerate(members):
-        embeddings = _embeddings(member, f"the {what} dump of member {number}")
+        embeddings = embeddings_of(member, f"the {what} dump of member {number}")
         if not np.array_equal(member.index, index):
             own = np.argsort(member.index, kind="stable")
             if len(own) != len(order) or not np.array_equal(member.index[own], index[order]):

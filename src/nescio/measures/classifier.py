@@ -10,8 +10,9 @@ import numpy as np
 from nescio.arrays.parallel import blocks, one_blas_thread, share
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
-from nescio.measures._density import LEAST_ROWS, _doubles, _each, _embeddings, moments
 from nescio.measures._spec import cached
+from nescio.measures.gaussians import moments
+from nescio.measures.row_tools import MIN_BLOCK_ROWS, embeddings_of, float64_rows, map_on_threads
 from nescio.predictions import Predictions
 
 RESIDUAL = 0.02  # of the logits' standard deviation: half precision leaves 0.001, another layer's embedding far more
@@ -44,7 +45,7 @@ def recover_last_layer(train: Predictions) -> LastLayer:
 
 @one_blas_thread()
 def _recover(train: Predictions) -> LastLayer:
-    embeddings = _embeddings(train, "the last layer")
+    embeddings = embeddings_of(train, "the last layer")
     if train.logits is None or train.normalized:
         raise Undefined("The last layer is recovered from logits, and the reference has none.")
     known = moments(train, "the last layer")
@@ -77,7 +78,7 @@ def in_distribution_mask(dump: Predictions, part: slice) -> Any:
 
 
 def _mean_logits(train: Predictions) -> Array:
-    sums = _each(lambda part: logits_of(train, part)[in_distribution_mask(train, part)].sum(0), train.blocks())
+    sums = map_on_threads(lambda part: logits_of(train, part)[in_distribution_mask(train, part)].sum(0), train.blocks())
     return np.asarray(
         np.sum(sums, axis=0) / (len(train) if train.in_distribution is None else train.in_distribution.sum())
     )
@@ -88,14 +89,14 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
     """Σ (φ − mean)(z − middle)ᵀ (d, c), and Σ ‖z − middle‖²."""
     embeddings = train.embeddings
     assert embeddings is not None
-    parts = blocks(len(train), max(len(mean), LEAST_ROWS))
+    parts = blocks(len(train), max(len(mean), MIN_BLOCK_ROWS))
 
     def work(first: int, step: int) -> tuple[Array, float]:
         cross, squares = np.zeros((len(mean), len(middle))), 0.0
         for part in parts[first::step]:
             rows = in_distribution_mask(train, part)
             z = logits_of(train, part)[rows] - middle
-            cross += (_doubles(embeddings, part)[rows] - mean).T @ z
+            cross += (float64_rows(embeddings, part)[rows] - mean).T @ z
             squares += float(np.vdot(z, z))
         return cross, squares
 

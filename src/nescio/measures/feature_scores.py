@@ -19,25 +19,22 @@ from nescio.arrays.nearest import points
 from nescio.arrays.parallel import one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._density import (
-    NearestMean,
-    _classes_of,
-    _doubles,
-    _each,
-    _embeddings,
-    _parts,
-    _unit,
-    class_distances,
-    in_distribution_part,
-    mahalanobis,
-    moments,
-    stored_type,
-)
 from nescio.measures._neighbours import NeighbourDistance
-from nescio.measures._softmax import mean_probs, summary
+from nescio.measures._softmax_pass import mean_probs, summary
 from nescio.measures._spec import cached, measure, registry
 from nescio.measures.classifier import logits_of, recover_last_layer
+from nescio.measures.gaussians import NearestMean, class_distances, mahalanobis, moments
 from nescio.measures.logit_scores import distance_to_uniform
+from nescio.measures.row_tools import (
+    embeddings_of,
+    float64_rows,
+    in_distribution_part,
+    map_on_threads,
+    product_dtype,
+    row_blocks,
+    rows_by_class,
+    unit_rows,
+)
 from nescio.predictions import Predictions
 
 Fit = Callable[[Predictions], Array]
@@ -69,9 +66,9 @@ def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predi
 
 def by_blocks(dump: Predictions, score: Callable[[Array, slice], Array], name: str, d: int | None = None) -> Array:
     """u (n,) from a function of float64 embeddings (b, d) and their rows, block by block on the threads."""
-    embeddings = _embeddings(dump, name, d)
+    embeddings = embeddings_of(dump, name, d)
     with one_blas_thread():
-        made = _each(lambda part: score(_doubles(embeddings, part), part), _parts(embeddings))
+        made = map_on_threads(lambda part: score(float64_rows(embeddings, part), part), row_blocks(embeddings))
     return np.concatenate(made)
 
 
@@ -112,7 +109,7 @@ def mds_plus(train: Predictions) -> Fit:
 
     min_c (f̂ − μ_c)ᵀ Σ⁻¹ (f̂ − μ_c), means and the tied covariance of f̂ too. Müller & Hein (2025), Mahalanobis++.
     """
-    _classes_of(train, "mds_plus")
+    rows_by_class(train, "mds_plus")
     return class_distances(train, unit=True)
 
 
@@ -122,14 +119,14 @@ def rmds(train: Predictions) -> Fit:
 
     min_c d_c(f) − d_0(f), d_0 with the mean and covariance of all rows. Ren et al. (2021).
     """
-    _classes_of(train, "rmds")
+    rows_by_class(train, "rmds")
     return Relative(class_distances(train))
 
 
 @measure("fitted", needs=("embeddings", "labels"))
 def rmds_plus(train: Predictions) -> Fit:
     """`rmds` of embeddings at length one. Müller & Hein (2025), relative Mahalanobis++."""
-    _classes_of(train, "rmds_plus")
+    rows_by_class(train, "rmds_plus")
     return Relative(class_distances(train, unit=True))
 
 
@@ -222,7 +219,7 @@ class Residual:
         return {"origin": self.origin, "axes": self.axes, "width": np.array(len(self.origin))}
 
     def _lengths(self, predictions: Predictions) -> Array:
-        dtype = stored_type(predictions)
+        dtype = product_dtype(predictions)
         axes = self.axes.astype(dtype)
 
         def score(f: Array, part: slice) -> Array:
@@ -306,14 +303,14 @@ def she(train: Predictions) -> Fit:
     −f·S_ŷ; a class without right rows has no pattern and no similarity. Zhang et al. (2023), simplified Hopfield
     energy.
     """
-    embeddings, groups = _classes_of(train, "she")
+    embeddings, groups = rows_by_class(train, "she")
     predicted, labels = summary(train).predicted, train.labels
     assert labels is not None
     patterns = np.zeros((train.classes, embeddings.shape[1]))
     for rows in groups:
         right = rows[predicted[rows] == labels[rows]]
-        for part in _parts(embeddings, len(right)):
-            patterns[labels[rows[0]]] += _doubles(embeddings, right[part]).sum(0) / len(right)
+        for part in row_blocks(embeddings, len(right)):
+            patterns[labels[rows[0]]] += float64_rows(embeddings, right[part]).sum(0) / len(right)
 
     def of(test: Predictions) -> Array:
         if test.logits is None:
@@ -351,7 +348,7 @@ def kl_matching(train: Predictions) -> Fit:
             return np.asarray(np.maximum(own - (p @ logs).max(1), 0))
 
         with one_blas_thread():
-            return np.concatenate(_each(score, test.blocks(1024)))
+            return np.concatenate(map_on_threads(score, test.blocks(1024)))
 
     return WithArrays(of, {"logs": logs, "width": np.array(0)})
 
@@ -365,7 +362,7 @@ def knn(train: Predictions, k: int = 50) -> Fit:
 
     k is 50, or the number of training rows where there are fewer. Sun et al. (2022).
     """
-    refs = points(_embeddings(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings")
+    refs = points(embeddings_of(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings")
     if k < 1:
         raise BadInput(f"k is {k}; it must be a whole number from 1 on.")
     return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
@@ -374,7 +371,7 @@ def knn(train: Predictions, k: int = 50) -> Fit:
 class KthNeighbour(NeighbourDistance):
     """Squared distance at length one to the k-th nearest reference."""
 
-    def _mean(self, away: Array) -> Array:
+    def _aggregate(self, away: Array) -> Array:
         return np.asarray(2 * away[:, : self.ks[0]].max(1))
 
     def leave_one_out(self, ref: Predictions) -> Array:
@@ -393,20 +390,20 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
     E = log Σ_j exp z_j. The f̂_i are a random `share` of the training rows, at least 1000 of them. Park et al. (2023).
     """
     train = in_distribution_part(train, "nnguide")
-    embeddings, n = _embeddings(train, "nnguide"), len(train)
+    embeddings, n = embeddings_of(train, "nnguide"), len(train)
     size = min(n, max(BANK_ROWS, k, round(share * n)))
     if k < 1 or not 0 < share <= 1:
         raise BadInput(f"nnguide looks at k rows from 1 on and a share from 0 to 1, not {k} and {share}.")
     rows = np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
-    bank = (_unit(_doubles(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
+    bank = (unit_rows(float64_rows(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
     k = min(k, size)
 
     def of(test: Predictions) -> Array:
-        energy, dtype = energy_of(test, "nnguide"), stored_type(test)
+        energy, dtype = energy_of(test, "nnguide"), product_dtype(test)
         columns = bank.astype(dtype)
 
         def score(f: Array, part: slice) -> Array:
-            near = _unit(f, part.start).astype(dtype) @ columns
+            near = unit_rows(f, part.start).astype(dtype) @ columns
             near.partition(size - k, axis=1)
             return np.asarray(-energy[part] * near[:, size - k :].mean(1, dtype=np.float64))
 
@@ -453,4 +450,4 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
 
 
 def _width(train: Predictions) -> int:
-    return int(_embeddings(train, "sirc").shape[1])
+    return int(embeddings_of(train, "sirc").shape[1])

@@ -19,8 +19,9 @@ import numpy as np
 from nescio.arrays.nearest import distances, nearest, points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._neighbours import _aligned, _embeddings
+from nescio.measures._neighbours import align_members
 from nescio.measures._spec import measure
+from nescio.measures.row_tools import embeddings_of
 from nescio.metrics import ranks
 from nescio.predictions import Predictions
 
@@ -104,7 +105,7 @@ def gallery_scores(
     """
     views = [*dump.views, *views]
     others = [*views, *siblings]
-    own, *rows = _aligned([dump, *others], "gallery") if others else [_embeddings(dump, "the dump")]
+    own, *rows = align_members([dump, *others], "gallery") if others else [embeddings_of(dump, "the dump")]
     n, reasons = len(dump), dict[str, str]()
     if n < 2 or k < 1 or j < 2:
         raise BadInput(f"The gallery has {n} rows, k is {k} and j is {j}: it needs 2 rows, k at least 1, j at least 2.")
@@ -122,7 +123,7 @@ def gallery_scores(
         u[MARGIN] = -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]
     if CONSISTENCY not in reasons:
         spaces = [(own, view) for view in rows[: len(views)]] + [(sibling, sibling) for sibling in rows[len(views) :]]
-        u[CONSISTENCY] = _mean_distance([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
+        u[CONSISTENCY] = jaccard_distances([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
     if not reasons:
         u[DOUBT] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)
     return GalleryScores(u, near[:, 0], reasons)
@@ -134,7 +135,7 @@ def _shared(a: Array, b: Array) -> Array:
     return np.asarray(np.count_nonzero(both[:, 1:] == both[:, :-1], axis=1))
 
 
-def _mean_distance(shared: Sequence[Array], k: int) -> Array:
+def jaccard_distances(shared: Sequence[Array], k: int) -> Array:
     """(n,) 1 − mean over v of |A ∩ A_v| / |A ∪ A_v|, all sets of size k, from the sizes (n,) of the intersections.
 
     The sum is of whole numbers over one denominator: equal means are equal to the last bit, in any order of v.

@@ -15,7 +15,7 @@ import numpy as np
 from nescio.arrays.parallel import blocks, share, threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._softmax import BLOCK, mean_probs, summary
+from nescio.measures._softmax_pass import BLOCK, mean_probs, summary
 from nescio.measures._spec import cached, measure
 from nescio.metrics import aurc, complement_of
 from nescio.predictions import Predictions

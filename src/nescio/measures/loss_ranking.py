@@ -12,9 +12,9 @@ import numpy as np
 from nescio.arrays.parallel import one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._density import _doubles, _each, _embeddings, _parts
-from nescio.measures._softmax import summary
+from nescio.measures._softmax_pass import summary
 from nescio.measures._spec import measure
+from nescio.measures.row_tools import embeddings_of, float64_rows, map_on_threads, row_blocks
 from nescio.predictions import Predictions
 from nescio.progress import track
 
@@ -23,7 +23,7 @@ BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW
 WARM_UP = 0.05  # share of the steps in which the rate rises
 ASIDE = 5  # every so many-th row chooses among the steps instead of learning
 LOOKS = 10  # how often it does
-LEAST_ROWS, LEAST_WRONG = 100, 0.001  # fewer rows, or a smaller share of wrong answers, teach nothing
+MIN_BLOCK_ROWS, LEAST_WRONG = 100, 0.001  # fewer rows, or a smaller share of wrong answers, teach nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class LossOrder:
     layers: Sequence[Array]  # W₁ (d, 512), b₁, W₂ (512, 512), b₂, W₃ (512, 1), b₃
 
     def __call__(self, predictions: Predictions) -> Array:
-        embeddings = _embeddings(predictions, "loss_order", len(self.shift))
+        embeddings = embeddings_of(predictions, "loss_order", len(self.shift))
 
         def score(part: slice) -> Array:
-            x = (_doubles(embeddings, part) - self.shift) * self.scale
+            x = (float64_rows(embeddings, part) - self.shift) * self.scale
             return _forward(self.layers, x)[-1]
 
-        return np.concatenate(_each(score, _parts(embeddings)))
+        return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
 
     def save(self, path: str | Path) -> Path:
         """Writes an .npz file."""
@@ -74,7 +74,7 @@ def loss_order(
     steps. Rows whose loss was trained to zero teach nothing and are refused: give rows that the network was not trained
     on. Kirchhof et al. (2024), pretrained visual uncertainties, without their augmented images.
     """
-    embeddings = _embeddings(rows, "loss_order")
+    embeddings = embeddings_of(rows, "loss_order")
     if rows.logits is None or rows.labels is None:
         raise Undefined("loss_order learns from losses, which need logits and labels.")
     if steps < 1 or batch < 2 or rate <= 0:
@@ -82,14 +82,14 @@ def loss_order(
             f"loss_order needs steps from 1, batches from 2 rows and a rate above 0, not {steps}, {batch}, {rate}."
         )
     known, answers = np.flatnonzero(summary(rows).known), summary(rows).outcomes()
-    if len(known) < LEAST_ROWS:
-        raise Undefined(f"loss_order learns from {LEAST_ROWS} labelled rows or more, and there are {len(known)}.")
+    if len(known) < MIN_BLOCK_ROWS:
+        raise Undefined(f"loss_order learns from {MIN_BLOCK_ROWS} labelled rows or more, and there are {len(known)}.")
     if answers.wrong.mean() < LEAST_WRONG:
         raise Undefined(
             f"{100 * (1 - answers.wrong.mean()):.4g} % of the answers are right: the loss of these rows was trained to "
             "zero, so that its order means nothing. Fit loss_order on rows that the network was not trained on."
         )
-    x = _doubles(embeddings, known)
+    x = float64_rows(embeddings, known)
     shift, deviation = x.mean(0), x.std(0)
     scale = np.where(deviation > 0, 1 / np.where(deviation > 0, deviation, 1), 0)
     x = ((x - shift) * scale).astype(np.float32)

@@ -13,10 +13,18 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._density import _each, _embeddings, _parts, in_distribution_part, moments, stored_type
 from nescio.measures._spec import cached, measure
 from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
 from nescio.measures.feature_scores import Fit, WithArrays, by_blocks, energy_of
+from nescio.measures.gaussians import moments
+from nescio.measures.row_tools import (
+    embeddings_of,
+    in_distribution_part,
+    log_sum_exp,
+    map_on_threads,
+    product_dtype,
+    row_blocks,
+)
 from nescio.predictions import Predictions
 
 Shape = Callable[[Array], Array]
@@ -29,7 +37,7 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
     Sun, Guo & Li (2021), with their 90 %.
     """
     layer = _layer(train, "react", quantile)
-    embeddings = _embeddings(in_distribution_part(train, "react"), "react")
+    embeddings = embeddings_of(in_distribution_part(train, "react"), "react")
     cut = float(np.quantile(np.asarray(embeddings), quantile))
     return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react", cut=cut)
 
@@ -74,7 +82,7 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
             kth = f.shape[1] - _left(f.shape[1], quantile)
             top = np.partition(f, kth, axis=1)[:, kth:].sum(1)
             factor = np.exp(_ratio(f.sum(1), top))
-            return -_log_sum_exp(factor[:, None] * (logits_of(test, part) - layer.bias) + layer.bias)
+            return -log_sum_exp(factor[:, None] * (logits_of(test, part) - layer.bias) + layer.bias)
 
         return by_blocks(test, score, "scale", layer.weight.shape[1])
 
@@ -104,8 +112,10 @@ def _layer(train: Predictions, name: str, quantile: float) -> LastLayer:
 def _check(dump: Predictions, name: str) -> None:
     """Refuses dumps without logits, and features below 0."""
     energy_of(dump, name)
-    embeddings = _embeddings(dump, name)
-    lowest = cached(dump, "lowest", lambda: min(_each(lambda part: float(embeddings[part].min()), _parts(embeddings))))
+    embeddings = embeddings_of(dump, name)
+    lowest = cached(
+        dump, "lowest", lambda: min(map_on_threads(lambda part: float(embeddings[part].min()), row_blocks(embeddings)))
+    )
     if lowest < 0:
         raise Undefined(
             f"{name} is for features that are 0 or more, as after a ReLU, and these go down to {lowest:.3g}."
@@ -117,10 +127,10 @@ def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: floa
 
     def of(test: Predictions) -> Array:
         _check(test, name)
-        dtype = stored_type(test)
+        dtype = product_dtype(test)
         columns = weight.T.astype(dtype)
         return by_blocks(
-            test, lambda f, part: -_log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
+            test, lambda f, part: -log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
         )
 
     scalars = {key: np.array(value) for key, value in numbers.items()}
@@ -135,8 +145,3 @@ def _left(d: int, quantile: float) -> int:
 def _ratio(before: Array, after: Array) -> Array:
     """s₁/s₂, and 1 for a row of zeros, which nothing changes."""
     return np.asarray(np.where(after > 0, before / np.where(after > 0, after, 1), 1))
-
-
-def _log_sum_exp(z: Array) -> Array:
-    top = z.max(1)
-    return np.asarray(np.log(np.exp(z - top[:, None]).sum(1)) + top)

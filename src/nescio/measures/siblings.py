@@ -18,7 +18,8 @@ from nescio import measures
 from nescio.arrays.nearest import distances, nearest, points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._neighbours import _aligned, _check_members, _embeddings, _sizes, consistency
+from nescio.measures._neighbours import align_members, check_members, consistency, neighbour_counts
+from nescio.measures.row_tools import embeddings_of
 from nescio.predictions import Predictions
 from nescio.progress import track
 
@@ -156,10 +157,10 @@ def member_spaces(
     Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 omits
     the mixture, which takes most of the time; `seed` is that of its start.
     """
-    _check_members(refs, tests, similarity)
+    check_members(refs, tests, similarity)
     reference_rows, test_rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
     m, n, r = len(refs), len(tests[0]), len(refs[0])
-    near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
+    near, far = (tuple(sorted(set(neighbour_counts(list(k), r)))) for k in (k_nc, k_dist))
     cuts = sorted({*near, *far})
     neighbours = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
     dist, norm = np.empty((m, len(far), n)), np.empty((m, n))
@@ -195,7 +196,7 @@ def member_densities(
 
 def aligned_embeddings(members: Sequence[Predictions], what: str) -> list[Array]:
     """The embeddings of every member in the order of the first one's rows, which all of them must hold."""
-    return _aligned(members, what) if len(members) != 1 else [_embeddings(members[0], f"the {what} dump")]
+    return align_members(members, what) if len(members) != 1 else [embeddings_of(members[0], f"the {what} dump")]
 
 
 def _no_mixture(components: int, r: int) -> dict[str, str]:

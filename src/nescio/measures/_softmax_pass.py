@@ -1,0 +1,472 @@
+"""One pass over predictions for all softmax measures and outcomes.
+
+Everything is computed in float64, whatever the predictions are stored in. A float32 softmax gives thousands of
+confident rows the same probability, which ranking metrics count as ties. Row blocks fit the cache and run on threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nescio.arrays.checks import check_not_truncated, forget
+from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.types import Array
+from nescio.errors import BadInput, Undefined
+from nescio.metrics import Outcomes, complement_of, label_ranks, registry, top_k, top_outcomes
+from nescio.predictions import Predictions
+from nescio.work.progress import track
+
+BLOCK = 1 << 16  # probabilities made together: half a megabyte in float64, so that two buffers stay in the cache
+PASS_BLOCK = 1 << 19  # scores of the pass, whose buffers stay: with fewer, its threads wait for Python's lock
+SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first
+TINY = float(np.finfo(np.float64).tiny)
+LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
+OF_SCORES = ("max_logit", "energy", "dempster_shafer")
+OF_PROBS = ("msp", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
+LEADING = int(max(registry["top_k_ece"].values["k"]))  # most probable classes whose probabilities the pass keeps
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Everything that one pass over a dump gives.
+
+    u        measure name -> (n,), higher = less sure
+    known    (n,) the row has a label of a class that the model can answer
+    leading  (n, LEADING or fewer) the largest probabilities of every row, falling
+    """
+
+    u: Mapping[str, Array]
+    known: Array
+    leading: Array
+    predicted: Array
+    confidence: Array
+    _outcomes: Outcomes | None
+
+    def outcomes(self, rows: Any = None) -> Outcomes:
+        """The answers of these rows (numbers or a mask), by default of all rows with a known label."""
+        if self._outcomes is None:
+            raise Undefined("There are no labels, so there is nothing to judge the answers by.")
+        rows = self.known if rows is None else rows
+        if not self.known[rows].all():
+            raise BadInput("Some of these rows have a label of a class that was not in training; omit them.")
+        picked = self._outcomes if rows is self.known and self.known.all() else self._outcomes.take(rows)
+        if not picked.n:
+            raise Undefined("No row has a label of a class that was in training.")
+        return picked
+
+
+def summary(predictions: Predictions) -> Summary:
+    """One pass over the dump, kept on it: a second call costs nothing."""
+    kept: Summary | None = getattr(predictions, "_summary", None)
+    if kept is None:
+        kept = _pass(predictions)
+        object.__setattr__(predictions, "_summary", kept)
+    return kept
+
+
+def _top_only(predictions: Predictions) -> Summary:
+    """What follows from a dump's answers and their confidence alone, without logits."""
+    n, right, confidence = len(predictions), predictions.right, predictions.confidence
+    if right is None and confidence is None:
+        raise Undefined("There are no logits and no probs, so there is no softmax.")
+    u = {} if confidence is None else {"msp": 1 - confidence.astype(np.float64)}
+    known = (
+        np.full(n, right is not None)
+        if predictions.in_distribution is None
+        else predictions.in_distribution & (right is not None)
+    )
+    answers = top_outcomes(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
+    leading = answers.confidence[:, None]
+    return Summary(u, known, leading, answers.predicted, answers.confidence, None if right is None else answers)
+
+
+def _pass(predictions: Predictions) -> Summary:
+    if predictions.logits is None:
+        return _top_only(predictions)
+    for _, column in predictions.columns():
+        check_not_truncated(column)
+    n, c = len(predictions), predictions.classes
+    out = _Columns(predictions)
+    parts = blocks(n, max(1, PASS_BLOCK // (c * out.draws)))
+    workers = min(threads(), len(parts))
+
+    def work(first: int, step: int) -> None:
+        room = _Room(min(n, parts[0].stop), c)
+        mine = parts[first::step]
+        for part in track(mine, "softmax") if first == 0 else mine:
+            check_not_truncated(predictions.logits)  # type: ignore[arg-type]
+            z = stored = np.asarray(predictions.logits[part])  # type: ignore[index]
+            if z.dtype == np.float16:  # exact, and float32 is searched many times faster
+                z = z.astype(np.float32)
+            if out.one:
+                _one_draw(z[:, 0], part, out, room)
+            else:
+                _many_draws(z, part, out, room)
+            forget(stored)
+
+    share(work, workers)
+    if out.one:
+        _finish_one_draw(out)
+    return out.summary()
+
+
+class _Columns:
+    """The (n,) results of the pass, and what it knows of the rows."""
+
+    def __init__(self, predictions: Predictions) -> None:
+        n, s, c = len(predictions), predictions.draws, predictions.classes
+        assert predictions.logits is not None
+        self.dtype = predictions.logits.dtype
+        self.classes, self.draws, self.normalized = c, s, predictions.normalized
+        self.one = s == 1 and not self.normalized
+        if self.one:
+            self.raw = _Exps(np.empty(n, np.int64), *(np.empty(n) for _ in _Exps._fields[1:]))
+        self.u = {name: np.zeros(n) for name in OF_PROBS + (() if self.normalized else OF_SCORES)}
+        self.predicted, self.confidence = np.empty(n, np.int64), np.empty(n)
+        self.leading = np.empty((n, min(LEADING, c)))
+        self.labels, self.known = predictions.labels, np.zeros(n, bool)
+        if self.labels is not None:
+            self.known = (self.labels >= 0) & (self.labels < c)
+            if predictions.in_distribution is not None:
+                self.known &= predictions.in_distribution
+            self.labels = np.where(self.known, self.labels, 0)
+            self.log_loss, self.brier = np.empty(n), np.empty(n)
+            self.rank, self.zero = np.empty(n, np.int64), np.zeros(n, bool)
+        # Draws by member, when there are several members; a member of one draw is that draw.
+        members = np.zeros(s, int) if predictions.members is None else predictions.members
+        names = np.unique(members)
+        self.members = [np.flatnonzero(members == name) for name in names] if len(names) > 1 else [np.arange(s)]
+        self.grouped = len(names) > 1 and len(names) < s
+        self.uneven = self.grouped and len({len(group) for group in self.members}) > 1
+
+    def summary(self) -> Summary:
+        for name in OF_PROBS:
+            _settle(self.u[name])
+        self.leading[:, 0] = self.confidence
+        for array in (*self.u.values(), self.leading, self.predicted, self.confidence):
+            array.flags.writeable = False
+        answers = None
+        if self.labels is not None:
+            answers = Outcomes(
+                classes=self.classes,
+                predicted=self.predicted,
+                right=(self.predicted == self.labels) & self.known,
+                confidence=self.confidence,
+                doubt=self.u["msp"],
+                log_loss=self.log_loss,
+                brier=self.brier,
+                rank=self.rank,
+                zero=self.zero,
+                stored=np.dtype(self.dtype) if self.normalized and self.dtype.kind == "f" else None,
+            )
+        return Summary(self.u, self.known, self.leading, self.predicted, self.confidence, answers)
+
+
+class _Room:
+    """Buffers that one thread uses again and again: fresh ones of this size cost more than the arithmetic."""
+
+    def __init__(self, rows: int, classes: int) -> None:
+        self.z = np.empty((rows, classes))
+        self.e = np.empty((rows, classes))
+        self.rows = np.arange(rows)
+        self.ones = np.ones(classes)
+        self._more: dict[str, Array] = {}
+
+    def more(self, name: str, rows: int) -> Array:
+        if name not in self._more:
+            self._more[name] = np.empty_like(self.z)
+        return self._more[name][:rows]
+
+
+class _Exps(NamedTuple):
+    """Sums over one draw of b rows, with the largest score m of each row taken out of them (Σ')."""
+
+    top: Array  # first argmax
+    most: Array  # m
+    base: Array  # m - shift, where exp is taken of z - shift
+    unit: Array  # exp(m - shift)
+    others: Array  # Σ' exp(z - shift)
+    dots: Array  # Σ' exp(z - shift)·(z - shift)
+    squares: Array  # Σ' exp(z - shift)²
+    roots: Array  # Σ' exp(z - shift)^½
+
+
+def _exps(scores: Array, room: _Room) -> _Exps:
+    """The only exponential of a draw (b, c); it stays in room.e, with 0 at the largest score.
+
+    The shift is 0 unless exp(z) would leave the range of float64: a pass over the block is saved. It is taken of half
+    the score and squared, which gives the sum of roots for a third of what roots cost.
+    """
+    b = len(scores)
+    r = room.rows[:b]
+    z, e = room.z[:b], room.e[:b]
+    top = scores.argmax(1)
+    np.copyto(z, scores)
+    most = base = z[r, top]
+    far = np.abs(most) > SAFE
+    if far.any():
+        shift = np.where(far, most, 0.0)
+        base = most - shift
+        with np.errstate(over="ignore"):
+            np.subtract(z, shift[:, None], out=z)
+        np.maximum(z, LOWEST, out=z, where=far[:, None])
+    z *= 0.5
+    np.exp(z, out=e)
+    unit = e[r, top] ** 2
+    e[r, top] = 0
+    roots = np.vecdot(e, room.ones)
+    np.multiply(e, e, out=e)
+    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), 2 * _dots(e, z), np.vecdot(e, e), roots)
+
+
+def _dots(e: Array, z: Array) -> Array:
+    """Σ exp(z)·z over the last axis, where a masked class (-inf) counts as 0; z may be changed."""
+    with np.errstate(invalid="ignore"):
+        dots: Array = np.vecdot(e, z)
+    if np.isnan(dots).any():
+        np.maximum(z, LOWEST, out=z)
+        dots = np.vecdot(e, z)
+    return dots
+
+
+class _Softmax(NamedTuple):
+    """What the sums of a draw say. With r = Σ' exp(z - m): p of the top is 1/(1 + r), and
+
+    log Σ exp z = m + log(1 + r),   H = log(1 + r) + Σ' exp(z - m)(m - z)/(1 + r):
+
+    sums of positive terms, which keep their digits however small r is.
+    """
+
+    confidence: Array
+    doubt: Array
+    log_whole: Array
+    log_sum: Array
+    entropy: Array
+
+
+def _softmax(x: _Exps) -> _Softmax:
+    r = x.others / x.unit
+    whole = 1 + r
+    log_whole = np.log1p(r)
+    spread = np.maximum(x.base * r - x.dots / x.unit, 0)
+    return _Softmax(1 / whole, r / whole, log_whole, x.most + log_whole, log_whole + spread / whole)
+
+
+def _one_draw(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
+    x = _exps(scores, room)
+    for column, values in zip(out.raw, x, strict=True):
+        column[part] = values
+    if out.labels is not None:
+        labels, r = out.labels[part], room.rows[: len(scores)]
+        out.log_loss[part] = scores[r, labels]
+        out.brier[part] = room.e[r, labels]
+        out.rank[part] = label_ranks(scores, labels, x.top)
+    _lead(room.e[: len(scores)], room, out.leading[part])
+
+
+def _lead(e: Array, room: _Room, leading: Array) -> None:
+    """The largest values of each row of e, which become 0, into `leading` from its second column on.
+
+    One search for each of them is many times faster than np.partition, as long as they are few.
+    """
+    r = room.rows[: len(e)]
+    for column in range(1, leading.shape[1]):
+        at = e.argmax(1)
+        leading[:, column] = e[r, at]
+        e[r, at] = 0
+
+
+def _finish_one_draw(out: _Columns) -> None:
+    """From sums to measures, over all rows at once: in the blocks it would be many calls on little arrays."""
+    x = out.raw
+    soft, u = _softmax(x), out.u
+    scale = soft.confidence / x.unit
+    out.leading[:, 1:] *= scale[:, None]  # the first column is the confidence, still to come
+    u["msp"] = soft.doubt
+    u["gap"] = soft.doubt + out.leading[:, 1]
+    u["entropy"] = u["expected_entropy"] = soft.entropy
+    u["renyi"], u["tsallis"] = _power_entropies(np.sqrt(scale) * x.roots, scale**2 * x.squares, soft.doubt)
+    _scores(u, slice(None), x.most, soft.log_sum, out.classes)
+    out.predicted, out.confidence = x.top, soft.confidence
+    if out.labels is not None:
+        out.log_loss, out.zero = _floored(soft.log_whole + (x.most - out.log_loss))
+        out.brier = _brier(x.top == out.labels, soft.confidence, soft.doubt, out.brier * scale, x.squares * scale**2)
+
+
+def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
+    b, s, c = scores.shape
+    u = out.u
+    r = room.rows[:b]
+    mean, mixture = room.more("mean", b), room.more("mixture", b) if out.uneven else None
+    labels = None if out.labels is None else out.labels[part]
+    own = np.empty((s, b))
+    mean[:] = 0
+    if mixture is not None:
+        mixture[:] = 0
+    of_draws, of_members = np.zeros(b), np.zeros(b)
+    for group in out.members:
+        member = room.more("member", b) if out.grouped else mean
+        if out.grouped:
+            member[:] = 0
+        for draw in group:
+            z = scores[:, draw]
+            if out.normalized:
+                e, h = _given(z, room)
+                log_sum = np.zeros(b)
+            else:
+                x = _exps(z, room)
+                soft = _softmax(x)
+                e, h, log_sum = _normalized(x, soft, room), soft.entropy, soft.log_sum
+                _scores(u, part, x.most, log_sum, c, 1 / s)
+            of_draws += h
+            member += e
+            if labels is not None:
+                own[draw] = z[r, labels] - log_sum
+        if out.grouped:
+            mean += member
+            member /= len(group)
+            of_members += _entropy(member, room)
+            if mixture is not None:
+                mixture += member
+    mean /= s
+    top = mean.argmax(1)
+    confidence = mean[r, top]
+    if mixture is not None:
+        mixture /= len(out.members)
+        of_mixture = _entropy(mixture, room)
+    rank = None if labels is None else label_ranks(mean, labels, top)
+    mean[r, top] = 0
+    others = mean.sum(1)
+    doubt = complement_of(confidence, others) if out.normalized else others
+    u["msp"][part] = doubt
+    squares = np.vecdot(mean, mean)
+    roots = np.sqrt(mean, out=room.e[:b]).sum(1)
+    u["renyi"][part], u["tsallis"][part] = _power_entropies(roots, squares, doubt)
+    u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, doubt)
+    u["expected_entropy"][part] = of_draws / s
+    if s > 1:
+        whole = of_mixture if mixture is not None else h_mean
+        parts = of_members / len(out.members) if out.grouped else of_draws / s
+        u["mutual_information"][part] = np.maximum(whole - parts, 0)
+    out.predicted[part], out.confidence[part] = top, confidence
+    if labels is not None and rank is not None:
+        out.log_loss[part], out.zero[part] = _floored(np.log(s) - np.logaddexp.reduce(own, axis=0))
+        out.brier[part] = _brier(top == labels, confidence, doubt, mean[r, labels], squares)
+        out.rank[part] = rank
+    _lead(mean, room, out.leading[part])
+    u["gap"][part] = doubt + out.leading[part, 1]
+
+
+def _floored(log_loss: Array) -> tuple[Array, Array]:
+    """(-log p with float64's smallest normal number in place of p = 0, where p = 0)."""
+    zero = np.isinf(log_loss)
+    return np.where(zero, -np.log(TINY), log_loss), zero
+
+
+def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
+    """(probabilities, entropy) of log-probabilities, taken as they are given: not normalised once more."""
+    b = len(logs)
+    z, e = room.z[:b], room.e[:b]
+    np.copyto(z, logs)
+    np.exp(z, out=e)
+    r, top = room.rows[:b], z.argmax(1)
+    most = e[r, top]
+    e[r, top] = 0
+    doubt = complement_of(most, e.sum(1))
+    h = _top_term(most, doubt) - _dots(e, z)
+    e[r, top] = most
+    return e, np.maximum(h, 0)
+
+
+def _normalized(x: _Exps, soft: _Softmax, room: _Room) -> Array:
+    """The probabilities (b, c), in place of the exponentials."""
+    e = room.e[: len(x.top)]
+    e[room.rows[: len(x.top)], x.top] = x.unit
+    e *= (soft.confidence / x.unit)[:, None]
+    return e
+
+
+def _scores(u: dict[str, Array], part: slice, most: Array, log_sum: Array, classes: int, weight: float = 1.0) -> None:
+    u["max_logit"][part] -= weight * most
+    u["energy"][part] -= weight * log_sum
+    with np.errstate(over="ignore"):
+        u["dempster_shafer"][part] += weight / (1 + np.exp(log_sum - np.log(classes)))
+
+
+def _entropy(probs: Array, room: _Room) -> Array:
+    """-Σ p log p over the last axis, with 0 log 0 = 0."""
+    logs = room.z[: len(probs)]
+    np.maximum(probs, TINY, out=logs)
+    np.log(logs, out=logs)
+    return np.asarray(-np.vecdot(probs, logs))
+
+
+def _top_term(confidence: Array, doubt: Array) -> Array:
+    """-p log p of the most probable class, exact when p is almost one."""
+    return -confidence * np.log1p(-np.minimum(doubt, 1 - TINY))
+
+
+def _power_entropies(roots: Array, squares: Array, doubt: Array) -> tuple[Array, Array]:
+    """Rényi's entropy of order ½ and Tsallis' of order 2, of Σ' √p and Σ' p² without the most probable class."""
+    log_most = np.log1p(-np.minimum(doubt, 1 - TINY))
+    return 2 * np.log1p(roots + np.expm1(log_most / 2)), -squares - np.expm1(2 * log_most)
+
+
+def _brier(right: Array, confidence: Array, doubt: Array, own: Array, squares: Array) -> Array:
+    """Σ (p - y)²; `squares` is Σ p² without the most probable class, so that a confident right row keeps its digits."""
+    others = np.maximum(squares - own**2, 0)
+    return np.where(right, doubt**2 + squares, confidence**2 + others + (1 - own) ** 2)
+
+
+def _settle(u: Array) -> None:
+    """Drops the last 9 of 53 bits, in place: the order of a sum must not break a tie (Veltkamp's splitting)."""
+    lifted = u * (2.0**9 + 1)
+    u[:] = lifted - (lifted - u)
+
+
+# ---- probabilities, for metrics that need all of them
+
+
+def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
+    """Mean over draws of the probabilities of these rows, (n, c) in float64."""
+    if predictions.logits is None:
+        raise Undefined("There are no logits and no probs, so there are no probabilities.")
+    z = np.asarray(predictions.logits[rows])
+    b, s, c = z.shape
+    room = _Room(b, c)
+    mean = np.zeros((b, c))
+    for draw in range(s):
+        if predictions.normalized:
+            e, _ = _given(z[:, draw], room)
+        else:
+            x = _exps(z[:, draw], room)
+            e = _normalized(x, _softmax(x), room)
+        mean += e
+    forget(z)
+    mean /= s
+    return mean
+
+
+def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
+    """(probabilities, labels) of the rows with a known label, block by block."""
+    if predictions.logits is None:
+        raise Undefined("There are no logits and no probs, so there are no probabilities.")
+    known, labels = summary(predictions).known, predictions.labels
+    if labels is None:
+        raise Undefined("There are no labels, so there is nothing to judge the answers by.")
+    for part in blocks(len(predictions), max(1, BLOCK // predictions.classes)):
+        if known[part].any():
+            yield mean_probs(predictions, part)[known[part]], labels[part][known[part]]
+
+
+def top_k_outcomes(predictions: Predictions, k: int) -> Outcomes:
+    """`metrics.top_k` of the rows with a known label; up to LEADING classes the pass has it already."""
+    if predictions.logits is None or not 1 <= k <= min(LEADING, predictions.classes):
+        return top_k(prob_blocks(predictions), k)
+    kept = summary(predictions)
+    together = kept.leading[kept.known, :k].sum(1)
+    return top_outcomes(kept.outcomes().rank < k, np.minimum(together, 1.0))

@@ -1,0 +1,295 @@
+"""Uncertainty as distance to class means, or as low density under one Gaussian per class.
+
+Everything is computed in float64, since covariances square the condition of the data. Row blocks keep the memory at
+components × d², whatever the number of rows. Blocks, classes or components are spread over the threads. BLAS uses one
+thread, because its own threads wait for each other on products as narrow as these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from nescio.arrays.parallel import blocks, one_blas_thread
+from nescio.arrays.types import Array
+from nescio.errors import BadInput
+from nescio.measures._spec import cached, measure
+from nescio.measures.covariances import Axes, Whitener, dense_whitener, squared_distances, whiteners_of
+from nescio.measures.row_tools import (
+    BLOCK_BYTES,
+    add_scatter,
+    embedding_rows,
+    embeddings_of,
+    float64_rows,
+    log_sum_exp,
+    map_on_threads,
+    mean_row,
+    product_dtype,
+    row_blocks,
+    rows_by_class,
+    scatter_within,
+)
+from nescio.predictions import Predictions
+
+Fit = Callable[[Predictions], Array]
+MAX_ARRAY_BYTES = 1 << 30  # bytes of the whiteners in an exported file
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+@one_blas_thread()
+def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
+    """Minus the log-density of a Gaussian for every true class: u = −log Σ_c λ_c·N(φ; μ_c, Σ_c).
+
+    λ_c are the class shares of the reference, or 1/c with `priors=False`. Σ_c is the unbiased covariance plus
+    `jitter` on the diagonal, the same for all classes and increased until every Σ_c can be factored. A class with
+    one row has no covariance and takes the pooled one. Only in-distribution rows count. The Σ_c of few rows is
+    kept by its axes (Woodbury's identity), which takes rows × d for each of them instead of d × d.
+    UIMNET §4 (on validation rows); DDU, Mukhoti et al. 2021 (on training rows).
+    """
+    embeddings, groups = rows_by_class(train, "gmm")
+    counts = np.array([len(rows) for rows in groups])
+    if counts.max() < 2:
+        raise BadInput("Every class of the reference has one row only, so gmm finds no covariance; give more rows.")
+    d, means = embeddings.shape[1], np.stack(map_on_threads(partial(mean_row, embeddings), groups))
+    pooled = np.empty(0)  # of classes with one row
+    if counts.min() == 1:
+        pooled = scatter_within(embeddings, groups, means) / (counts.sum() - len(counts))
+
+    def covariance(c: int) -> Whitener:
+        rows, freedom = groups[c], counts[c] - 1
+        if freedom == 0:
+            return pooled
+        if 2 * len(rows) <= d:  # one product with its axes and one back cost less than one with d × d
+            _, lengths, axes = np.linalg.svd(float64_rows(embeddings, rows) - means[c], full_matrices=False)
+            return Axes(axes, lengths**2 / freedom)
+        return np.asarray(add_scatter(np.zeros((d, d)), embeddings, rows, means[c]) / freedom)
+
+    whiteners = whiteners_of(map_on_threads(covariance, range(len(groups))), jitter)
+    shares = counts / counts.sum() if priors else np.full(len(counts), 1 / len(counts))
+    return ClassDensity(means, whiteners, shares, groups=groups, priors=priors)
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
+    """Squared Mahalanobis distance to the nearest class mean: u = min_c (φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c).
+
+    Σ = Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ/n is tied over the classes, plus `jitter`, increased until Σ can be
+    factored. Rows with in_distribution = False are left out. Lee et al. 2018.
+    """
+    rows_by_class(train, "mahalanobis")  # refuses a reference without labels
+    return class_distances(train, jitter=jitter)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianDensity:
+    """u = −log Σ_k w_k·N(x; μ_k, Σ_k): means (k, d), weights (k,), and for every Σ_k its axes, or W_k (d, d) with
+    Σ_k⁻¹ = W_kᵀ·W_k."""
+
+    means: Array
+    whiteners: Sequence[Whitener]
+    weights: Array
+    log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
+
+    @one_blas_thread()
+    def __call__(self, predictions: Predictions) -> Array:
+        embeddings = embeddings_of(predictions, "a density", self.means.shape[1])
+
+        def score(part: slice) -> Array:
+            x = float64_rows(embeddings, part)
+            return -log_sum_exp(np.stack([self.log_joint(x, k) for k in range(len(self.means))], axis=1))
+
+        return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
+
+    def log_joint(self, x: Array, k: int) -> Array:
+        """log(w_k·N(x; μ_k, Σ_k)) of rows x (n, d), as (n,)."""
+        square, log_det = squared_distances(x - self.means[k], self.whiteners[k])
+        return np.asarray(log_weights(self.weights[k]) - 0.5 * (square + log_det + x.shape[1] * math.log(2 * math.pi)))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassDensity(GaussianDensity):
+    """A Gaussian for every class, which remembers the rows that it was fitted on."""
+
+    groups: Sequence[Array] = ()  # the rows of every class
+    priors: bool = True
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Means, whiteners (c, d, d) and log-weights with their normalisers, for an exported file."""
+        classes, d = self.means.shape
+        if 8 * classes * d * d > MAX_ARRAY_BYTES:
+            raise BadInput(f"gmm of {classes} classes and {d} features is too large for a file: use mds or rmds.")
+        whole = [dense_whitener(whitener, d) for whitener in self.whiteners]
+        log_dets = np.array([squared_distances(np.zeros((1, d)), whitener)[1] for whitener in self.whiteners])
+        constants = log_weights(self.weights) - 0.5 * (log_dets + d * math.log(2 * math.pi))
+        return {"means": self.means, "whiteners": np.stack(whole), "constants": constants, "width": np.array(d)}
+
+    @one_blas_thread()
+    def leave_one_out(self, train: Predictions) -> Array:
+        """u of the rows that it was fitted on, each by the density of all others; of rows left out, as of new ones.
+
+        Without row i, class c of n rows has the mean μ − a/(n − 1), a = x_i − μ, and the scatter S − n/(n − 1)·aaᵀ.
+        With s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the square becomes (n − 2)·k²·s/r and log det Σ gains
+        log r + d·log((n − 1)/(n − 2)) (the matrix determinant lemma and Sherman and Morrison's identity).
+        """
+        embeddings, d = embeddings_of(train, "a density", self.means.shape[1]), self.means.shape[1]
+        u = self(train)
+        total = sum(len(rows) for rows in self.groups)
+
+        def without_itself(c: int) -> None:
+            rows, n = self.groups[c], len(self.groups[c])
+            x = float64_rows(embeddings, rows)
+            joint = np.stack([self.log_joint(x, other) for other in range(len(self.means))], axis=1)
+            if self.priors:  # one row less in all
+                joint += math.log(total / (total - 1))
+            if n < 3:  # nothing, or one row without a covariance, is left of its class
+                joint[:, c] = -np.inf
+            else:
+                square, log_det = squared_distances(x - self.means[c], self.whiteners[c])
+                s, k = square / (n - 1), n / (n - 1)
+                rest = np.maximum(1 - k * s, d * np.finfo(float).eps)
+                square = (n - 2) * k**2 * s / rest
+                log_det = log_det + np.log(rest) + d * math.log((n - 1) / (n - 2))
+                weight = (n - 1) / (total - 1) if self.priors else self.weights[c]
+                joint[:, c] = math.log(weight) - 0.5 * (square + log_det + d * math.log(2 * math.pi))
+            if len(self.means) > 1 or n > 2:
+                u[rows] = -log_sum_exp(joint)
+
+        map_on_threads(without_itself, range(len(self.groups)))
+        return u
+
+
+@dataclass(frozen=True, eq=False)
+class NearestMean:
+    """u = min_c ‖W·(x − μ_c)‖²: means (c, d), whitener W with Σ⁻¹ = Wᵀ·W (d, d)."""
+
+    means: Array
+    whitener: Array
+    groups: Sequence[Array]  # the rows of every class
+    spread: Array  # (d,) variances of all rows along the whitened axes …
+    middle: Array  # (d,) … about their mean
+    unit: bool  # rows are taken at length one
+
+    @one_blas_thread()
+    def leave_one_out(self, train: Predictions) -> Array:
+        """u of the rows that it was fitted on, each by the mean and the covariance of all others.
+
+        Without row i, N·Σ loses k·aaᵀ, k = n/(n − 1), a = x_i − μ: a square q(b) = bᵀΣ⁻¹b becomes
+        (N − 1)/N·(q(b) + (bᵀΣ⁻¹a)²·k/N/r), r = 1 − k·q(a)/N, and its own class mean moves to μ − a/(n − 1).
+        """
+        embeddings = embedding_rows(train, "mahalanobis", self.unit, self.means.shape[1])
+        u, total = np.array(self(train)), sum(len(rows) for rows in self.groups)
+        for c, rows in enumerate(self.groups):
+            if len(rows) < 2:
+                continue
+            k = len(rows) / (len(rows) - 1)
+            for part in blocks(len(rows), max(1, BLOCK_BYTES // (8 * self.means.shape[1]))):
+                x = float64_rows(embeddings, rows[part])
+                own = (x - self.means[c]) @ self.whitener.T
+                rest = np.maximum(1 - k * (own**2).sum(1) / total, np.finfo(float).eps)
+                best = np.full(len(x), np.inf)
+                for other, mean in enumerate(self.means):
+                    away = own * k if other == c else (x - mean) @ self.whitener.T
+                    along = np.einsum("nd,nd->n", away, own)
+                    square = (away**2).sum(1) + along**2 * k / total / rest
+                    best = np.minimum(best, square * (total - 1) / total)
+                u[rows[part]] = best
+        return u
+
+    def __call__(self, predictions: Predictions) -> Array:
+        return self.squares(predictions)[0]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What an exported file needs."""
+        centres = (self.means - self.middle) @ self.whitener.T
+        whole = {"unit": np.array(self.unit), "width": np.array(self.means.shape[1])}
+        return {"whitener": self.whitener, "middle": self.middle, "centres": centres, "spread": self.spread, **whole}
+
+    def squares(self, predictions: Predictions) -> tuple[Array, Array]:
+        """Squared distances (n,) to the nearest class mean, and to the mean of all by the covariance of all."""
+        return cached(predictions, self, lambda: self._both_squares(predictions))
+
+    @one_blas_thread()
+    def _both_squares(self, predictions: Predictions) -> tuple[Array, Array]:
+        embeddings = embedding_rows(predictions, "mahalanobis", self.unit, self.means.shape[1])
+        centres, dtype = (self.means - self.middle) @ self.whitener.T, product_dtype(predictions)
+        lengths, columns = (centres**2).sum(1).astype(dtype), centres.T.astype(dtype)
+
+        def score(part: slice) -> tuple[Array, Array]:
+            white = (float64_rows(embeddings, part) - self.middle) @ self.whitener.T
+            nearest = np.argmin(lengths - 2 * white.astype(dtype) @ columns, axis=1)
+            # The expanded square is good for finding the class, not for a small distance to it.
+            return ((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / self.spread)
+
+        nearest, whole = (
+            np.concatenate(each) for each in zip(*map_on_threads(score, row_blocks(embeddings)), strict=True)
+        )
+        nearest.flags.writeable = whole.flags.writeable = False
+        return nearest, whole
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceMoments:
+    """Means and scatter of the embeddings of a reference; without labels all rows are one class."""
+
+    groups: Sequence[Array]  # the rows of every class
+    means: Array  # (k, d)
+    within: Array  # (d, d) Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ
+
+    @property
+    def counts(self) -> Array:
+        return np.array([len(rows) for rows in self.groups])
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def mean(self) -> Array:
+        return np.asarray(self.counts @ self.means / self.n)
+
+    @property
+    def total(self) -> Array:
+        """(d, d) Σ_i (φ_i − μ)(φ_i − μ)ᵀ, μ the mean of all: a sum, so that no digits are lost."""
+        away = (self.means - self.mean) * np.sqrt(self.counts)[:, None]
+        return np.asarray(self.within + away.T @ away)
+
+
+def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMoments:
+    """Moments of the in-distribution rows of a reference, computed once; `unit`: of rows at length one."""
+    return cached(train, ("moments", unit), lambda: _moments(train, name, unit))
+
+
+@one_blas_thread()
+def _moments(train: Predictions, name: str, unit: bool) -> ReferenceMoments:
+    embeddings = embedding_rows(train, name, unit)
+    if train.labels is None:
+        groups = [np.arange(len(train)) if train.in_distribution is None else np.flatnonzero(train.in_distribution)]
+    else:
+        _, groups = rows_by_class(train, name)
+    means = np.stack(map_on_threads(partial(mean_row, embeddings), groups))
+    return ReferenceMoments(groups, means, scatter_within(embeddings, groups, means))
+
+
+def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0) -> NearestMean:
+    """Squared distances to class means under one covariance, and to the mean of all: fitted once a reference."""
+    return cached(train, ("class distances", unit, jitter), lambda: _class_distances(train, unit, jitter))
+
+
+@one_blas_thread()
+def _class_distances(train: Predictions, unit: bool, jitter: float) -> NearestMean:
+    known = moments(train, "mahalanobis", unit)
+    whitener = dense_whitener(whiteners_of([known.within / known.n], jitter)[0], known.means.shape[1])
+    # Turned so that the covariance of all rows is a diagonal too: one product gives both kinds of distance.
+    spread, axes = np.linalg.eigh(whitener @ (known.total / known.n) @ whitener.T)
+    return NearestMean(known.means, axes.T @ whitener, known.groups, np.maximum(spread, 1), known.mean, unit)
+
+
+def log_weights(weights: Array) -> Array:
+    """log w, a weight of zero as the log of the smallest normal number."""
+    return np.asarray(np.log(np.maximum(weights, np.finfo(float).tiny)))

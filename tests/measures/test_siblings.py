@@ -231,7 +231,7 @@ def test_a_dump_without_embeddings_is_named():
     empty = Predictions(labels=np.zeros(60, int))
     with pytest.raises(Undefined, match="embeddings for the reference dump of member 1"):
         sibling_scores([refs[0], empty], tests[:2], k_nc=(5,), components=0)
-    with pytest.raises(Undefined, match="no embeddings in the reference dump"):
+    with pytest.raises(Undefined, match="embeddings for the reference dump"):
         sibling_scores([empty], tests[:1], k_nc=(5,), components=0)
 
 

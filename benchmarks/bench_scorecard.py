@@ -17,13 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _table import best_of, show
 
 from nescio import Predictions, metrics
-<<<<<<< HEAD
 from nescio.analysis.scorecard import Scorecard, scorecard
-from nescio.measures._softmax import mean_probs, prob_blocks
-=======
-from nescio.analysis.cards import Scorecard, scorecard
 from nescio.measures._softmax_pass import mean_probs, prob_blocks
->>>>>>> 9484428 (measures: gaussians, mixtures, covariances and row tools are modules of their own; the softmax pass apart from its measures; private names stay in their modules)
 from nescio.metrics._calibration import classwise_ece_from_blocks
 
 N, CLASSES, TIMES = 50_000, 1_000, 5

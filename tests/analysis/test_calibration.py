@@ -382,13 +382,8 @@ import re, sys
 from pathlib import Path
 import scipy.optimize
 from nescio import Predictions
-<<<<<<< HEAD:tests/analysis/test_calibration.py
 from nescio.analysis import calibration
-from nescio.measures._softmax import prob_blocks, summary
-=======
-from nescio.analysis import calibrate
 from nescio.measures._softmax_pass import prob_blocks, summary
->>>>>>> 9484428 (measures: gaussians, mixtures, covariances and row tools are modules of their own; the softmax pass apart from its measures; private names stay in their modules):tests/analysis/test_calibrate.py
 
 def peak():  # of this program alone: ru_maxrss also counts the one that started it
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024

@@ -7,22 +7,6 @@ from nescio.errors import Undefined
 from nescio.measures._softmax_pass import summary
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions
-<<<<<<< HEAD
-from nescio.progress import track
-
-BLOCK = 1 << 16  # probabilities made together: half a megabyte in float64, so that two buffers stay in the cache
-PASS_BLOCK = 1 << 19  # scores of the pass, whose buffers stay: with fewer, its threads wait for Python's lock
-SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first
-TINY = float(np.finfo(np.float64).tiny)
-LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
-OF_SCORES = ("max_logit", "energy", "dempster_shafer")
-OF_PROBS = ("msp", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
-LEADING = int(max(registry["top_k_ece"].values["k"]))  # most probable classes whose probabilities the pass keeps
-
-
-# ---- measures
-=======
->>>>>>> 9484428 (measures: gaussians, mixtures, covariances and row tools are modules of their own; the softmax pass apart from its measures; private names stay in their modules)
 
 
 @measure("plain", needs=("logits",), fallback="confidence")

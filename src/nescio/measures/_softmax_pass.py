@@ -18,7 +18,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import Outcomes, complement_of, label_ranks, registry, top_k, top_outcomes
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 BLOCK = 1 << 16  # probabilities made together: half a megabyte in float64, so that two buffers stay in the cache
 PASS_BLOCK = 1 << 19  # scores of the pass, whose buffers stay: with fewer, its threads wait for Python's lock

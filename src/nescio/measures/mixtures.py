@@ -19,7 +19,7 @@ from nescio.measures.covariances import mean_variance, whiteners_of
 from nescio.measures.gaussians import Fit, GaussianDensity, log_weights
 from nescio.measures.row_tools import embeddings_of, float64_rows, log_sum_exp, map_on_threads, row_blocks, unit_rows
 from nescio.predictions import Predictions
-from nescio.work.progress import track
+from nescio.progress import track
 
 KEEP_BYTES = 1 << 28  # float64 rows kept between the passes of a fit; larger references are converted again
 FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervised mixture against collapse

@@ -118,7 +118,7 @@ def correlations(
 
 
 def _tables(
-    number: int, title: str, *, transfer: bool, condition: str = COSINE, alone: bool = False, around: bool = True
+    number: int, title: str, *, transfer: bool, condition: str = COSINE, alone: bool = False, spread: bool = True
 ) -> Callable[[Frame], list[Table]]:
     """Registers one of the paper's tables of correlations; `alone`: of single networks."""
     data, distance = "other data" if transfer else "the pre-training data", condition.capitalize()
@@ -126,14 +126,14 @@ def _tables(
     @report(f"reliability/table{number}", needs=f"{data} as target, and {distance} distances")
     def tables(frame: Frame) -> list[Table]:
         means = (over_members if alone else over_samples)(frame).where(transfer=transfer, condition=condition)
-        losses, note = ((USUAL,), ALONE) if alone else (LOSSES, SAMPLES if around else TAU)
-        return correlations(means, f"{title} (Table {number})", losses=losses, note=note, around=around)
+        losses, note = ((USUAL,), ALONE) if alone else (LOSSES, SAMPLES if spread else TAU)
+        return correlations(means, f"{title} (Table {number})", losses=losses, note=note, spread=spread)
 
     return tables
 
 
-table_1 = _tables(1, "In-distribution", transfer=False, around=False)
-table_2 = _tables(2, "Transfer", transfer=True, around=False)
+table_1 = _tables(1, "In-distribution", transfer=False, spread=False)
+table_2 = _tables(2, "Transfer", transfer=True, spread=False)
 table_4 = _tables(4, "In-distribution", transfer=False)
 table_5 = _tables(5, "In-distribution, unnormalised", transfer=False, condition=EUCLIDEAN)
 table_6 = _tables(6, "Transfer", transfer=True)

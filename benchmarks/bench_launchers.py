@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nescio.work.launchers import Launcher, Task, make_launcher
-from nescio.work.steps import Context, Step, Work, evaluation, table
-from nescio.work.store import Part, Store
+from nescio.work.steps import Context, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder, Store
 
 STEPS, SECONDS, CORES = 1000, 0.01, 2
 
@@ -22,14 +22,15 @@ def nap() -> None:
     time.sleep(SECONDS)
 
 
-def napped_rows(part: Part, context: Context, number: int) -> dict[str, bytes]:
+def napped_rows(step_folder: StepFolder, context: Context, number: int) -> dict[str, bytes]:
     nap()
-    return table([{"metric": "number", "value": float(number)}])
+    return evaluation_files([{"metric": "number", "value": float(number)}])
 
 
 def steps() -> list[Step]:
     return [
-        evaluation("bench", 1, f"step {i}", {"number": i}, (), partial(napped_rows, number=i)) for i in range(STEPS)
+        make_evaluation("bench", 1, f"step {i}", {"number": i}, (), partial(napped_rows, number=i))
+        for i in range(STEPS)
     ]
 
 

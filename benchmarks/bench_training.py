@@ -21,7 +21,7 @@ from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.methods.base import NetworkSpec
 from nescio.networks.models import Network
-from nescio.predict import outputs
+from nescio.predict import predict_images
 from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit
 from nescio.trials import Training, Trial
@@ -113,10 +113,10 @@ def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
     images, batch = dataset.train, 512
     network = Network("resnet50", View(224, 224, "trained", "bilinear"), dataset.mean, dataset.std, 1000)
     shown = LoadedImages(ImageSet("made", "train"), dataset, images)
-    outputs(method, network, shown, None, place, batch=batch)  # warm
+    predict_images(method, network, shown, None, place, batch=batch)  # warm
     _wait()
     start = time.perf_counter()
-    outputs(method, network, shown, None, place, batch=batch)
+    predict_images(method, network, shown, None, place, batch=batch)
     mine = len(images) / (time.perf_counter() - start)
     x = torch.randn(batch, 3, 224, 224, device=place.device).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode(), place.autocast():

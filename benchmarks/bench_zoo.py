@@ -21,7 +21,7 @@ from nescio.arrays.parallel import threads
 from nescio.datasets import views
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
-from nescio.networks.models import network, with_weights
+from nescio.networks.models import find_network, with_weights
 from nescio.predict import OutputSpec, predict_step
 from nescio.predictions.model_predictions import predictions_from_store
 from nescio.runtime import Runtime, runtime_for
@@ -69,7 +69,7 @@ def models(root: Path, here: Runtime) -> tuple[float, float, float]:
     images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="given")
     output_spec = OutputSpec(("logits",), "float16", mc_samples=30)
     for seed in range(2):
-        wanted = with_weights(network(NAME, store), weights(root / f"w{seed}", seed))
+        wanted = with_weights(find_network(NAME, store), weights(root / f"w{seed}", seed))
         step = predict_step(wanted, images, output_spec=output_spec, batch=BATCH)
         start = time.perf_counter()
         step.run(Context(store, device=str(here.device)))

@@ -19,9 +19,9 @@ from nescio.datasets import decode
 from nescio.datasets.base import _load
 from nescio.datasets.images import ImageSet, _loaded, named, same_images
 from nescio.datasets.retrieval import part_spec, shots_spec
-from nescio.identity import ContentName, canonical, content_names, renamed, seed_for
+from nescio.identity import ContentName, canonical, content_names, rename_content, seed_for
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import predict_step
 from nescio.report.studies import ROWS
 from nescio.rows import from_parquet
@@ -68,7 +68,7 @@ def identity(data: str) -> tuple[Any, ...]:
     """Everything that a key or a draw follows from."""
     own, dataset = trial(data), datasets.load(data)
     images = ImageSet(data, "val", sample=5)
-    step = predict_step(trained(own), images)
+    step = predict_step(network_of_trial(own), images)
     return (
         training.train_step(own).key,
         training._seed(own, dataset),
@@ -122,7 +122,7 @@ def test_names_that_contain_a_name_contain_its_content(here: Path) -> None:
     for made in (part_spec(own, (1, 2)), shots_spec(own, (1,), 2, 0)):
         assert str(here) in made and str(here) not in canonical(made) and content in canonical(made)
         assert canonical(named(str(made))) == canonical(made)
-    assert renamed("digits", str.upper) == "DIGITS" and type(renamed("digits", str.upper)) is str
+    assert rename_content("digits", str.upper) == "DIGITS" and type(rename_content("digits", str.upper)) is str
     assert content_names({"a": [trial(own)], "b": (1, "x")}) == {content: own}
     assert isinstance(trial(own).data, ContentName)
 
@@ -172,7 +172,7 @@ def test_finished_work_is_found_where_the_data_has_moved(here: Path, capsys: pyt
     assert "was finished before" in ask(capsys, "train", "--data", "npz:moved.npz", *BUDGET)
     ask(capsys, "predict", key, "--to", "test.npz")
     (run,) = json.loads(ask(capsys, "runs", "--json"))[-1:]
-    assert run["data"] == f"npz:{here / 'moved.npz'}" and str(here) not in json.dumps(run["recipe"])
+    assert run["data"] == f"npz:{here / 'moved.npz'}" and str(here) not in json.dumps(run["config"])
 
 
 def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import BadInput
-from nescio.identity import added, canonical, seed_for, tag, to_json, values_of
+from nescio.identity import added_field, canonical, seed_for, tag, to_json, values_of
 from nescio.search import HParams, choice, hparam, integers, log_uniform, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
@@ -105,9 +105,9 @@ def key(settings):
 def test_a_new_field_and_a_moved_class_leave_keys_alone():
     first = grown()
     later = grown(
-        ("flat", float, added(0.0)),
-        ("border", str, added("black")),
-        ("start", object, added(None)),
+        ("flat", float, added_field(0.0)),
+        ("border", str, added_field("black")),
+        ("start", object, added_field(None)),
         name="Renamed",
         module="nescio.somewhere.else",
     )
@@ -117,13 +117,16 @@ def test_a_new_field_and_a_moved_class_leave_keys_alone():
 
 
 def test_a_changed_default_changes_the_key_and_old_work_keeps_its_own():
-    before, after = grown(("border", str, added("black"))), grown(("border", str, added("reflect", introduced="black")))
+    before, after = (
+        grown(("border", str, added_field("black"))),
+        grown(("border", str, added_field("reflect", introduced="black"))),
+    )
     assert key(after()) != key(before())
     assert key(after(border="black")) == key(before()) == key(grown()())
 
 
 def test_an_absent_field_loads_as_it_was_introduced_not_as_the_default():
-    after = grown(("border", str, added("reflect", introduced="black")))
+    after = grown(("border", str, added_field("reflect", introduced="black")))
     old = canonical(grown()(0.3))
     assert values_of(after, old) == {"rate": 0.3, "border": "black"}
     assert canonical(after(**values_of(after, old))) == old

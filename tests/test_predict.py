@@ -22,14 +22,14 @@ from nescio.datasets.view import View
 from nescio.datasets.views import pixels_of
 from nescio.errors import BadInput
 from nescio.methods import Output, registry
-from nescio.networks.models import Network, trained
+from nescio.networks.models import Network, network_of_trial
 from nescio.predict import (
     OutputSpec,
     count_pixels,
     count_step,
     load_counts,
     load_predictions,
-    outputs,
+    predict_images,
     predict_step,
     probe_step,
 )
@@ -86,25 +86,25 @@ def logits_by_hand(trial, images, context):
 
 def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, context):
     trial, images = trial_of(data, classes=(3, 1)), ImageSet(data, "test", classes=(3, 1))
-    dump = predict.predict(trained(trial), images, context)
+    dump = predict.predict(network_of_trial(trial), images, context)
     shown = images.load()
     assert np.array_equal(dump.index, shown.index) and np.array_equal(dump.labels, shown.labels)
     assert dump.in_distribution.all() and dump.embeddings.shape == (20, 100)
     assert np.array_equal(dump.annotations, shown.images.annotations)  # the votes for its own classes
     assert np.array_equal(dump.groups["domain"], shown.images.groups["domain"])
     assert np.allclose(dump.logits, logits_by_hand(trial, images, context), atol=1e-5)
-    step = predict_step(trained(trial), images)
+    step = predict_step(network_of_trial(trial), images)
     facts = json.loads((step.folder(context.store) / predict.FACTS).read_text())
     right = (dump.logits[:, 0].argmax(1) == dump.labels).mean()
     assert (facts["accuracy"], facts["rows"], facts["classes"]) == (pytest.approx(right), 20, 2)
-    out = predict.predict(trained(trial), replace(images, split="out"), context)
+    out = predict.predict(network_of_trial(trial), replace(images, split="out"), context)
     assert not out.in_distribution.any() and set(out.labels.tolist()) == {0, 2} and out.annotations is None
     assert np.array_equal(out.groups["domain"], replace(images, split="out").load().images.groups["domain"])
 
 
 def test_prediction_trains_first_and_is_made_once(data, context, monkeypatch):
     trial = trial_of(data, init_seed=1)
-    network, images = trained(trial), ImageSet(data)
+    network, images = network_of_trial(trial), ImageSet(data)
     step = predict_step(network, images)
     assert not train_step(trial).finished(context.store)
     first = predict.predict(network, images, context)
@@ -114,7 +114,7 @@ def test_prediction_trains_first_and_is_made_once(data, context, monkeypatch):
 
 
 def test_a_damaged_dump_is_never_read(data, context):
-    step = predict_step(trained(trial_of(data, init_seed=2)), ImageSet(data))
+    step = predict_step(network_of_trial(trial_of(data, init_seed=2)), ImageSet(data))
     step.run(context)
     path = next((step.folder(context.store) / predict.DUMP).glob("logits*"))
     content = bytearray(path.read_bytes())
@@ -127,28 +127,32 @@ def test_a_damaged_dump_is_never_read(data, context):
 def test_batches_do_not_change_a_dump(data, context):
     """The same numbers from batches of 5 as from one, changed images included."""
     trial = trial_of(data)
-    predict.predict(trained(trial), ImageSet(data), context)
+    predict.predict(network_of_trial(trial), ImageSet(data), context)
     method = load_method(train_step(trial).key, trial, context.store, HERE)
     for change in (None, Rotation(30.0), Crop(0.3, 0.9)):
         shown = ImageSet(data, change=change).load()
-        whole, parts = (outputs(method, trained(trial), shown, None, HERE, batch=batch) for batch in (64, 5))
+        whole, parts = (
+            predict_images(method, network_of_trial(trial), shown, None, HERE, batch=batch) for batch in (64, 5)
+        )
         assert np.allclose(whole.logits, parts.logits, atol=1e-5)
 
 
 def test_a_change_is_what_the_network_sees(data, context):
     trial = trial_of(data)
     dumps = {
-        name: predict.predict(trained(trial), ImageSet(data, change=change), context)
+        name: predict.predict(network_of_trial(trial), ImageSet(data, change=change), context)
         for name, change in {"none": None, "turned": Rotation(90.0), "around": Rotation(360.0)}.items()
     }
     assert np.allclose(dumps["none"].logits, dumps["around"].logits, atol=1e-5)
     assert np.abs(dumps["none"].logits - dumps["turned"].logits).max() > 0.01
-    keys = {predict_step(trained(trial), ImageSet(data, change=change)).key for change in (None, Rotation(90.0))}
+    keys = {
+        predict_step(network_of_trial(trial), ImageSet(data, change=change)).key for change in (None, Rotation(90.0))
+    }
     assert len(keys) == 2
 
 
 def test_what_is_kept_is_what_was_named(data, context):
-    network, images = trained(trial_of(data)), ImageSet(data)
+    network, images = network_of_trial(trial_of(data)), ImageSet(data)
     dump = predict.predict(network, images, context, OutputSpec(("embeddings",), "float16"))
     whole = predict.predict(network, images, context)
     assert dump.logits is None and dump.embeddings.dtype == np.float16
@@ -162,7 +166,7 @@ def test_what_is_kept_is_what_was_named(data, context):
 
 def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):
     """A downstream set: the view of the network, the set's own labels, none of which was in training."""
-    network = trained(trial_of("digits"))
+    network = network_of_trial(trial_of("digits"))
     dump = predict.predict(network, ImageSet(data), context)
     assert predict_step(network, ImageSet(data)).hparams["images"].view == network.view
     assert dump.logits.shape == (40, 1, 10) and not dump.in_distribution.any()
@@ -172,7 +176,7 @@ def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, 
 def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data, context, tmp_path):
     """6 × 10 pixels as they are; others as their largest central part of that shape."""
     rng = np.random.default_rng(1)
-    network = trained(trial_of(data))
+    network = network_of_trial(trial_of(data))
     for shape in ((6, 10), (10, 6), (16, 16)):
         images = rng.integers(0, 256, (8, *shape, 3), np.uint8)
         path = tmp_path / f"{shape[0]}.npz"
@@ -182,7 +186,7 @@ def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data,
         assert seen.shape == (8, 6, 10, 3) and (shape != (6, 10) or np.array_equal(seen, images))
         dump = predict.predict(network, other, context)
         step = predict_step(network, other)
-        assert step.recipe["images"].view == (None if shape == (6, 10) else network.view)
+        assert step.config["images"].view == (None if shape == (6, 10) else network.view)
         method = load_method(train_step(network.trial).key, network.trial, context.store, HERE)
         x = torch.from_numpy((seen / 255 - network.mean) / network.std).permute(0, 3, 1, 2).float()
         with torch.no_grad():
@@ -197,7 +201,7 @@ def test_probes_refuse_images_that_they_would_not_see(data):
 
 
 def test_the_first_score_is_the_native_one(data, context):
-    dump = predict.predict(trained(trial_of(data, "rnd")), ImageSet(data), context)
+    dump = predict.predict(network_of_trial(trial_of(data, "rnd")), ImageSet(data), context)
     first = next(name for name in dump.scores if name != "native") if len(dump.scores) > 1 else "native"
     assert np.array_equal(dump.scores["native"], dump.scores[first])
 
@@ -212,7 +216,7 @@ def test_numbers_that_are_not_finite_are_refused(data):
             return Output(logits)
 
     with pytest.raises(BadInput, match="gives numbers that are not finite for 1 of 40 images"):
-        outputs(Broken(), trained(trial_of(data)), ImageSet(data).load(), None, HERE)
+        predict_images(Broken(), network_of_trial(trial_of(data)), ImageSet(data).load(), None, HERE)
 
 
 def test_votes_are_in_the_order_of_the_networks_classes(data):
@@ -303,7 +307,7 @@ def test_label_maps_of_two_parts_stay_with_their_images(maps):
 
 def test_a_label_map_is_no_label_of_an_image(maps, data, context):
     """A classifier of as many classes as the maps have: its dump knows no labels, and no accuracy."""
-    network = trained(trial_of(data, classes=(0, 1, 2)))
+    network = network_of_trial(trial_of(data, classes=(0, 1, 2)))
     step = predict_step(network, ImageSet(maps))
     dump = predict.predict(network, ImageSet(maps), context)
     assert dump.logits.shape == (21, 1, 3) and dump.labels is None and dump.in_distribution is None
@@ -313,7 +317,7 @@ def test_a_label_map_is_no_label_of_an_image(maps, data, context):
 
 
 def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
-    monkeypatch.setattr(predict, "usual_batch", lambda *_: 16)  # several batches
+    monkeypatch.setattr(predict, "default_batch_size", lambda *_: 16)  # several batches
     counts = count_pixels([PerPixel()], dense_network(maps), ImageSet(maps).load(), None, HERE)
     truth, answer, scores = by_hand(maps)
     for true in range(3):
@@ -352,7 +356,7 @@ def test_a_batch_of_pixels_is_as_large_as_the_images_allow(maps, tmp_path):
 
 @pytest.mark.parametrize("change", [None, Corruption("contrast", 1)])
 def test_a_batch_of_pixels_without_room_is_halved(maps, monkeypatch, change):
-    monkeypatch.setattr(predict, "usual_batch", lambda *_: 32)
+    monkeypatch.setattr(predict, "default_batch_size", lambda *_: 32)
     network, shown = dense_network(maps), ImageSet(maps, change=change).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
     module = Seen(3)
@@ -375,7 +379,7 @@ def test_classes_of_logits_that_are_not_finite_are_not_counted(maps):
 
 
 def test_counts_of_shards_add_up(maps, monkeypatch):
-    monkeypatch.setattr(predict, "usual_batch", lambda *_: 1)  # softmax rounds by the size of its batch
+    monkeypatch.setattr(predict, "default_batch_size", lambda *_: 1)  # softmax rounds by the size of its batch
     network, shown = dense_network(maps), ImageSet(maps).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
     first, second = (

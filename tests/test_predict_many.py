@@ -20,7 +20,7 @@ from nescio import predict  # noqa: E402
 from nescio.checkpoints import read_weights  # noqa: E402
 from nescio.datasets.images import ImageSet, absolute  # noqa: E402
 from nescio.datasets.view import View  # noqa: E402
-from nescio.networks.models import Network, network, with_weights  # noqa: E402
+from nescio.networks.models import Network, find_network, with_weights  # noqa: E402
 from nescio.predict import OutputSpec, predict_step  # noqa: E402
 from nescio.runtime import runtime_for  # noqa: E402
 
@@ -135,7 +135,9 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
             return predict.Output(layers(x)[:, None])
 
     here, output_spec = runtime_for("cpu"), OutputSpec(("logits",), "float16")
-    dump = predict.outputs(Watched(), wanted, shown, store, here, output_spec, 0, predict._scratch(tmp_path), 500)
+    dump = predict.predict_images(
+        Watched(), wanted, shown, store, here, output_spec, 0, predict._scratch(tmp_path), 500
+    )
     assert dump.logits.shape == (rows, 1, classes) and dump.logits.dtype == np.float16
     before = own()
     dump.save(tmp_path / "dump")
@@ -147,7 +149,7 @@ def test_a_gpu_says_the_same(place, tmp_path):
     from nescio.work.steps import Context
 
     store = Store(tmp_path)
-    wanted = with_weights(network("test_resnet", store), place / "w")
+    wanted = with_weights(find_network("test_resnet", store), place / "w")
     output_spec = OutputSpec(("logits", "embeddings"), "float16", mc_samples=30, dropout=0.2)
     ours = predict.predict(wanted, images_at(place), Context(store, device="cuda"), output_spec)
     (theirs,), _ = answers(place, store, "test_resnet")
@@ -161,11 +163,11 @@ def test_a_gpu_says_the_same(place, tmp_path):
 def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place, tmp_path, monkeypatch):
     store = Store(tmp_path)
     (first,), _ = answers(place, store, "test_resnet")
-    monkeypatch.setattr(predict, "outputs", None)
+    monkeypatch.setattr(predict, "predict_images", None)
     (again,), _ = answers(place, store, "test_resnet", batch=5)
     assert (again.key, again.place) == (first.key, first.place)
     monkeypatch.undo()
-    base, images = with_weights(network("test_resnet", store), place / "w"), images_at(place)
+    base, images = with_weights(find_network("test_resnet", store), place / "w"), images_at(place)
 
     def key(wanted=base, shown=images, **how):
         kept = {"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True}
@@ -182,8 +184,8 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
         key(precision="bf16"),
         key(shown=images_at(place, limit=5)),
         key(shown=images_at(tmp_path)),
-        key(with_weights(network("test_resnet", store), other)),
-        key(with_weights(network("test_resnet.r160_in1k", store), place / "w")),
+        key(with_weights(find_network("test_resnet", store), other)),
+        key(with_weights(find_network("test_resnet.r160_in1k", store), place / "w")),
     }
     assert len(keys) == 9
 
@@ -216,7 +218,7 @@ def test_a_failing_model_never_stops_the_others(place, tmp_path):
     assert "weights of test_byobnet are not on this machine" in reasons["test_byobnet on val"]
     assert kinds == {"test_vit on val": "BadInput", "test_byobnet on val": "WeightsNotFound"}
     noted = [run for run in store.runs() if run.state == "failed"]
-    assert [(run.stage, run.recipe["model"]) for run in noted] == [("predict", "test_vit")]
+    assert [(run.stage, run.config["model"]) for run in noted] == [("predict", "test_vit")]
     assert "does not fit" in noted[0].reason
     checkpoint(tmp_path / "w/test_vit.safetensors", "test_vit")
     found, _ = answers(place, store, *names, weights=tmp_path / "w")

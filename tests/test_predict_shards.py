@@ -18,7 +18,7 @@ from nescio.cli import main
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry
-from nescio.networks.models import network, trained
+from nescio.networks.models import find_network, network_of_trial
 from nescio.predict import OutputSpec, even_ranges, load_predictions, predict_all, predict_step, row_ranges
 from nescio.predictions import Predictions
 from nescio.trials import Training, Trial
@@ -36,7 +36,7 @@ BATCH = 16
 def network_of(method, backbone="mlp"):
     budget = Training(epochs=1, batch_size=256, augment="none")
     hparams = registry[method].hparams_class()
-    return trained(Trial(method=method, hparams=hparams, data="digits", backbone=backbone, training=budget))
+    return network_of_trial(Trial(method=method, hparams=hparams, data="digits", backbone=backbone, training=budget))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_whole_prediction_that_is_there_is_never_cut(contexts, monkeypatch):
     context = contexts[0]
     net = network_of("erm")
     steps_of(net, context, 1)[1].run(context)
-    monkeypatch.setattr(predict, "outputs", lambda *_: pytest.fail("it predicts again"))
+    monkeypatch.setattr(predict, "predict_images", lambda *_: pytest.fail("it predicts again"))
     steps_of(net, context, 3)[1].run(context)
     assert not (context.store.root / "shard").exists()
 
@@ -137,13 +137,13 @@ def dies(context, step, after):
 
 
 def killed(context, step, after):
-    done, real = [], predict.outputs
+    done, real = [], predict.predict_images
 
     def outputs(*args):
         done.append(1)
         return os.kill(os.getpid(), signal.SIGKILL) if len(done) == after else real(*args)
 
-    predict.outputs = outputs
+    predict.predict_images = outputs
     step.run(context)
 
 
@@ -155,10 +155,10 @@ def test_a_killed_range_is_resumed_alone(contexts, monkeypatch):
     many.parents[0].run(cut)
     assert dies(cut, many, 3) == -signal.SIGKILL
     assert [shard.finished(cut.store) for shard in many.shards] == [True, True, False, False]
-    seen, real = [], predict.outputs
-    monkeypatch.setattr(predict, "outputs", lambda *args: seen.append(args[-1]) or real(*args))
+    seen, real = [], predict.predict_images
+    monkeypatch.setattr(predict, "predict_images", lambda *args: seen.append(args[-1]) or real(*args))
     many.run(cut)
-    assert seen == [shard.recipe["rows"][0] for shard in many.shards[2:]]
+    assert seen == [shard.config["rows"][0] for shard in many.shards[2:]]
     assert files(many, cut.store) == files(one, whole.store)
     assert {run.state for run in cut.store.runs()} == {"finished"}
 
@@ -172,10 +172,10 @@ def test_a_damaged_range_is_made_again_alone(contexts, monkeypatch):
         shard.run(cut)
     logits = many.shards[1].folder(cut.store) / "dump" / "logits.npy"
     logits.write_bytes(logits.read_bytes()[:-1] + b"x")
-    seen, real = [], predict.outputs
-    monkeypatch.setattr(predict, "outputs", lambda *args: seen.append(args[-1]) or real(*args))
+    seen, real = [], predict.predict_images
+    monkeypatch.setattr(predict, "predict_images", lambda *args: seen.append(args[-1]) or real(*args))
     many.run(cut)
-    assert seen == [many.shards[1].recipe["rows"][0]]
+    assert seen == [many.shards[1].config["rows"][0]]
     assert files(many, cut.store) == files(one, whole.store)
 
 
@@ -191,20 +191,20 @@ def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monke
     context = contexts[0]
     _, many = steps_of(network_of("erm"), context, 3)
     many.parents[0].run(context)
-    real = predict.outputs
+    real = predict.predict_images
 
     def outputs(*args):
         if args[-1]:
             raise BadInput("No.")
         return real(*args)
 
-    monkeypatch.setattr(predict, "outputs", outputs)
+    monkeypatch.setattr(predict, "predict_images", outputs)
     work = Work(context, make_launcher("local", 0))
-    assert work.do("predicting", [many]) == []
+    assert work.run_stage("predicting", [many]) == []
     assert [failure.name for failure in work.failures] == [shard.title for shard in many.shards[1:]]
     assert all("rows" in failure.name and failure.reason == "No." for failure in work.failures)
-    monkeypatch.setattr(predict, "outputs", real)
-    assert work.do("predicting", [many]) == [many]
+    monkeypatch.setattr(predict, "predict_images", real)
+    assert work.run_stage("predicting", [many]) == [many]
 
 
 # ---- many networks, and the commands
@@ -212,7 +212,7 @@ def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monke
 
 def by_zoo(place, context, shards, **how):
     names = ["test_resnet", "test_vit"]
-    pairs = [(network(name, context.store), images_at(place)) for name in names]
+    pairs = [(find_network(name, context.store), images_at(place)) for name in names]
     output_spec = OutputSpec(("logits",), "float16", mc_samples=3, dropout=0.5, compared=True)
     return predict_all(pairs, context, output_spec, weights=place / "w", batch=2, shards=shards, **how)
 
@@ -245,14 +245,14 @@ def test_decoded_images_of_ranges_are_forgotten_too(place, contexts):
 
 @pytest.mark.usefixtures("offline")
 def test_a_network_whose_ranges_fail_is_one_failure_and_stops_no_other(place, contexts, monkeypatch):
-    real = predict.outputs
+    real = predict.predict_images
 
     def outputs(module, net, *args):
         if net.name == "test_vit":
             raise BadInput("It does not work.")
         return real(module, net, *args)
 
-    monkeypatch.setattr(predict, "outputs", outputs)
+    monkeypatch.setattr(predict, "predict_images", outputs)
     seen = []
     many = by_zoo(place, contexts[0], 3, watch=lambda *counts: seen.append(counts))
     (failure,) = many.failures

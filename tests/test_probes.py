@@ -9,10 +9,10 @@ from nescio import datasets, probes
 from nescio.datasets import Batches
 from nescio.datasets.images import ImageSet
 from nescio.methods import Method, NetworkSpec, Output, registry
-from nescio.networks.models import trained
-from nescio.predict import load_predictions, outputs, probe_facts, probe_step, probed
+from nescio.networks.models import network_of_trial
+from nescio.predict import load_predictions, predict_images, probe_facts, probe_images, probe_step
 from nescio.runtime import runtime_for
-from nescio.testing.methods import trial_of
+from nescio.testing.evidence import small_trial
 from nescio.work.steps import Context
 from nescio.work.store import Store
 from tests.support.reference import load, note
@@ -168,7 +168,7 @@ def test_all_directions_see_the_same_draws_and_the_next_call_sees_others():
 
 
 def test_what_was_done_is_kept_beside_the_scores(tmp_path):
-    trial = trial_of("erm", backbone="mlp", epochs=2)
+    trial = small_trial("erm", backbone="mlp", epochs=2)
     context, images = Context(Store(tmp_path), device="cpu"), ImageSet("digits", limit=20)
     steps = {exact: probe_step([trial], [1.0], images, exact=exact) for exact in (False, True)}
     assert steps[False].key != steps[True].key
@@ -187,12 +187,12 @@ def test_every_method_can_be_probed_after_it_has_predicted(name):
     shown = ImageSet("digits", classes=(0, 1, 2)).load().take(np.arange(150))  # two batches
     with torch.no_grad():
         method.prepare(Batches(shown.images, dataset, here.device, batch=100))
-    outputs(method, trained(trial_of(name, backbone="mlp")), shown, None, here)
-    found = probed([method], shown, here, "shift", seed=0)
+    predict_images(method, network_of_trial(small_trial(name, backbone="mlp")), shown, None, here)
+    found = probe_images([method], shown, here, "shift", seed=0)
     assert found.scores["jacobian"].shape == (150,) and (found.scores["jacobian"] > 0).all()
     assert np.allclose(np.exp(found.variants["tta"]).sum(1), 1, atol=1e-4)
     assert ("native" in found.scores) == (name not in ("erm", "mimo", "rbf"))
-    pair = probed([method, method], shown, here, "shift", seed=0)
+    pair = probe_images([method, method], shown, here, "shift", seed=0)
     assert "native" not in pair.scores
     if name != "mc-dropout":
         assert np.allclose(pair.scores["jacobian"], found.scores["jacobian"], rtol=1e-3)

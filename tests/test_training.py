@@ -24,7 +24,7 @@ from nescio.errors import BadInput
 from nescio.methods import registry
 from nescio.methods.base import accuracy_of
 from nescio.methods.erm import ERM
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import predict_step
 from nescio.runtime import evaluating, runtime_for
 from nescio.training import (
@@ -246,7 +246,7 @@ def test_the_command_starts_from_a_trained_network(warm, tmp_path):
     code, command = warm.run(*words, "--start", f"store:{run.key}", "--init-seed", "1")
     assert code == 0, command.err
     tuned = next(each for each in Store(tmp_path).runs() if each.key != run.key)
-    assert tuned.recipe["start"] == f"store:{run.key}" and tuned.state == "finished"
+    assert tuned.config["start"] == f"store:{run.key}" and tuned.state == "finished"
     code, failed = warm.run(*words, "--start", "store:ffff")
     assert code == 2 and "ffff" in failed.err and len(failed.err.splitlines()) == 1
 
@@ -631,7 +631,9 @@ def run_steps(steps, context):
 def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
     """Each trains erm and rnd, and predicts with them."""
     trials = [trial_of(name, "conv", Training(epochs=2, batch_size=128, augment="shift")) for name in ("erm", "rnd")]
-    pairs = [(train_step(trial), predict_step(trained(trial), ImageSet("digits", limit=100))) for trial in trials]
+    pairs = [
+        (train_step(trial), predict_step(network_of_trial(trial), ImageSet("digits", limit=100))) for trial in trials
+    ]
     theirs, ours = Store(tmp_path / "worker"), Store(tmp_path / "here")
     steps = [step for pair in pairs for step in pair]
     with LocalWorkers(1) as workers:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from nescio.commands import COMMANDS
         from nescio.progress import begin
-        from nescio.provenance import command as running
+        from nescio.provenance import recorded_command as running
         from nescio.registry import add_plugin
 
         begin()

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def beside(goal: Path, durable: bool = True) -> Iterator[Path]:
+def atomic_write(goal: Path, durable: bool = True) -> Iterator[Path]:
     """A path beside the goal; what is written there is renamed to the goal at the end, or removed on failure.
 
     Renaming replaces a symbolic link at the goal, never the file that it refers to.
@@ -45,7 +45,7 @@ def write_file(goal: str | Path, content: str | bytes) -> Path:
     """Writes a whole file, or leaves the old one; an OSError names the file."""
     goal = Path(goal)
     try:
-        with beside(goal) as part, part.open("xb") as file:
+        with atomic_write(goal) as part, part.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             flush(file)
     except OSError as error:  # of a write without a name, or with that of the file beside

@@ -75,7 +75,7 @@ def names_in_keys(cls: type) -> dict[str, str]:
     return names
 
 
-def added(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: Any) -> Any:
+def added_field(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: Any) -> Any:
     """A field that came after its class was first used: absent from keys while it holds its introduced value.
 
     introduced  the default when the field was added; name it when the default changes later
@@ -101,7 +101,7 @@ class ContentName(str):
         return str(self), self.content
 
 
-def renamed(name: str, change: Callable[[str], str]) -> str:
+def rename_content(name: str, change: Callable[[str], str]) -> str:
     """A name that contains another one, or is contained in it: the same change of its text and of its content."""
     made = change(str(name))
     return ContentName(made, change(name.content)) if isinstance(name, ContentName) else made

@@ -84,7 +84,7 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, in_keys: 
     selects     given without --preset, it starts from the first preset that has its value
     part        kind of the registered parts that it names: other spellings and aliases become their names
     instead_of  names of fields, separated by spaces, that have no effect beside it: giving both is refused
-    introduced  see nescio.identity.added
+    introduced  see nescio.identity.added_field
     in_keys     see nescio.identity.names_in_keys
     """
     metadata = {_SPEC: Spec(help, **how), IN_KEYS: in_keys}

@@ -39,7 +39,7 @@ from nescio.identity import IN_KEYS, Validated, seed_for, tag
 from nescio.layers.entropies import entropy
 from nescio.methods.base import Method, Output, check_output
 from nescio.networks.forward import Classifier
-from nescio.networks.models import Network, build, output_class_names, parameters, with_weights
+from nescio.networks.models import Network, build, count_parameters, output_class_names, with_weights
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
 from nescio.predictions.shards import joined
@@ -50,7 +50,7 @@ from nescio.training import load_method, train_step
 from nescio.trials import Trial
 from nescio.work.launchers import Failure, Launcher, Task, make_launcher
 from nescio.work.steps import SHARD_OF, Context, Files, Step
-from nescio.work.store import WORK, Part, Store, key_of
+from nescio.work.store import WORK, StepFolder, Store, key_of
 from nescio.work.versions import COUNT as COUNT_VERSION
 from nescio.work.versions import PREDICT as VERSION
 
@@ -109,22 +109,22 @@ def predict_step(
             f"{network.name} gives an answer for every pixel: count them with count_step, a dump has no room."
         )
     images = with_view_of(images.named(root), network, root)
-    recipe = {"images": images, "keeping": output_spec, **network.identity}
+    config = {"images": images, "keeping": output_spec, **network.identity}
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
     parents = (network.parent(root), images.load_revision(root))
     make = partial(_predict, network=network, images=images, output_spec=output_spec, batch=batch, compile=compile)
-    whole = Step(title, STAGE, recipe, make, parents, VERSION)
+    whole = Step(title, STAGE, config, make, parents, VERSION)
     if len(ranges) < 2:
         return whole
     shards = tuple(_shard(whole, partial(make, rows=rows), rows) for rows in ranges)
     return replace(whole, make=partial(_join, shards=shards), shards=shards)
 
 
-def _shard(whole: Step, make: Callable[[Part, Context], Files], rows: slice) -> Step:
+def _shard(whole: Step, make: Callable[[StepFolder, Context], Files], rows: slice) -> Step:
     """The step that makes a range of rows of another one."""
-    recipe = {SHARD_OF: whole.key, "rows": [rows.start, rows.stop]}
+    config = {SHARD_OF: whole.key, "rows": [rows.start, rows.stop]}
     title = f"{whole.title}, {describe_range(rows)}"
-    return Step(title, SHARD, recipe, make, whole.parents, VERSION)
+    return Step(title, SHARD, config, make, whole.parents, VERSION)
 
 
 def describe_range(rows: slice) -> str:
@@ -152,7 +152,7 @@ def row_ranges(
     if (shards or workers) <= 1:
         return []
     rows = len(_numbered(images.load(context.root, context.store), network, output_spec, context.root))
-    batch = batch or usual_batch(network, runtime_for(context.device))
+    batch = batch or default_batch_size(network, runtime_for(context.device))
     return even_ranges(rows, shards or min(workers, rows // LEAST_ROWS), batch)
 
 
@@ -221,7 +221,7 @@ def with_view_of(images: ImageSet, network: Network, root: str | Path | None = N
 
 
 def _predict(
-    part: Part,
+    step_folder: StepFolder,
     context: Context,
     network: Network,
     images: ImageSet,
@@ -242,13 +242,13 @@ def _predict(
     own = network.identity["model"] if trial is None else network.arch
     seed = seed_for("predict", own, images)
     started = time.monotonic()
-    make = _scratch(part.folder / WORK) if output_spec.dtype == "float16" else _float32
+    make = _scratch(step_folder.path / WORK) if output_spec.dtype == "float16" else _float32
     with here.threads(_threads(network)):
-        dump = outputs(
+        dump = predict_images(
             module, network, shown, context.store, here, output_spec, seed, make, batch, rows.start if rows else 0
         )
     seconds = time.monotonic() - started
-    save(dump, part.folder / DUMP, durable=False)  # the store flushes what a step leaves
+    save(dump, step_folder.path / DUMP, durable=False)  # the store flushes what a step leaves
     facts = {
         "model": network.name,
         "data": images.data,
@@ -256,7 +256,7 @@ def _predict(
         "compared": output_spec.compared or None,
         "rows": len(shown),
         "classes": network.classes,
-        "params": parameters(module),
+        "params": count_parameters(module),
         "input_size": max(network.view.shape),
         "embedding_size": module.width if isinstance(module, Classifier) else None,
         "dropout": dropout,
@@ -276,11 +276,11 @@ def _facts_file(facts: Mapping[str, Any]) -> Files:
     return {FACTS: json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()}
 
 
-def _join(part: Part, context: Context, shards: Sequence[Step]) -> Files:
+def _join(step_folder: StepFolder, context: Context, shards: Sequence[Step]) -> Files:
     """Writes the dumps of all ranges as one, field by field and block by block, so that memory does not grow."""
     folders = [shard.verified_or_rebuilt(context) for shard in shards]
     dump = joined([Predictions.load(folder / DUMP) for folder in folders])
-    save(dump, part.folder / DUMP, durable=False)
+    save(dump, step_folder.path / DUMP, durable=False)
     facts = [read_json(folder / FACTS) for folder in folders]
     seconds = sum(own["rows"] / max(own["images_per_second"], 1e-9) for own in facts)
     whole = {"rows": len(dump), "accuracy": _accuracy(dump), "images_per_second": round(len(dump) / seconds, 1)}
@@ -537,7 +537,7 @@ def _sentence(network: Network, step: Step, store: Store) -> str:
 # ---- pixels
 
 
-def inputs(
+def input_batches(
     network: Network, shown: LoadedImages, store: Store | None, here: Runtime, batch: int
 ) -> Iterator[tuple[Tensor, int]]:
     """Batches as the network wants them, (b, ch, h, w), and how many images of each count."""
@@ -601,7 +601,7 @@ def _changed(
         _kept[key] = torch.cat(parts)
 
 
-def usual_batch(network: Network, here: Runtime, shape: tuple[int, int] | None = None) -> int:
+def default_batch_size(network: Network, here: Runtime, shape: tuple[int, int] | None = None) -> int:
     """Images of a batch that fit into memory and keep the device busy.
 
     shape  of the images, where it is not that of the network's view
@@ -615,7 +615,7 @@ def usual_batch(network: Network, here: Runtime, shape: tuple[int, int] | None =
 # ---- outputs
 
 
-def outputs(
+def predict_images(
     module: Any,
     network: Network,
     shown: LoadedImages,
@@ -631,7 +631,7 @@ def outputs(
 
     first  the place of the first image among all, where these are a range of them
     """
-    batch = batch or usual_batch(network, here)
+    batch = batch or default_batch_size(network, here)
     while True:
         try:
             return _outputs(module, network, shown, store, here, output_spec, seed, make or _float32, first, batch)
@@ -665,7 +665,7 @@ def _outputs(
     done = 0
     # one autocast around all batches: it then casts the weights once
     with evaluating(module), torch.inference_mode(), here.autocast():
-        batches = inputs(network, shown, store, here, batch)
+        batches = input_batches(network, shown, store, here, batch)
         for x, count in track(batches, network.name, len(shown), images=itemgetter(1)):
             seed_everything(seed_for(seed, first + done))  # draws do not depend on what was shown before
             output = module(x)
@@ -800,10 +800,10 @@ def probe_step(
         raise BadInput(f"Probes are taken of images of {trials[0].data} as they are: leave out view and change.")
     images = images.named(root)
     rounded = [float(f"{temperature:.6g}") for temperature in temperatures]
-    recipe = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"], "exact": exact}
+    config = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"], "exact": exact}
     steps = tuple(train_step(trial, root) for trial in trials)
     make = partial(_probe, trials=tuple(trials), temperatures=rounded, images=images, exact=exact)
-    return Step(f"probes of {steps[0].title}", STAGE, recipe, make, (*steps, images.load_revision(root)), VERSION)
+    return Step(f"probes of {steps[0].title}", STAGE, config, make, (*steps, images.load_revision(root)), VERSION)
 
 
 def probe_facts(step: Step, store: Store) -> dict[str, Any]:
@@ -812,7 +812,7 @@ def probe_facts(step: Step, store: Store) -> dict[str, Any]:
 
 
 def _probe(
-    part: Part,
+    step_folder: StepFolder,
     context: Context,
     trials: Sequence[Trial],
     temperatures: Sequence[float],
@@ -832,13 +832,13 @@ def _probe(
     shown = images.load(context.root, context.store)
     seed = seed_for(*(step.key for step in steps), images)
     with here.threads(trials[0].training.threads):
-        dump = probed(members, shown, here, trials[0].training.augment, seed, exact)
-    dump.save(part.folder / DUMP)
+        dump = probe_images(members, shown, here, trials[0].training.augment, seed, exact)
+    dump.save(step_folder.path / DUMP)
     facts = {"jacobian": probes.how_jacobian(members[0].spec.classes, exact)}
     return {PROBES: json.dumps(facts).encode()}
 
 
-def probed(
+def probe_images(
     members: Sequence[Method], shown: LoadedImages, here: Runtime, augment: str, seed: int, exact: bool = False
 ) -> Predictions:
     """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
@@ -898,7 +898,7 @@ def load_counts(step: Step, store: Store) -> PixelCounts:
     return PixelCounts.load(step.verified(store) / COUNTS)
 
 
-def _count(part: Part, context: Context, members: Sequence[Network], images: ImageSet) -> Files:
+def _count(step_folder: StepFolder, context: Context, members: Sequence[Network], images: ImageSet) -> Files:
     first = members[0]
     here = runtime_for(context.device).at(first.trial.training.precision if first.trial else "auto")
     built = [build(member, context.store, here, context.root) for member in members]
@@ -930,7 +930,7 @@ def pixel_maps(
     not fit into the device's memory is halved."""
     seed_everything(seed)
     done = 0
-    batch = usual_batch(network, here, shown.dataset.shape)  # trained networks take images of any size
+    batch = default_batch_size(network, here, shown.dataset.shape)  # trained networks take images of any size
     batch = max(1, batch // 4)  # pixel-wise logits take as much room as the features
     while True:
         left = shown.take(np.arange(done, len(shown)))
@@ -953,7 +953,7 @@ def _pixel_maps(
     with ExitStack() as modes, torch.inference_mode(), here.autocast():
         for module in modules:
             modes.enter_context(evaluating(module))
-        batches = inputs(network, shown, store, here, batch)
+        batches = input_batches(network, shown, store, here, batch)
         for x, count in track(batches, network.name, len(shown), images=itemgetter(1)):
             truth = shown.images.label_maps(slice(done, done + count))
             called, scores = pixel_predictions([module(x) for module in modules], truth.shape[1:])

@@ -42,7 +42,7 @@ class Provenance:
 
 
 @contextmanager
-def command(words: Sequence[str]) -> Iterator[None]:
+def recorded_command(words: Sequence[str]) -> Iterator[None]:
     """Keeps the words of a command line while it runs, those of --plugin among them."""
     before = list(_words)
     _words[:] = ["nescio", *words]
@@ -52,13 +52,13 @@ def command(words: Sequence[str]) -> Iterator[None]:
         _words[:] = before
 
 
-def follow_up(*words: str) -> str:
+def follow_up_command(*words: str) -> str:
     """A command to run after the one that runs in this process, with the same plugins."""
     plugins = [word for flag, file in pairwise(_words) if flag == "--plugin" for word in (flag, file)]
     return shlex.join(["nescio", *words, *plugins])
 
 
-def provenance() -> Provenance:
+def current_provenance() -> Provenance:
     """The provenance of what is written now."""
     from nescio import __version__
 

@@ -35,7 +35,7 @@ from nescio.runtime import Runtime, evaluating, leave, random_state, restore_ran
 from nescio.specs import FILE, STORE, SpecError, source
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import Interrupted, Part, Store, shutdown_requested
+from nescio.work.store import Interrupted, StepFolder, Store, shutdown_requested
 from nescio.work.versions import TRAIN as VERSION
 
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
@@ -62,7 +62,7 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
     revision = datasets.load(trial.data, root).revision
     start = () if trial.start is None else (start_key(trial.start),)
     make, parents = partial(_train, trial=trial), (revision, *start)
-    return Step(title_of(trial), STAGE, trial, make, parents, VERSION, pace, together=True)
+    return Step(title_of(trial), STAGE, trial, make, parents, VERSION, pace, distributed=True)
 
 
 def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
@@ -82,17 +82,17 @@ def title_of(trial: Trial) -> str:
     return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{init}{end}"
 
 
-def _train(part: Part | None, context: Context, trial: Trial) -> Files:
+def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Files:
     """Several processes train together; the first has the part."""
     here = runtime_for(context.device).at(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
     with EpochProgress(title_of(trial), silent=here.rank > 0) as watch:
-        method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, watch, context.store)
+        method, facts = fit(trial, dataset, here, step_folder, context.checkpoint_seconds, watch, context.store)
     leave()
     return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
 
-def _stopped(part: Part, context: Context, trial: Trial, whole: Step) -> Files:
+def _stopped(step_folder: StepFolder, context: Context, trial: Trial, whole: Step) -> Files:
     """The weights after one of the epochs that a trial keeps."""
     facts = facts_of(whole, context.store)
     facts.pop("train_accuracy", None)  # of the last epoch
@@ -128,10 +128,10 @@ def train(
 
     made = False
 
-    def make(part: Part, _: Context) -> Files:
+    def make(step_folder: StepFolder, _: Context) -> Files:
         nonlocal made
         made = here.share(True)
-        method, facts = fit(trial, dataset, here, part, checkpoint_seconds, watch, store)
+        method, facts = fit(trial, dataset, here, step_folder, checkpoint_seconds, watch, store)
         return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
     replace(step, make=make).run(Context(store, None if root is None else str(root)), wait=True)
@@ -260,21 +260,21 @@ def fit(
     trial: Trial,
     dataset: datasets.Dataset,
     runtime: Runtime,
-    part: Any,
+    step_folder: Any,
     checkpoint_seconds: float,
     watch: Watch | None,
     store: Store | None = None,
 ) -> tuple[Method, dict[str, Any]]:
     """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
     with runtime.threads(trial.training.threads):
-        return _fit(trial, dataset, runtime, part, checkpoint_seconds, watch, store)
+        return _fit(trial, dataset, runtime, step_folder, checkpoint_seconds, watch, store)
 
 
 def _fit(
     trial: Trial,
     dataset: datasets.Dataset,
     runtime: Runtime,
-    part: Any,
+    step_folder: Any,
     checkpoint_seconds: float,
     watch: Watch | None,
     store: Store | None,
@@ -294,7 +294,7 @@ def _fit(
     if step.can_be_recorded:
         update = Recording(method, step.backward, step.move)
     seed_everything(seed_for(seed, "steps", runtime.rank))
-    epoch, batch, kept = _resume(part, method, optimizer, average, step, runtime, seed)
+    epoch, batch, kept = _resume(step_folder, method, optimizer, average, step, runtime, seed)
     buffers = [buffer for buffer in method.buffers() if buffer.is_floating_point()]
     method.train()
     started = saved = time.monotonic()
@@ -322,10 +322,10 @@ def _fit(
             slow = watch is not None and time.monotonic() - looked > LOOK_SECONDS
             if since == LOOK * plan.accumulate or slow:
                 look()
-            if step.whole and (due := runtime.largest(_due(part, saved, checkpoint_seconds))):
+            if step.whole and (due := runtime.largest(_due(step_folder, saved, checkpoint_seconds))):
                 runtime.mean(buffers)
-                if part is not None:
-                    _save(part, method, optimizer, average, step, epoch, batch, kept)
+                if step_folder is not None:
+                    _save(step_folder, method, optimizer, average, step, epoch, batch, kept)
                 if due == ENDING:
                     raise Interrupted
                 saved = time.monotonic()
@@ -341,8 +341,8 @@ def _fit(
     if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # the last steps had no look at a loss
         raise Diverged("Weights are not finite after the last step; a smaller learning rate may help.")
     _finished(method, average, stream, seed)
-    for name, content in kept.items() if part is not None else ():
-        part.write(name, content)
+    for name, content in kept.items() if step_folder is not None else ():
+        step_folder.write(name, content)
     learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
     facts: dict[str, Any] = {"params": learnt, "seconds": seconds, "images": seen}
     if method.classifies:
@@ -352,9 +352,9 @@ def _fit(
     return method.eval(), facts | method.facts()
 
 
-def _due(part: Any, saved: float, seconds: float) -> int:
+def _due(step_folder: Any, saved: float, seconds: float) -> int:
     """ENDING when this process is to end, else 1 when it is time to save a checkpoint of `part`, else 0."""
-    return ENDING if shutdown_requested.is_set() else int(part is not None and part.due(saved, seconds))
+    return ENDING if shutdown_requested.is_set() else int(step_folder is not None and step_folder.due(saved, seconds))
 
 
 def _finished(method: Any, average: _Average | None, stream: _Stream, seed: int) -> Method:
@@ -651,13 +651,13 @@ def _cached(trial: Trial, method: Method, stream: _Stream, store: Store) -> _Cac
     plan, runtime = trial.training, stream.runtime
     names = [f"{number}.safetensors" for number in range(1 if plan.augment == "none" else method.frozen_epochs)]
 
-    def make(part: Part, _: Context) -> None:
+    def make(step_folder: StepFolder, _: Context) -> None:
         for number, name in enumerate(names):
             seed = seed_for(FEATURES, number)
             shown = stream.batches(batch=CACHED, augment=plan.augment, border=plan.border, seed=seed)
             with evaluating(method), torch.no_grad(), runtime.autocast():
                 rows = torch.cat([method.features(x).half().cpu() for x, _, _ in shown])
-            part.write(name, save({FEATURES: rows}))
+            step_folder.write(name, save({FEATURES: rows}))
 
     of = {name: getattr(trial, name) for name in ("data", "classes", "data_seed", "backbone", "spectral")}
     how = {"augment": plan.augment, "border": plan.border, "precision": plan.precision, "epochs": len(names)}
@@ -679,7 +679,7 @@ def _look(losses: Tensor, count: int, epoch: int) -> float:
 
 
 def _save(
-    part: Any,
+    step_folder: Any,
     method: Any,
     optimizer: Any,
     average: _Average | None,
@@ -699,14 +699,14 @@ def _save(
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    part.save_checkpoint({"state": buffer.getvalue(), **kept}, {"epoch": epoch, "batch": batch})
+    step_folder.save_checkpoint({"state": buffer.getvalue(), **kept}, {"epoch": epoch, "batch": batch})
 
 
 def _resume(
-    part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime, seed: int
+    step_folder: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime, seed: int
 ) -> tuple[int, int, dict[str, bytes]]:
     """(epoch, batch) to go on from, with every state as it was, and the weights that were kept so far."""
-    checkpoint = None if part is None else part.load_checkpoint()
+    checkpoint = None if step_folder is None else step_folder.load_checkpoint()
     kept = {} if checkpoint is None else dict(checkpoint.tensors)
     written = runtime.share(kept.pop("state", None))
     if written is None:

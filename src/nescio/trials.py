@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nescio.errors import BadInput
 from nescio.files import parse_json
-from nescio.identity import ContentName, Validated, added, tag, values_of
+from nescio.identity import ContentName, Validated, added_field, tag, values_of
 from nescio.options import option
 from nescio.search import HParams
 
@@ -99,10 +99,12 @@ class Trial(Validated):
     trial: int = 0
     data_seed: int = 0
     init_seed: int = 0
-    start: str | None = added(None)  # what its weights start from: store:KEY of a trial, or file:PATH of a checkpoint
-    task: Literal["classification", "segmentation"] = added("classification")
-    kept: tuple[int, ...] = added(())  # epochs after which its weights are kept, beside the last
-    stop: int | None = added(None)  # which of them these weights are of; None: the last epoch
+    start: str | None = added_field(
+        None
+    )  # what its weights start from: store:KEY of a trial, or file:PATH of a checkpoint
+    task: Literal["classification", "segmentation"] = added_field("classification")
+    kept: tuple[int, ...] = added_field(())  # epochs after which its weights are kept, beside the last
+    stop: int | None = added_field(None)  # which of them these weights are of; None: the last epoch
 
     def check(self) -> None:
         if not set(self.kept) <= set(range(1, self.training.epochs)) or self.stop not in (None, *self.kept):

@@ -14,7 +14,7 @@ from nescio.analysis.model_choice import Requirement, choose_model, highest, par
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.metrics import Ranking
-from nescio.networks.limits import Limits, parameter_count
+from nescio.networks.limits import Limits, parse_parameter_count
 from nescio.networks.published import with_facts
 from nescio.predictions import Predictions
 from nescio.report.model_choices import choice_sentences, choice_table
@@ -243,13 +243,13 @@ def test_a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
     ("text", "count"), [("30M", 30_000_000), ("1.2B", 1_200_000_000), ("5g", 5 * 10**9), ("7k", 7000), ("1,000", 1000)]
 )
 def test_counts_of_parameters(text, count):
-    assert parameter_count(text) == count
+    assert parse_parameter_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "M", "many", "-3M", "0", "nan", "infM"])
 def test_no_counts(text):
     with pytest.raises(BadInput, match="such as 30M"):
-        parameter_count(text)
+        parse_parameter_count(text)
 
 
 # ---- other uncertainties
@@ -305,10 +305,10 @@ def store(tmp_path_factory, held):
                 "rows": 400,
                 **each.facts,
             }
-            with found.work("predict", {"model": each.model, "outside": outside}) as part:
+            with found.work("predict", {"model": each.model, "outside": outside}) as step_folder:
                 dump = each.load().replace(in_distribution=not outside)
-                dump.save(part.folder / "dump")
-                part.write("facts.json", json.dumps(facts).encode())
+                dump.save(step_folder.path / "dump")
+                step_folder.write("facts.json", json.dumps(facts).encode())
     return found
 
 

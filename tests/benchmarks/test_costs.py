@@ -13,7 +13,7 @@ from nescio.benchmarks import base, costs, reliability, uimnet, url
 from nescio.benchmarks.costs import CORE, H200, PACES, arithmetic, estimated, training_seconds
 from nescio.datasets.images import ImageSet
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import OutputSpec, predict_step
 from nescio.training import train_step
 from nescio.trials import Training, Trial
@@ -89,7 +89,7 @@ def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(conte
     ("output_spec", "size"), [(OutputSpec(), 4 * (10 + 100)), (OutputSpec(("logits",), "float16"), 2 * 10)]
 )
 def test_a_prediction_takes_the_room_of_what_it_keeps(context, output_spec, size):
-    step = predict_step(trained(TRIAL), ImageSet("digits"), output_spec=output_spec)
+    step = predict_step(network_of_trial(TRIAL), ImageSet("digits"), output_spec=output_spec)
     rows = len(ImageSet("digits").load())
     cost = estimated(step, context)
     assert cost.bytes == rows * size
@@ -147,7 +147,7 @@ def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module,
     for name, count in stages.items():
         assert (
             sum(
-                isinstance(step.recipe, dict) and name in (step.recipe.get("step"), step.recipe.get("kind"))
+                isinstance(step.config, dict) and name in (step.config.get("step"), step.config.get("kind"))
                 for step in steps
             )
             == count

@@ -25,7 +25,7 @@ from functools import partial
 
 import numpy as np
 
-from nescio.identity import Checked, seed_for, tag
+from nescio.identity import Validated, seed_for, tag
 from nescio.options import option
 from nescio.benchmarks.base import benchmark
 from nescio.report.blocks import Figure, Made, Story
@@ -35,14 +35,13 @@ from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Head, Table, decimals, table
 from nescio.rows import Row
-from nescio.work.steps import Context, Files, Step, Work, evaluation
-from nescio.work.steps import table as files_of
-from nescio.work.store import Part
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder
 
 
 @tag("plan:settling")
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Validated):
     """What is drawn, and how often."""
 
     sizes: tuple[int, ...] = option((10, 100, 1000), "how many numbers are averaged")
@@ -50,16 +49,16 @@ class Plan(Checked):
     pause: float = option(0.0, "seconds that each drawing takes")
 
 
-def draw(part: Part, context: Context, size: int, seed: int, pause: float) -> Files:
+def draw(step_folder: StepFolder, context: Context, size: int, seed: int, pause: float) -> Files:
     time.sleep(pause)
     numbers = np.random.default_rng(seed_for("settling", size, seed)).normal(size=size)
     return {"numbers.json": json.dumps(numbers.tolist()).encode()}
 
 
-def judge(part: Part, context: Context, drawn: Step, size: int, seed: int) -> Files:
+def judge(step_folder: StepFolder, context: Context, drawn: Step, size: int, seed: int) -> Files:
     numbers = json.loads((drawn.verified(context.store) / "numbers.json").read_text())
     about = {"benchmark": "settling", "version": 1, "method": "mean", "data_seed": seed, "level": float(size)}
-    return files_of([Row(about, metric="distance", value=abs(float(np.mean(numbers))), n=size)])
+    return evaluation_files([Row(about, metric="distance", value=abs(float(np.mean(numbers))), n=size)])
 
 
 @benchmark("settling", version=1, plan=Plan)
@@ -68,10 +67,10 @@ def settling(plan: Plan, work: Work) -> None:
     evaluations = []
     for size in plan.sizes:
         for seed in range(plan.seeds):
-            name, recipe = f"{size} numbers, seed {seed}", {"size": size, "seed": seed}
-            drawn = Step(name, "draw", recipe, partial(draw, pause=plan.pause, **recipe))
-            make = partial(judge, drawn=drawn, **recipe)
-            evaluations.append(evaluation("settling", 1, name, recipe, [drawn], make))
+            name, config = f"{size} numbers, seed {seed}", {"size": size, "seed": seed}
+            drawn = Step(name, "draw", config, partial(draw, pause=plan.pause, **config))
+            make = partial(judge, drawn=drawn, **config)
+            evaluations.append(make_evaluation("settling", 1, name, config, [drawn], make))
     work.evaluate("draw and judge", evaluations)
 
 

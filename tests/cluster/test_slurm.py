@@ -27,7 +27,7 @@ from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.work.launchers import Task, make_launcher
 from nescio.work.slurm import with_queue
-from nescio.work.steps import Context, Work, evaluation, table
+from nescio.work.steps import Context, Work, evaluation_files, make_evaluation
 from nescio.work.store import Store, StoreError
 from tests.support.cluster_help import (
     Unknown,
@@ -140,21 +140,21 @@ def test_options_reach_slurm_and_a_free_one_counts_most(light, tmp_path):
 # ---- studies
 
 
-def counts_up(part, context, value, seconds):
+def counts_up(step_folder, context, value, seconds):
     """Work with checkpoints, which are written only when the process is to end."""
-    saved = part.load_checkpoint()
+    saved = step_folder.load_checkpoint()
     done = 0 if saved is None else saved.meta["done"]
     log(context.store.root, f"from {done > 0}")
     while done < seconds * 10:
         time.sleep(0.1)
         done += 1
-        if part.due(time.monotonic(), 1e9):
-            part.save_checkpoint({}, {"done": done})
-    return table([{"metric": "accuracy", "value": value}])
+        if step_folder.due(time.monotonic(), 1e9):
+            step_folder.save_checkpoint({}, {"done": done})
+    return evaluation_files([{"metric": "accuracy", "value": value}])
 
 
 def long_card(seconds, value=1.0):
-    return evaluation("toy", 1, "long", {"long": value}, (), partial(counts_up, value=value, seconds=seconds))
+    return make_evaluation("toy", 1, "long", {"long": value}, (), partial(counts_up, value=value, seconds=seconds))
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def context(tmp_path):
 
 def trained(context, launcher, steps):
     work = Work(context, launcher)
-    assert work.do("train", steps) == steps
+    assert work.run_stage("train", steps) == steps
     return work
 
 
@@ -282,15 +282,15 @@ def test_a_full_disk_of_the_node_stops_its_jobs_and_they_go_on_when_there_is_roo
     assert made[0].failures == [] and made[0].rows == undisturbed(tmp_path / "local", 3)
 
 
-def hoard(part, context):
+def hoard(step_folder, context):
     log(context.store.root, "hoards")
     taken = [b"x" * 2**20 for _ in range(600)]
     time.sleep(60)
-    return table([{"value": len(taken)}])
+    return evaluation_files([{"value": len(taken)}])
 
 
 def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_path, capsys):
-    large = evaluation("toy", 1, "large", {"large": 1}, (), hoard)
+    large = make_evaluation("toy", 1, "large", {"large": 1}, (), hoard)
     with make_launcher("slurm", 1, mem="300M", retries=0) as launcher:
         work = evaluated(context, launcher, [large, *cards(2)])
     (failure,) = work.failures

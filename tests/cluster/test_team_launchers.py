@@ -49,7 +49,7 @@ def weights(store, launcher, trials, **context):
 
     steps = [train_step(trial) for trial in trials]
     work = Work(Context(Store(store), device="cpu", **context), launcher)
-    assert work.do("train", steps) == steps, work.failures
+    assert work.run_stage("train", steps) == steps, work.failures
     assert not list((Path(store) / ".team").glob("*"))
     return [load_file(step.folder(work.store) / "weights.safetensors") for step in steps]
 

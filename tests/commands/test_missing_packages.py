@@ -40,8 +40,8 @@ def store(tmp_path_factory):
     from nescio.work.store import Store
 
     root = tmp_path_factory.mktemp("store")
-    with Store(root).work("train", {"method": "erm"}) as part:
-        part.write("weights.safetensors", b"")
+    with Store(root).work("train", {"method": "erm"}) as step_folder:
+        step_folder.write("weights.safetensors", b"")
     return root
 
 

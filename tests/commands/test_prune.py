@@ -17,8 +17,8 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "BUILT_IN", ())
     made = Store(tmp_path / "store")
     for number, version in enumerate((1, 2, STAGES["train"])):
-        with made.work("train", {"number": number}, version=version) as part:
-            part.write("weights", b"x" * 1_000_000)
+        with made.work("train", {"number": number}, version=version) as step_folder:
+            step_folder.write("weights", b"x" * 1_000_000)
     return made
 
 
@@ -65,6 +65,6 @@ def test_a_store_that_is_not_there_is_a_sentence(tmp_path, capsys):
 
 def test_damaged_work_is_named_and_stays(store, capsys):
     run = store.runs()[0]
-    (run.folder / "recipe.json").write_text("{")
+    (run.folder / "config.json").write_text("{")
     code, out, err = prune(capsys, store, "--yes")
     assert code == 0 and run.key in err and run.key not in out and run.key in {left.key for left in store.runs()}

@@ -9,7 +9,7 @@ import pytest
 from nescio.benchmarks.base import keep, kept, page_name, read_kept
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.provenance import command
+from nescio.provenance import recorded_command
 from nescio.report.studies import Study, files
 from nescio.rows import from_parquet
 from nescio.work.store import Corrupted, Store
@@ -61,12 +61,12 @@ def test_a_damaged_study_is_named_and_the_next_one_is_shown(tmp_path, capsys, mo
     for value in (0.25, 0.5):
         keep(study(value), store)
     newest = kept(store)[0]
-    (newest.folder / "recipe.json").write_text("[" * 100_000)
+    (newest.folder / "config.json").write_text("[" * 100_000)
     (newest.folder / "env.json").unlink()
     os.mkfifo(newest.folder / "env.json")
     assert main(["report", str(store.root), "--csv"]) == 1
     said = capsys.readouterr()
-    assert newest.key in said.err and "0.25" in said.out and said.err.count("recipe.json is damaged") == 1
+    assert newest.key in said.err and "0.25" in said.out and said.err.count("config.json is damaged") == 1
     assert main(["report", str(store.root), "--csv", "--study", newest.key]) == 1
     assert not capsys.readouterr().out
 
@@ -128,10 +128,10 @@ def test_one_damaged_study_does_not_hide_the_others(tmp_path, capsys, monkeypatc
 
 def test_a_study_keeps_the_command_that_made_it_first(tmp_path):
     store = Store(tmp_path)
-    with command(["run", "uimnet", "--plugin", "my method.py"]):
+    with recorded_command(["run", "uimnet", "--plugin", "my method.py"]):
         keep(study(0.5), store)
     again = study(0.5)
-    with command(["run", "uimnet"]):
+    with recorded_command(["run", "uimnet"]):
         keep(again, store)
     assert [each.command for each in again.made] == ["nescio run uimnet --plugin 'my method.py'"]
     (run,) = kept(store)

@@ -22,7 +22,7 @@ from nescio.trials import Training
 from nescio.work.launchers import launcher
 from nescio.work.launchers import registry as launchers
 from nescio.work.local import LocalWorkers
-from nescio.work.steps import evaluation, table
+from nescio.work.steps import evaluation_files, make_evaluation
 from tests.support.paths import page_of
 
 
@@ -37,15 +37,15 @@ class Plan(Validated):
 PRESETS = {"short": Plan(), "long": Plan(upto=5, training=Training(epochs=50))}
 
 
-def count(part, context, number, bad, name):
+def count(step_folder, context, number, bad, name):
     if number == bad:
         raise BadInput(f"{number} cannot be counted.")
-    return table([Row({"benchmark": name, "version": 1}, metric="number", value=float(number))])
+    return evaluation_files([Row({"benchmark": name, "version": 1}, metric="number", value=float(number))])
 
 
-def count_all(part, context, number, bad, name, count=count):
+def count_all(step_folder, context, number, bad, name, count=count):
     """Counts every number."""
-    return count(part, context, number, None, name)
+    return count(step_folder, context, number, None, name)
 
 
 def story(study):
@@ -69,7 +69,7 @@ def benchmark_of(name):
         steps = []
         for number in range(plan.upto):
             make = partial(count, number=number, bad=plan.bad, name=name)
-            steps.append(evaluation(name, 1, f"number {number}", {"number": number}, (), make))
+            steps.append(make_evaluation(name, 1, f"number {number}", {"number": number}, (), make))
         work.evaluate("count", steps)
 
     return counting

@@ -28,22 +28,22 @@ def test_damaged_work_is_said_to_be(tmp_path, capsys):
     """A file that is cut, lost or added to shows at once; a changed byte of the same size with --check."""
     store = Store(tmp_path)
     paths = {}
-    for name in ("whole", "cut", "lost", "flipped", "recipe", "listless"):
-        with store.work("train", {"name": name}, title=name) as part:
-            part.write("net.bin", bytes(100))
+    for name in ("whole", "cut", "lost", "flipped", "config", "listless"):
+        with store.work("train", {"name": name}, title=name) as step_folder:
+            step_folder.write("net.bin", bytes(100))
         paths[name] = store.path("train", store.key("train", {"name": name}))
     (paths["cut"] / "net.bin").write_bytes(bytes(99))
     (paths["lost"] / "net.bin").unlink()
     (paths["flipped"] / "net.bin").write_bytes(b"\1" + bytes(99))
-    (paths["recipe"] / "recipe.json").write_text("{")
-    (paths["listless"] / "recipe.json").write_text('{"files": [1], "title": "listless"}')
+    (paths["config"] / "config.json").write_text("{")
+    (paths["listless"] / "config.json").write_text('{"files": [1], "title": "listless"}')
 
     def states(*words):
         assert main(["runs", "--store", str(tmp_path), "--json", *words]) == 0
         return {run["key"]: (run["state"], run["reason"]) for run in json.loads(capsys.readouterr().out)}
 
     damaged = {key for key, (state, reason) in states().items() if state == "damaged" and reason}
-    assert damaged == {paths[name].name for name in ("cut", "lost", "recipe", "listless")}
+    assert damaged == {paths[name].name for name in ("cut", "lost", "config", "listless")}
     assert states("--failed").keys() == damaged
     assert states("--check", "--failed").keys() == damaged | {paths["flipped"].name}
     assert main(["runs", "--store", str(tmp_path)]) == 0

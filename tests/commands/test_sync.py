@@ -11,8 +11,8 @@ def stores(tmp_path):
     source = Store(tmp_path / "source")
     for stage, numbers in {"train": 2, "evaluate": 1}.items():
         for number in range(numbers):
-            with source.work(stage, {"number": number}) as part:
-                part.write("payload", b"x" * 100)
+            with source.work(stage, {"number": number}) as step_folder:
+                step_folder.write("payload", b"x" * 100)
     return source, Store(tmp_path / "target")
 
 
@@ -26,8 +26,8 @@ def test_finished_work_is_copied_once(stores, capsys):
     source, target = stores
     assert sync(capsys, *stores) == (0, "Copied 3 of 3 finished pieces of work; 0 were there.\n", "")
     assert [(run.stage, run.key) for run in target.runs()] == [(run.stage, run.key) for run in source.runs()]
-    with target.work("train", {"number": 7}) as part:
-        part.write("payload", b"own")
+    with target.work("train", {"number": 7}) as step_folder:
+        step_folder.write("payload", b"own")
     assert sync(capsys, *stores)[1] == "Copied 0 of 3 finished pieces of work; 3 were there.\n"
     assert sync(capsys, target, source)[1] == "Copied 1 of 4 finished pieces of work; 3 were there.\n"
 

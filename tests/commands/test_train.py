@@ -59,7 +59,7 @@ def test_options_reach_the_trial(tmp_path):
     words += " --batch-size 64 --lr 0.05"
     more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
     assert main([*TRAIN, *words.split(), *more.split(), "--store", str(tmp_path)]) == 0
-    plain = Store(tmp_path).recipe("train", key_in(tmp_path))["recipe"]
+    plain = Store(tmp_path).record("train", key_in(tmp_path))["config"]
     trial = from_plain(plain, lambda name: registry[name].hparams_class)
     assert (trial.hparams.dropout, trial.hparams.mc_samples) == (0.2, 3)
     assert (trial.spectral, trial.data_seed, trial.init_seed, trial.classes) == (5.0, 1, 2, None)
@@ -97,7 +97,7 @@ def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
         assert (
             main(["train", "--method", "due", "--backbone", "mlp", "--epochs", "1", *words, "--store", str(place)]) == 0
         )
-        assert Store(place).recipe("train", key_in(place))["recipe"]["spectral"] == target
+        assert Store(place).record("train", key_in(place))["config"]["spectral"] == target
 
 
 def test_the_usual_batch():
@@ -171,7 +171,7 @@ def test_runs_lists_what_there_is_and_why_it_failed(tmp_path, capsys):
     assert main(["runs", *place, "--json"]) == 0
     runs = json.loads(capsys.readouterr().out)
     assert sorted(run["state"] for run in runs) == ["failed", "finished"]
-    assert all(run["method"] == "erm" and run["recipe"]["training"]["batch"] == 64 for run in runs)
+    assert all(run["method"] == "erm" and run["config"]["training"]["batch"] == 64 for run in runs)
     assert main(["runs", *place, "--failed", "--json"]) == 0
     (failed,) = json.loads(capsys.readouterr().out)
     assert "The loss became" in failed["reason"]

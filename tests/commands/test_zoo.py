@@ -11,7 +11,7 @@ import pytest
 from nescio.cli import main
 from nescio.commands.zoo import Options, predictions
 from nescio.errors import BadInput
-from nescio.networks.export import exportable
+from nescio.networks.export import exportable_network
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import list_stored_predictions
 from nescio.report.scorecards import card_tables
@@ -321,13 +321,13 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
         goal = ["--threshold", "0.3", "--to", str(tmp_path / "flowers.pt2"), "--store", store, "--json"]
         assert main(["export", name, *goal, *about]) == 0
         assert json.loads(capsys.readouterr().out)["names"] == ["tulips", "a rose", "some lilies"]
-    assert exportable(f"zoo:{name}", Store(store)).about["names"] == ["tulips", "a rose", "some lilies"]
+    assert exportable_network(f"zoo:{name}", Store(store)).about["names"] == ["tulips", "a rose", "some lilies"]
     with pytest.raises(BadInput, match=r"two\.txt has 2 names"):
         (tmp_path / "two.txt").write_text("tulips\na rose\n")
-        exportable(name, Store(store), classes=tmp_path / "two.txt")
+        exportable_network(name, Store(store), classes=tmp_path / "two.txt")
     with pytest.raises(BadInput, match="does not name all 3 classes"):
         (tmp_path / "two.txt").write_text("tulips=0\na rose=1\n")
-        exportable(name, Store(store), classes=tmp_path / "two.txt")
+        exportable_network(name, Store(store), classes=tmp_path / "two.txt")
     for dump in list_stored_predictions(Store(store)):
         held = dump.load()
         assert held.classes == 3 and held.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4

@@ -55,7 +55,7 @@ def test_a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
     (change,) = published_corruptions(folder, data, ("fog",), (2,))
     shown = ImageSet(data, view=view, change=change).load()
     network = SimpleNamespace(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    batches = predict.inputs(network, shown, Store(tmp_path / "store"), runtime_for("cpu"), 3)
+    batches = predict.input_batches(network, shown, Store(tmp_path / "store"), runtime_for("cpu"), 3)
     seen = torch.cat([x for x, _ in batches]).permute(0, 2, 3, 1).numpy() * 255
     wanted = np.stack([views.pixels_of(image, view) for image in arrays["fog"][N : 2 * N]])
     assert np.abs(seen - wanted).max() < 0.01

@@ -58,10 +58,10 @@ def test_timm_sees_the_same_pixels(mode, interpolation, size, crop):
 def test_torchvision_sees_the_same_pixels(arch):
     import torchvision
 
-    from nescio.networks.models import network
+    from nescio.networks.models import find_network
 
     transform = torchvision.models.get_model_weights(arch).DEFAULT.transforms()
-    found = network(f"torchvision:{arch}", Store("none"))
+    found = find_network(f"torchvision:{arch}", Store("none"))
     rng = np.random.default_rng(1)
     for shape in SHAPES[:4]:
         image = picture(rng, shape)
@@ -281,7 +281,7 @@ def test_a_killed_decoding_goes_on_where_it_was(tmp_path):
     whole = np.load(cache(labelled(images), View(16, 18), Store(tmp_path / "other")))
     np.testing.assert_array_equal(held, whole)
     Store(tmp_path / "store").verify("pixels", key)
-    files = json.loads((tmp_path / "store" / "pixels" / key / "recipe.json").read_text())["files"]
+    files = json.loads((tmp_path / "store" / "pixels" / key / "config.json").read_text())["files"]
     assert list(files) == ["pixels.npy"]
 
 

@@ -76,7 +76,7 @@ def test_its_evidence_fails_when_it_is_switched_off(site):
     """As the page advises: with plain logits everything else still holds, and the evidence does not."""
     code = f"""
 import torch, {MODULE}
-from nescio.testing.methods import observe, trial_of
+from nescio.testing.evidence import observe, trial_of
 from nescio.testing import check_method
 torch.set_num_threads(1)
 assert len(check_method("logit-norm", backbone="mlp", epochs=2)) >= 6

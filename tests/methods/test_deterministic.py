@@ -31,7 +31,7 @@ from nescio.metrics import auroc
 from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
-from nescio.testing.methods import special, trial_of
+from nescio.testing.evidence import method_evidence, small_trial
 from nescio.training import fit, start_of
 from nescio.trials import Training, Trial
 from tests.methods.test_methods import deceive, replace_after
@@ -168,16 +168,16 @@ BROKEN = [
 )
 def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
     monkeypatch.setattr(owner, attribute, broken)
-    trial, here, dataset = trial_of(name, epochs=4), runtime_for("cpu"), datasets.load("digits")
+    trial, here, dataset = small_trial(name, epochs=4), runtime_for("cpu"), datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
-    assert not special(method, trial, dataset, here)[what].passed
+    assert not method_evidence(method, trial, dataset, here)[what].passed
 
 
 @pytest.mark.parametrize(("sign", "effect"), [(-1, "less"), (0, "the same"), (1, "more")])
 def test_postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
     monkeypatch.setattr(PostNet, "loss", with_entropy(sign))
-    trial, here, dataset = trial_of("postnet"), runtime_for("cpu"), datasets.load("digits")
-    seen = special(start_of(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
+    trial, here, dataset = small_trial("postnet"), runtime_for("cpu"), datasets.load("digits")
+    seen = method_evidence(start_of(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
     assert seen.observed.endswith(f"more entropy, {effect} loss") and seen.passed == (sign < 0)
 
 

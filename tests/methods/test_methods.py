@@ -27,7 +27,7 @@ from nescio.methods.soft_labels import SoftLabels
 from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
-from nescio.testing.methods import observe, special, trial_of
+from nescio.testing.evidence import method_evidence, observe, small_trial
 from nescio.training import fit
 from nescio.trials import Training, Trial
 from tests.support.reference import load, note
@@ -146,10 +146,10 @@ BROKEN = [
 )
 def test_switched_off_is_seen(monkeypatch, name, how, what, cls, attribute, broken):
     monkeypatch.setattr(cls, attribute, broken)
-    trial, here = trial_of(name, epochs=6), runtime_for("cpu")
+    trial, here = small_trial(name, epochs=6), runtime_for("cpu")
     dataset = datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
-    assert not special(method, trial, dataset, here)[what].passed
+    assert not method_evidence(method, trial, dataset, here)[what].passed
 
 
 def test_every_method_has_a_way_to_die():
@@ -238,7 +238,7 @@ def test_a_broken_promise_is_seen(monkeypatch, cls, what):
         with pytest.raises(AssertionError, match=what):
             check_method("broken", epochs=2)
     else:  # nothing is observed, and trained, behind the broken promise
-        assert not next(each.passed for name, each in observe(trial_of("broken", epochs=2)) if name == what)
+        assert not next(each.passed for name, each in observe(small_trial("broken", epochs=2)) if name == what)
 
 
 # ---- what the hyper-parameters refuse, and what the search may draw
@@ -292,7 +292,7 @@ def test_one_class_is_refused():
 @pytest.mark.parametrize("name", TEN)
 def test_learns_digits(name):
     plan = Training(epochs=20, batch_size=64, augment="shift")
-    trial, dataset, here = replace(trial_of(name), training=plan), datasets.load("digits"), runtime_for("cpu")
+    trial, dataset, here = replace(small_trial(name), training=plan), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
     test = datasets.splits(dataset).test
     assert accuracy_of(method, Batches(test, dataset, here.device)) >= 0.95
@@ -458,7 +458,7 @@ def test_due_says_the_log_of_the_mean_probability():
 
 
 def test_due_starts_from_the_features_of_the_first_network():
-    trial, dataset, here = trial_of("due"), datasets.load("digits"), runtime_for("cpu")
+    trial, dataset, here = small_trial("due"), datasets.load("digits"), runtime_for("cpu")
     from nescio.training import start_of
 
     method = start_of(trial, dataset, here)

@@ -21,10 +21,10 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.methods import NetworkSpec, Output, registry
 from nescio.networks.forward import Segmenter
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import count_pixels, count_step, load_counts, pixel_predictions, predict_step
 from nescio.runtime import runtime_for
-from nescio.testing.methods import observe, special, trial_of
+from nescio.testing.evidence import method_evidence, observe, small_trial
 from nescio.training import WEIGHTS, facts_of, fit, start_of, train, train_step, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
@@ -139,7 +139,9 @@ def test_what_cannot_segment_says_why():
 @pytest.mark.parametrize("name", DENSE)
 def test_every_other_method_learns_and_answers_for_every_pixel(name, data, learnt):
     method = learnt(name)
-    counts = count_pixels([Segmenter(method)], trained(dense_trial(data, name)), ImageSet(data).load(), None, HERE)
+    counts = count_pixels(
+        [Segmenter(method)], network_of_trial(dense_trial(data, name)), ImageSet(data).load(), None, HERE
+    )
     images = datasets.load(data).test
     assert counts.n == (images.label_maps() != VOID).sum()
     assert counts.accuracy > np.max(counts.confusion.sum(1)) / counts.n  # better than the most frequent class
@@ -150,7 +152,7 @@ def test_every_other_method_learns_and_answers_for_every_pixel(name, data, learn
 @pytest.mark.parametrize("name", ["erm", "mc-dropout", "sngp", "ddu", "mir"])
 def test_alive_on_pixels(name, data, learnt):
     """The method's own evidence, taken on locations."""
-    seen = special(learnt(name), dense_trial(data, name), datasets.load(data), HERE)
+    seen = method_evidence(learnt(name), dense_trial(data, name), datasets.load(data), HERE)
     assert seen and all(evidence.passed for evidence in seen.values()), seen
 
 
@@ -159,13 +161,13 @@ def test_a_part_that_is_switched_off_is_seen(data):
     dataset = datasets.load(data)
     for name, dead in (("sngp", "precision changed"), ("ddu", "density away from the data"), ("mir", "reconstructs")):
         start = start_of(dense_trial(data, name), dataset, HERE)
-        assert not special(start, dense_trial(data, name), dataset, HERE)[dead].passed
+        assert not method_evidence(start, dense_trial(data, name), dataset, HERE)[dead].passed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sngp", "ddu"])
 def test_all_of_verify(name, data):
-    seen = dict(observe(trial_of(name, data=data, epochs=10, task="segmentation")))
+    seen = dict(observe(small_trial(name, data=data, epochs=10, task="segmentation")))
     assert len(seen) >= 9 and all(evidence.passed for evidence in seen.values()), seen
     assert "of locations in training images" in seen["learns"].observed
 
@@ -255,7 +257,7 @@ def context(tmp_path_factory):
 
 
 def test_an_ensemble_is_counted_by_a_step_of_its_own(data, context):
-    members = [trained(dense_trial(data, init_seed=seed)) for seed in range(3)]
+    members = [network_of_trial(dense_trial(data, init_seed=seed)) for seed in range(3)]
     steps = [count_step(member, ImageSet(data)) for member in (*members, members)]
     for step in steps:
         step.run(context)
@@ -275,11 +277,11 @@ def test_an_ensemble_is_counted_by_a_step_of_its_own(data, context):
 @pytest.mark.parametrize("change", [Rotation(20.0), Crop()])
 def test_changes_that_move_what_is_seen_are_refused(data, change):
     with pytest.raises(BadInput, match="label maps would stay where they were"):
-        count_step(trained(dense_trial(data)), ImageSet(data, change=change))
+        count_step(network_of_trial(dense_trial(data)), ImageSet(data, change=change))
 
 
 def test_levels_of_a_shift_are_pooled_by_adding(data, context):
-    network = trained(dense_trial(data))
+    network = network_of_trial(dense_trial(data))
     found = []
     for change in (None, Corruption("contrast", 3), Corruption("contrast", 5)):
         step = count_step(network, ImageSet(data, change=change))
@@ -350,6 +352,6 @@ def test_the_command(data, tmp_path, capsys):
     assert main([*words, "--store", str(tmp_path)]) == 0
     assert "is finished" in capsys.readouterr().out
     (run,) = Store(tmp_path).runs()
-    hparams = Store(tmp_path).recipe("train", run.key)["recipe"]
+    hparams = Store(tmp_path).record("train", run.key)["config"]
     assert hparams["task"] == "segmentation"
     assert usual_batch(2975, task="segmentation") == 8

@@ -26,12 +26,12 @@ from nescio.methods.byol import BYOL
 from nescio.methods.moco import MoCo
 from nescio.methods.simclr import SimCLR
 from nescio.networks import models
-from nescio.predict import outputs
+from nescio.predict import predict_images
 from nescio.predictions import Predictions
 from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
-from nescio.testing.methods import observe, special, trial_of
+from nescio.testing.evidence import method_evidence, observe, small_trial
 from nescio.training import WEIGHTS, fit, load_method, start_of, train
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
@@ -52,7 +52,7 @@ def made(name, spec=TINY, **fields):
 
 
 def trained(name, epochs=1, dataset=None, **fields):
-    trial = trial_of(name, epochs=2, hparams=small(name, **fields))
+    trial = small_trial(name, epochs=2, hparams=small(name, **fields))
     trial = replace(trial, training=replace(trial.training, epochs=epochs))
     dataset, here = dataset or datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, dataset, here, None, math.inf, None)
@@ -168,7 +168,7 @@ def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied)
     cls = registry[name]
     old = cls.after_step
     monkeypatch.setattr(cls, "after_step", lambda self, done: (seen.append(done), old(self, done)))
-    trial = trial_of(name, epochs=2, hparams=small(name))
+    trial = small_trial(name, epochs=2, hparams=small(name))
     trial = replace(trial, backbone="mlp", training=replace(trial.training, accumulate=2, batch_size=128))
     method, _ = fit(trial, datasets.load("digits"), runtime_for("cpu"), None, math.inf, None)
     assert seen == pytest.approx([(i + 1) / 16 for i in range(16)])  # two epochs of eight whole batches
@@ -255,7 +255,7 @@ def test_embeddings_are_the_raw_features_and_there_are_no_logits(name):
         said = method(x)
         assert said.logits is None and said.scores == {} and torch.equal(said.embeddings, method.features(x))
     assert not hasattr(method, "head") and said.embeddings.shape == (5, method.features.num_features)
-    dump = outputs(method, models.trained(trial), ImageSet("digits", "val").load(), None, here)
+    dump = predict_images(method, models.network_of_trial(trial), ImageSet("digits", "val").load(), None, here)
     assert dump.logits is None and dump.embeddings.shape == (len(dump), 64) and dump.labels is not None
 
 
@@ -273,7 +273,7 @@ def test_images_without_classes_are_enough():
 
 def test_networks_of_one_seed_start_alike():
     digits, here = datasets.load("digits"), runtime_for("cpu")
-    first = [start_of(trial_of(name), digits, here).features.state_dict() for name in ("erm", *THREE)]
+    first = [start_of(small_trial(name), digits, here).features.state_dict() for name in ("erm", *THREE)]
     for other in first[1:]:
         assert all(torch.equal(first[0][each], other[each]) for each in other if "weight" in each)
 
@@ -361,7 +361,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, attribute, broken):
     monkeypatch.setattr(registry[name], attribute, broken)
     if (attribute, how) == ("push", "the queue stands still"):
         monkeypatch.setattr(MoCo, "prepare", lambda self, batches: None)  # it would wait for a full queue
-    found = special(*trained(name, epochs=3))
+    found = method_evidence(*trained(name, epochs=3))
     assert not found[what].passed, found[what].observed
 
 
@@ -369,13 +369,13 @@ def test_without_predictor_and_stop_gradient_everything_collapses(monkeypatch):
     """The online network as its own target, which learns from that side too: one answer for all images is best."""
     monkeypatch.setattr(BYOL, "__init__", after(BYOL, without_predictor))
     monkeypatch.setattr(BYOL, "aim", lambda self, x: self.online(x))
-    found = special(*trained("byol", epochs=3))
+    found = method_evidence(*trained("byol", epochs=3))
     assert not found["not collapsed"].passed and not found["predictor used"].passed
 
 
 def test_features_that_learn_nothing_are_seen(monkeypatch):
     monkeypatch.setattr(SimCLR, "loss", lambda self, x, y: 0 * self.project(x).sum())
-    seen = dict(observe(trial_of("simclr", epochs=2)))
+    seen = dict(observe(small_trial("simclr", epochs=2)))
     assert not seen["learns"].passed and not seen["loss falls"].passed
 
 
@@ -505,7 +505,7 @@ def store(tmp_path_factory):
 
 def hparam_sets(root):
     found = Store(root)
-    return [found.recipe("train", run.key)["recipe"] for run in found.runs() if run.stage == "train"]
+    return [found.record("train", run.key)["config"] for run in found.runs() if run.stage == "train"]
 
 
 def test_an_ensemble_is_one_command(store, capsys):

@@ -23,7 +23,7 @@ from nescio.methods.mc_infonce import MCInfoNCE
 from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
-from nescio.testing.methods import special, trial_of
+from nescio.testing.evidence import method_evidence, small_trial
 from nescio.training import fit, optimizer_of, start_of, weights_of
 from nescio.trials import Training
 
@@ -76,9 +76,9 @@ SWITCHES = {
 def test_switched_off_is_seen(monkeypatch, what):
     name, owner, attribute, change, dead = SWITCHES[what]
     monkeypatch.setattr(owner, attribute, change)
-    trial, digits, here = trial_of(name, epochs=2), datasets.load("digits"), runtime_for("cpu")
+    trial, digits, here = small_trial(name, epochs=2), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, digits, here, None, math.inf, None)
-    seen = {each for each, evidence in special(method, trial, digits, here).items() if not evidence.passed}
+    seen = {each for each, evidence in method_evidence(method, trial, digits, here).items() if not evidence.passed}
     assert dead <= seen
 
 
@@ -86,9 +86,9 @@ def test_axes_that_do_not_learn_are_seen(monkeypatch):
     cls = registry["nivmf"]
     build = cls.__init__
     monkeypatch.setattr(cls, "__init__", lambda self, *a: (build(self, *a), self.log_k.requires_grad_(False))[0])
-    trial, digits, here = trial_of("nivmf", epochs=2), datasets.load("digits"), runtime_for("cpu")
+    trial, digits, here = small_trial("nivmf", epochs=2), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, digits, here, None, math.inf, None)
-    seen = special(method, trial, digits, here)
+    seen = method_evidence(method, trial, digits, here)
     assert not seen["axes differ"].passed and not seen["classes' concentrations learnt"].passed
 
 
@@ -192,7 +192,7 @@ def test_scores_are_one_over_kappa_and_minus_the_norm():
 
 @pytest.mark.parametrize(("kappa", "start"), [("high", 64.0), ("warm", 0.001), ("random", 1.4)])
 def test_kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
-    trial = replace(trial_of("hib"), hparams=registry["hib"].hparams_class(kappa=kappa))
+    trial = replace(small_trial("hib"), hparams=registry["hib"].hparams_class(kappa=kappa))
     method = start_of(trial, datasets.load("digits"), runtime_for("cpu"))
     x = torch.rand(20, 1, 8, 8)
     with torch.no_grad():

@@ -25,7 +25,7 @@ from nescio.methods.mc_dropout import MCDropout
 from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
-from nescio.testing.methods import special, trial_of
+from nescio.testing.evidence import method_evidence, small_trial
 from nescio.training import FEATURES, fit, load_method, start_of, train
 from nescio.trials import Training
 from nescio.work.store import Store
@@ -107,9 +107,9 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
         right = LossPredOrder.ordered
         broken = lambda self, u, losses: right(self, u, -losses)  # noqa: E731
     monkeypatch.setattr(owner, attribute, broken)
-    trial, dataset = trial_of(name, backbone="mlp", epochs=3), datasets.load("digits")
+    trial, dataset = small_trial(name, backbone="mlp", epochs=3), datasets.load("digits")
     method, _ = fit(trial, dataset, HERE, None, float("inf"), None)
-    assert not special(method, trial, dataset, HERE)[what].passed
+    assert not method_evidence(method, trial, dataset, HERE)[what].passed
 
 
 def test_every_method_has_a_way_to_die():
@@ -225,7 +225,7 @@ def test_losspred_is_equation_8():
 
 
 def test_a_warm_start_is_kept_with_the_weights():
-    trial = replace(trial_of("losspred", backbone="mlp"), hparams=LossPred.hparams_class(warm=True))
+    trial = replace(small_trial("losspred", backbone="mlp"), hparams=LossPred.hparams_class(warm=True))
     start = start_of(trial, datasets.load("digits"), HERE)
     x, _ = held_out(start, trial)
     with torch.no_grad():
@@ -236,7 +236,7 @@ def test_a_warm_start_is_kept_with_the_weights():
 
 
 def test_losspred_predicts_losses_of_images_that_it_never_saw():
-    trial = replace(trial_of("losspred", backbone="conv"), training=replace(PLAN, epochs=4))
+    trial = replace(small_trial("losspred", backbone="conv"), training=replace(PLAN, epochs=4))
     method, _ = fit(trial, datasets.load("digits"), HERE, None, float("inf"), None)
     with torch.no_grad():
         assert method.correlation(*held_out(method, trial)) > 0.5
@@ -266,7 +266,7 @@ def test_the_order_gives_the_features_no_gradient():
 def trained(tmp_path_factory):
     """A store with a trained classifier, its key, its trial, and a trial that starts from it."""
     store = Store(tmp_path_factory.mktemp("store"))
-    first = replace(trial_of("erm", backbone="mlp"), training=PLAN)
+    first = replace(small_trial("erm", backbone="mlp"), training=PLAN)
     key = train(first, store, HERE)
     hparams = LossPredOrder.hparams_class(cached=2)
     budget = Training(optimizer="adamw", lr=1e-3, epochs=20, batch_size=64, augment="shift", schedule="cosine")

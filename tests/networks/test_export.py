@@ -21,20 +21,20 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.networks.export import (
     WRITERS,
-    Abstaining,
-    Divided,
+    AbstainingClassifier,
+    AbstentionRule,
     ExportableNetwork,
+    Guarantee,
     NotExportable,
-    Promise,
-    Rule,
-    answers,
+    SplitClassifier,
+    calibrated_predictions,
     export,
-    exportable,
+    exportable_network,
     load,
-    rule_of,
+    read_rule,
 )
 from nescio.networks.fitted_scores import MeanSoftmax, ScoreNetwork, logit_score
-from nescio.networks.models import stored
+from nescio.networks.models import stored_network
 from nescio.predict import predict
 from nescio.work.steps import Context
 from nescio.work.store import Store
@@ -102,9 +102,9 @@ def test_saturated_answers_keep_their_order(measure, draws):
     z = images.reshape(500, -1) * 0.35
     logits = torch.from_numpy(z).float()
     stacked = torch.stack([logits * (1 + 0.5 * draw) for draw in range(draws)], 1) if draws else logits
-    _, _, doubt, entropy = answers(stacked, 1.3)
+    _, _, doubt, entropy = calibrated_predictions(stacked, 1.3)
     plain = 1 - torch.softmax(logits / 1.3, -1).amax(-1)
-    u, _, _ = wanted(images, Rule(0.5, 1.3, measure), 0.35, draws)
+    u, _, _ = wanted(images, AbstentionRule(0.5, 1.3, measure), 0.35, draws)
     found = (doubt if measure == "msp" else entropy).double().numpy()
     assert (plain == 0).sum() > 50 and u.min() < 1e-20
     np.testing.assert_allclose(found, u, rtol=3e-5)
@@ -114,29 +114,29 @@ def test_saturated_answers_keep_their_order(measure, draws):
 
 
 def test_the_answer_of_two_equal_logits_and_of_two_that_rounding_would_tie():
-    top, probability, doubt, _ = answers(torch.tensor([[1.0, 1.0, 0.0]]), 1.0)
+    top, probability, doubt, _ = calibrated_predictions(torch.tensor([[1.0, 1.0, 0.0]]), 1.0)
     assert (
         top == 0
         and probability[0] == pytest.approx(np.e / (2 * np.e + 1))
         and doubt[0] == pytest.approx((np.e + 1) / (2 * np.e + 1))
     )
     close = torch.tensor([[1000.0, 1000.0001, 0.0]])
-    assert answers(close, 50.0)[0] == 1
+    assert calibrated_predictions(close, 50.0)[0] == 1
 
 
 def test_uniform_answers_and_one_class_of_certainty():
-    _, probability, doubt, entropy = answers(torch.zeros(1, 1000))
+    _, probability, doubt, entropy = calibrated_predictions(torch.zeros(1, 1000))
     assert probability[0] == pytest.approx(0.001) and doubt[0] == pytest.approx(0.999)
     assert entropy[0] == pytest.approx(np.log(1000), rel=1e-6)
-    _, probability, doubt, entropy = answers(torch.tensor([[500.0, 0.0]]))
+    _, probability, doubt, entropy = calibrated_predictions(torch.tensor([[500.0, 0.0]]))
     assert probability[0] == 1 and doubt[0] == 0 and entropy[0] == 0  # e^-500 is below every float32
 
 
 def test_the_threshold_itself_is_answered():
     """A threshold is the u of a row; it must not be rounded to below that row."""
     for value in (0.1, 0.3, 1e-7, 0.123456789012345):
-        assert np.float32(Abstaining(pixels(), Rule(value)).threshold) >= value
-        assert Abstaining(pixels(), Rule(value)).threshold == pytest.approx(value, rel=2e-7)
+        assert np.float32(AbstainingClassifier(pixels(), AbstentionRule(value)).threshold) >= value
+        assert AbstainingClassifier(pixels(), AbstentionRule(value)).threshold == pytest.approx(value, rel=2e-7)
 
 
 # ---- files
@@ -146,9 +146,9 @@ def test_the_threshold_itself_is_answered():
 @pytest.mark.parametrize(("measure", "draws"), [("entropy", 0), ("msp", 2)])
 def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
     images = images_of(300)
-    rule = Rule(0.0, 2.0, measure)
+    rule = AbstentionRule(0.0, 2.0, measure)
     u, probability, predicted = wanted(images, rule, 0.05, draws)
-    rule = Rule(float(np.sort(u)[200]), 2.0, measure)  # one of the rows lies on it
+    rule = AbstentionRule(float(np.sort(u)[200]), 2.0, measure)  # one of the rows lies on it
     made = export(pixels(0.05, draws), rule, tmp_path / f"file.{ending}")
     assert made.checked
     run, about = load(made.path)
@@ -167,7 +167,7 @@ def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_saturation_survives_the_file(tmp_path, ending):
     images = sure_images(200)
-    rule = Rule(1e-20, 1.0, "entropy")
+    rule = AbstentionRule(1e-20, 1.0, "entropy")
     run, _ = load(export(pixels(0.3), rule, tmp_path / f"file.{ending}").path)
     u, _, _ = wanted(images, rule, 0.3)
     said = run(images)
@@ -184,7 +184,7 @@ class Broken(nn.Module):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_is_no_number_abstains(tmp_path, ending):
     broken = ExportableNetwork(Broken(), (0.0,), (1 / 255,), (3, 3), 9)
-    run, _ = load(export(broken, Rule(0.88), tmp_path / f"file.{ending}").path)
+    run, _ = load(export(broken, AbstentionRule(0.88), tmp_path / f"file.{ending}").path)
     images = images_of(3)
     images[1] = 0  # 0/0
     assert run(images)["abstain"].tolist() == [False, True, False]
@@ -192,7 +192,7 @@ def test_what_is_no_number_abstains(tmp_path, ending):
 
 @needs_onnx
 def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
-    made = export(pixels(), Rule(0.5), tmp_path / "deep" / "file.onnx")
+    made = export(pixels(), AbstentionRule(0.5), tmp_path / "deep" / "file.onnx")
     assert [each.name for each in made.path.parent.iterdir()] == ["file.onnx"]
     session = onnxruntime.InferenceSession(str(made.path))
     (given,) = session.get_inputs()
@@ -210,7 +210,7 @@ def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
 @needs_onnx
 def test_reading_a_file_writes_nothing_into_the_home_folder(tmp_path):
     """Releases of onnxruntime from 2026 on write an identifier there when they are imported, and send it."""
-    made, home = export(pixels(), Rule(0.5), tmp_path / "file.onnx"), tmp_path / "home"
+    made, home = export(pixels(), AbstentionRule(0.5), tmp_path / "file.onnx"), tmp_path / "home"
     home.mkdir()
     env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(home)}
     code = "import sys; from nescio.networks.export import load; load(sys.argv[1])"
@@ -237,7 +237,7 @@ def test_attention_of_five_dimensions_is_written_out(tmp_path):
     images = torch.from_numpy(images_of(5))
     with torch.no_grad():
         said = network(images / 255).softmax(-1).amax(1)
-    run, _ = load(export(classifier, Rule(0.5), tmp_path / "file.onnx").path)
+    run, _ = load(export(classifier, AbstentionRule(0.5), tmp_path / "file.onnx").path)
     assert np.allclose(run(images.numpy())["probability"], said, atol=1e-5)
 
 
@@ -250,9 +250,11 @@ def test_images_that_are_no_squares(tmp_path):
     assert main(["train", "--method", "erm", *words, "--store", str(tmp_path / "store")]) == 0
     store = Store(tmp_path / "store")
     key = next(run.key for run in store.runs() if run.state == "finished")
-    run, about = load(export(exportable(f"store:{key}", store), Rule(0.5), tmp_path / "file.pt2").path)
+    run, about = load(
+        export(exportable_network(f"store:{key}", store), AbstentionRule(0.5), tmp_path / "file.pt2").path
+    )
     assert "shape (n, 1, 6, 10)" in about["input"] and about["view"]["height"] == 6
-    found = predict(stored(key, store), ImageSet(f"npz:{tmp_path / 'set.npz'}"), Context(store, device="cpu"))
+    found = predict(stored_network(key, store), ImageSet(f"npz:{tmp_path / 'set.npz'}"), Context(store, device="cpu"))
     answers = run(images[:9, None])
     assert np.allclose(answers["probability"], measures.summary(found).confidence, atol=1e-5)
 
@@ -270,14 +272,16 @@ class Branching(nn.Module):
 def test_draws_cannot_be_exported(tmp_path):
     drawing = ExportableNetwork(Drawing(), (0.0,), (1.0,), (3, 3), 9)
     with pytest.raises(BadInput, match="differently at every call"):
-        export(drawing, Rule(0.5), tmp_path / "file.pt2")
+        export(drawing, AbstentionRule(0.5), tmp_path / "file.pt2")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_network_that_cannot_be_traced_is_a_sentence_and_leaves_no_file(tmp_path, capfd, ending):
     with pytest.raises(NotExportable, match="data-dependent") as said:
-        export(ExportableNetwork(Branching(), (0.0,), (1.0,), (3, 3), 9), Rule(0.5), tmp_path / f"file.{ending}")
+        export(
+            ExportableNetwork(Branching(), (0.0,), (1.0,), (3, 3), 9), AbstentionRule(0.5), tmp_path / f"file.{ending}"
+        )
     assert "\n" not in str(said.value) and not list(tmp_path.iterdir())
     assert capfd.readouterr() == ("", "")
 
@@ -290,7 +294,7 @@ class Silent(nn.Module):
 @pytest.mark.parametrize(("network", "classes"), [(Silent(), 9), (Pixels(), 10)])
 def test_what_does_not_answer_with_classes_is_refused(tmp_path, network, classes):
     with pytest.raises(BadInput, match=f"each of {classes} classes"):
-        export(ExportableNetwork(network, (0.0,), (1.0,), (3, 3), classes), Rule(0.5), tmp_path / "file.pt2")
+        export(ExportableNetwork(network, (0.0,), (1.0,), (3, 3), classes), AbstentionRule(0.5), tmp_path / "file.pt2")
 
 
 @pytest.mark.parametrize("name", ["mimo", "mixup", "oc"])
@@ -313,7 +317,7 @@ def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
     trial = Trial(method=name, hparams=draw(registry[name].hparams_class, 0), data="digits", backbone="mlp")
     method = build(trial, digits, rows=100).eval()
     classifier = ExportableNetwork(Logits(method), digits.mean, digits.std, (8, 8), 10)
-    run, _ = load(export(classifier, Rule(0.88, 1.5), tmp_path / "file.pt2").path)
+    run, _ = load(export(classifier, AbstentionRule(0.88, 1.5), tmp_path / "file.pt2").path)
     pixels = digits.test.pixels[:20].transpose(0, 3, 1, 2)
     with torch.no_grad():
         x = (torch.from_numpy(pixels).float() / 255 - digits.mean[0]) / digits.std[0]
@@ -328,18 +332,18 @@ def test_a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
     real = WRITERS[".pt2"]
 
     def spoil(module, images, file, about):
-        real(Abstaining(pixels(0.05), module.rule), images, file, about)
+        real(AbstainingClassifier(pixels(0.05), module.rule), images, file, about)
 
     monkeypatch.setitem(WRITERS, ".pt2", spoil)
     with pytest.raises(NotExportable, match="away from the network"):
-        export(pixels(0.02), Rule(0.5), tmp_path / "file.pt2")
+        export(pixels(0.02), AbstentionRule(0.5), tmp_path / "file.pt2")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("nescio.networks.export.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"nescio\[export\].*pt2"):
-        export(pixels(), Rule(0.5), tmp_path / "file.onnx")
+        export(pixels(), AbstentionRule(0.5), tmp_path / "file.onnx")
     with pytest.raises(BadInput, match="no file"):
         load(tmp_path / "file.onnx")
 
@@ -347,27 +351,29 @@ def test_without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
 @pytest.mark.parametrize("measure", ["mutual_information", "native", "mc-dropout", "nonsense"])
 def test_measures_that_need_more_than_one_answer_are_refused(measure):
     with pytest.raises(BadInput, match="no draws"):
-        Rule(0.5, 1.0, measure)
+        AbstentionRule(0.5, 1.0, measure)
 
 
 @pytest.mark.parametrize(("threshold", "temperature"), [(np.nan, 1.0), (np.inf, 1.0), (0.5, 0.0), (0.5, np.nan)])
 def test_bad_rules(threshold, temperature):
     with pytest.raises(BadInput):
-        Rule(threshold, temperature)
+        AbstentionRule(threshold, temperature)
 
 
 def test_rules_from_files(tmp_path):
     promise = {"threshold": 0.25, "temperature": 1.5, "measure": "entropy", "risk": 0.05, "delta": 0.05, "classes": 4}
     file = tmp_path / "promise.json"
     file.write_text(json.dumps(promise))
-    rule, held = rule_of(str(file))
-    assert rule == Rule(0.25, 1.5, "entropy")
-    assert held == Promise(classes=4, terms={"risk": 0.05, "delta": 0.05})
-    assert rule_of("0.2") == (Rule(0.2), Promise()) and rule_of("0.2", 3.0, "entropy")[0] == Rule(0.2, 3.0, "entropy")
-    assert rule_of(str(file), 1.5, "entropy")[0] == rule
+    rule, held = read_rule(str(file))
+    assert rule == AbstentionRule(0.25, 1.5, "entropy")
+    assert held == Guarantee(classes=4, terms={"risk": 0.05, "delta": 0.05})
+    assert read_rule("0.2") == (AbstentionRule(0.2), Guarantee()) and read_rule("0.2", 3.0, "entropy")[
+        0
+    ] == AbstentionRule(0.2, 3.0, "entropy")
+    assert read_rule(str(file), 1.5, "entropy")[0] == rule
     for options, word in (({"temperature": 2.0}, "temperature"), ({"measure": "msp"}, "measure")):
         with pytest.raises(BadInput, match=word):
-            rule_of(str(file), **options)
+            read_rule(str(file), **options)
     for text, word in (
         ("{", "not what"),
         ("[1]", "not what"),
@@ -379,9 +385,9 @@ def test_rules_from_files(tmp_path):
     ):
         file.write_text(text)
         with pytest.raises(BadInput, match=word):
-            rule_of(str(file))
+            read_rule(str(file))
     with pytest.raises(BadInput, match="neither a number nor a file"):
-        rule_of("missing.json")
+        read_rule("missing.json")
 
 
 @pytest.mark.parametrize(
@@ -390,26 +396,26 @@ def test_rules_from_files(tmp_path):
 def test_a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
     promise = {"threshold": 0.25, "temperature": 1.5, "measure": "entropy", "errors": 2, "accepted": 10, "n": 20}
     (tmp_path / "promise.json").write_text(json.dumps(promise))
-    assert rule_of(str(tmp_path / "promise.json"))[0] == Rule(0.25, 1.5, "entropy")
+    assert read_rule(str(tmp_path / "promise.json"))[0] == AbstentionRule(0.25, 1.5, "entropy")
     (tmp_path / "promise.json").write_text(json.dumps(promise | odd))
     with pytest.raises(BadInput):
-        rule_of(str(tmp_path / "promise.json"))
+        read_rule(str(tmp_path / "promise.json"))
 
 
 @pytest.mark.parametrize(
     ("promise", "sentence"),
     [
-        (Promise(), None),
-        (Promise("net", "abc"), None),
-        (Promise("another name of it", "abc"), None),
-        (Promise("net", "xyz"), "made for other weights of it"),
-        (Promise("vit", "xyz"), "made for vit, another model"),
-        (Promise("net"), None),
-        (Promise("vit"), "made for the model vit, and net is exported"),
-        (Promise(classes=4), "of 4 classes, and net has 9"),
-        (Promise("net", "abc", looked={"view": {"size": 3}, "padding": "map"}), None),
-        (Promise("net", "abc", looked={"view": {"size": 4}}), "with another view of the images"),
-        (Promise("net", "abc", looked={"padding": "image"}), "with another padding of the images"),
+        (Guarantee(), None),
+        (Guarantee("net", "abc"), None),
+        (Guarantee("another name of it", "abc"), None),
+        (Guarantee("net", "xyz"), "made for other weights of it"),
+        (Guarantee("vit", "xyz"), "made for vit, another model"),
+        (Guarantee("net"), None),
+        (Guarantee("vit"), "made for the model vit, and net is exported"),
+        (Guarantee(classes=4), "of 4 classes, and net has 9"),
+        (Guarantee("net", "abc", looked={"view": {"size": 3}, "padding": "map"}), None),
+        (Guarantee("net", "abc", looked={"view": {"size": 4}}), "with another view of the images"),
+        (Guarantee("net", "abc", looked={"padding": "image"}), "with another padding of the images"),
     ],
 )
 def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
@@ -424,14 +430,14 @@ def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
 
 def test_a_file_of_torch_refuses_images_that_are_not_bytes(tmp_path):
     """Images from 0 to 1, given to a network that divides by 255, are the commonest silent error."""
-    read, _ = load(export(pixels(), Rule(0.5), tmp_path / "x.pt2").path)
+    read, _ = load(export(pixels(), AbstentionRule(0.5), tmp_path / "x.pt2").path)
     assert read(images_of(2))["class"].shape == (2,)
     with pytest.raises(Exception, match="dtype"):
         read(images_of(2).astype(np.float32) / 255)
 
 
 def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_path, monkeypatch):
-    from nescio.networks.export import exportable
+    from nescio.networks.export import exportable_network
     from tests.support.zoo_help import checkpoint, pack
 
     monkeypatch.chdir(tmp_path)
@@ -441,10 +447,10 @@ def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_
     words = (name, "--weights", str(file.parent), "--data", data, "--mc-samples", "1", "--json")
     for flag, padding in (([], "map"), (["--image-padding"], "image")):
         assert main(["zoo", *words, *flag, "--store", padding]) == 0
-        made = exportable(f"zoo:{name}", Store(padding), weights=file)
+        made = exportable_network(f"zoo:{name}", Store(padding), weights=file)
         assert made.about["padding"] == padding
     with pytest.raises(BadInput, match="without --image-padding: omit it"):
-        exportable(f"zoo:{name}", Store("map"), weights=file, image_padding=True)
+        exportable_network(f"zoo:{name}", Store("map"), weights=file, image_padding=True)
 
 
 # ---- real networks, by the command
@@ -628,20 +634,20 @@ def test_a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
     x = torch.rand(4, 1, 3, 3)
     with torch.no_grad():
         logits, embeddings = plain(x), plain[:3](x)
-        divided = Divided(plain, 9)(x)
+        divided = SplitClassifier(plain, 9)(x)
     assert torch.equal(divided[0], logits) and torch.equal(divided[1], embeddings)
     with pytest.raises(BadInput, match="one linear last layer"):
-        Divided(nn.Sequential(nn.Flatten(), nn.ReLU()), 9)
+        SplitClassifier(nn.Sequential(nn.Flatten(), nn.ReLU()), 9)
 
 
 def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
-    network = Divided(nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)), 9).eval()
+    network = SplitClassifier(nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)), 9).eval()
     classifier = ExportableNetwork(network, (0.0,), (1.0,), (3, 3), 9, score=loss_order(6))
     with pytest.raises(BadInput, match="of 6 features"):
-        export(classifier, Rule(0.5, 1.0, "loss_order"), tmp_path / "file.pt2")
+        export(classifier, AbstentionRule(0.5, 1.0, "loss_order"), tmp_path / "file.pt2")
     for given, measure in ((loss_order(5), "msp"), (None, "loss_order")):
         with pytest.raises(BadInput, match="loss_order"):
-            export(replace(classifier, score=given), Rule(0.5, 1.0, measure), tmp_path / "file.pt2")
+            export(replace(classifier, score=given), AbstentionRule(0.5, 1.0, measure), tmp_path / "file.pt2")
 
 
 def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):
@@ -770,8 +776,8 @@ def test_a_published_network_on_real_images(tmp_path):
     """EfficientNet-Lite0: the file abstains where the measures on the zoo's dump of the same images do."""
     from nescio.datasets import views
     from nescio.datasets.images import ImageSet
-    from nescio.networks.export import exportable
-    from nescio.networks.models import network, with_weights
+    from nescio.networks.export import exportable_network
+    from nescio.networks.models import find_network, with_weights
     from nescio.predict import OutputSpec, predict
     from nescio.work.steps import Context
 
@@ -780,13 +786,13 @@ def test_a_published_network_on_real_images(tmp_path):
     if not images.is_file() or not list(weights.glob("*efficientnet*lite0*")):
         pytest.skip("NESCIO_DATA has no imagenet_val_2k.npz, or NESCIO_WEIGHTS no efficientnet-lite0")
     store = Store(tmp_path / "store")
-    model = with_weights(network("tf_efficientnet_lite0", store), weights)
+    model = with_weights(find_network("tf_efficientnet_lite0", store), weights)
     few = ImageSet(f"npz:{images}", split="given", limit=40)
     plain = predict(model, few, Context(store, device="cpu"), OutputSpec(("logits",), "float16", precision="float32"))
     dump = Temperature(1.2)(plain)
     u = measures.msp(dump)
-    rule = Rule(float(np.median(u)), 1.2)
-    made = export(exportable(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
+    rule = AbstentionRule(float(np.median(u)), 1.2)
+    made = export(exportable_network(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
     held = np.load(views.cache(few.load(), model.view, store))
     said = load(made.path)[0](np.ascontiguousarray(held.transpose(0, 3, 1, 2)))
     np.testing.assert_array_equal(said["class"], np.asarray(dump.logits)[:, 0].argmax(1))

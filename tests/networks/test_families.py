@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nescio.networks import families, regimes
-from nescio.networks.families import architecture, belongs, distilled, family, label
+from nescio.networks.families import architecture, distilled, family, is_in_family, paper_name
 
 # Galil et al. 2023, Table 1, with the number of models of each architecture
 TABLE_1 = {
@@ -104,7 +104,7 @@ def lacking(timm, weights):
     """Names of the table of regimes that came to timm after the version that is installed."""
     if tuple(map(int, re.findall(r"\d+", timm.__version__)[:3])) >= NEWEST:
         return set()
-    return {name for pair in regimes.table() for name in names_of(pair)} - {*weights}
+    return {name for pair in regimes.regime_table() for name in names_of(pair)} - {*weights}
 
 
 def names_of(pair):
@@ -116,12 +116,12 @@ def test_every_name_of_timm_has_a_family(timm, weights, renamed):
     for name in names:
         found = family(name)
         assert found and found == found.strip().lower(), name
-        assert belongs(name, found) and belongs(name, label(found)), name
+        assert is_in_family(name, found) and is_in_family(name, paper_name(found)), name
     assert len({family(name) for name in names}) < len(names) / 5
 
 
 def test_the_families_of_table_1_are_all_there(weights):
-    counts = Counter(label(family(name)) for name in weights)
+    counts = Counter(paper_name(family(name)) for name in weights)
     assert not set(TABLE_1) - set(counts)
     assert {name: counts[name] for name in UNCHANGED} == {name: TABLE_1[name] for name in UNCHANGED}
 
@@ -219,9 +219,9 @@ def test_a_family_is_asked_for_in_either_spelling():
     name = "xcit_nano_12_p16_224.fb_dist_in1k"
     assert distilled(name) and architecture(name) == "xcit"
     for asked in ("xcit", "XCiT", "xcit distilled", "xcit-distilled", "XCiT_Distilled", " xcit "):
-        assert belongs(name, asked), asked
-    assert not belongs(name.replace("_dist", ""), "xcit distilled")
-    assert belongs("seresnet50.ra2_in1k", "SE_ResNet") and not belongs("resnet50.tv_in1k", "SE_ResNet")
+        assert is_in_family(name, asked), asked
+    assert not is_in_family(name.replace("_dist", ""), "xcit distilled")
+    assert is_in_family("seresnet50.ra2_in1k", "SE_ResNet") and not is_in_family("resnet50.tv_in1k", "SE_ResNet")
 
 
 # ---- regimes
@@ -235,25 +235,25 @@ ALSO_PRETRAINED = {"mixer_b16_224.goog_in21k_ft_in1k", "vit_base_patch16_224.aug
 
 def test_every_model_of_the_table_exists(weights, lacking):
     known = {*weights, *lacking}
-    for pair in regimes.table():
+    for pair in regimes.regime_table():
         assert known.issuperset(names_of(pair)), pair
         assert pair.regime in regimes.REGIMES
         assert pair.counterpart or pair.teacher
-    assert len({pair.model for pair in regimes.table()}) == len(regimes.table()) >= 150
-    assert {pair.regime for pair in regimes.table()} == set(regimes.REGIMES)
+    assert len({pair.model for pair in regimes.regime_table()}) == len(regimes.regime_table()) >= 150
+    assert {pair.regime for pair in regimes.regime_table()} == set(regimes.REGIMES)
 
 
 def test_every_alias_is_what_timm_makes_of_it(renamed, cfg, lacking):
     with (Path(regimes.__file__).parent / "aliases.csv").open() as file:
         rows = list(csv.DictReader(file))
-    in_table = {name for pair in regimes.table() for name in names_of(pair)}
+    in_table = {name for pair in regimes.regime_table() for name in names_of(pair)}
     for row in rows:
         alias, name = row["alias"], row["model"]
         assert name in in_table
         if name in lacking:
             continue
         expected = renamed[alias] if alias in renamed else f"{alias}.{cfg(alias).tag}"
-        assert name == expected == regimes.canonical(alias), alias
+        assert name == expected == regimes.timm_name(alias), alias
     aliases = {row["alias"] for row in rows}
     for old, new in renamed.items():  # and none is missing
         assert new not in in_table or old in aliases or old in MISTAKEN, old
@@ -263,7 +263,7 @@ def test_every_alias_is_what_timm_makes_of_it(renamed, cfg, lacking):
 def test_a_counterpart_is_the_same_network(cfg, lacking):
     """The same architecture but for what the regime adds to its name, with the same classes and input."""
     added = re.compile("_pruned|_distilled|_miil")
-    for pair in regimes.table():
+    for pair in regimes.regime_table():
         if pair.counterpart and not lacking.intersection(names_of(pair)):
             own, other = pair.model.partition(".")[0], pair.counterpart.partition(".")[0]
             assert added.sub("", own) == other, pair
@@ -275,8 +275,8 @@ def test_a_counterpart_is_the_same_network(cfg, lacking):
 
 
 def test_a_counterpart_is_trained_plainly():
-    special = {pair.model for pair in regimes.table()}
-    for pair in regimes.table():
+    special = {pair.model for pair in regimes.regime_table()}
+    for pair in regimes.regime_table():
         assert pair.counterpart not in special - ALSO_PRETRAINED, pair
         assert pair.teacher is None or pair.teacher not in special
 
@@ -294,7 +294,7 @@ def test_a_counterpart_is_trained_plainly():
     ],
 )
 def test_names_say_the_regime(regime, tags):
-    held = [pair for pair in regimes.table() if pair.regime == regime]
+    held = [pair for pair in regimes.regime_table() if pair.regime == regime]
     assert held
     for pair in held:
         assert re.search(tags, pair.model), pair
@@ -303,7 +303,7 @@ def test_names_say_the_regime(regime, tags):
 
 def test_every_plain_case_of_the_paper_is_there():
     def found(model):
-        return next(pair for pair in regimes.table() if pair.model == regimes.canonical(model))
+        return next(pair for pair in regimes.regime_table() if pair.model == regimes.timm_name(model))
 
     for old, other in (
         ("tf_efficientnet_b4_ns", "tf_efficientnet_b4.aa_in1k"),
@@ -321,7 +321,7 @@ def test_every_plain_case_of_the_paper_is_there():
     ):
         assert found(old).counterpart == other
     assert found("cait_m48_448.fb_dist_in1k").counterpart is None
-    assert found("resnetv2_50x1_bit_distilled").teacher == regimes.canonical("resnetv2_152x2_bit_teacher")
+    assert found("resnetv2_50x1_bit_distilled").teacher == regimes.timm_name("resnetv2_152x2_bit_teacher")
     assert found("deit_tiny_distilled_patch16_224").teacher == "regnety_160.deit_in1k"
     pruned = found("ecaresnet101d_pruned")
     assert pruned.own_teacher and pruned.counterpart == "ecaresnet101d.miil_in1k"
@@ -338,7 +338,7 @@ def test_pairs_are_among_the_models_at_hand_under_their_names_here():
     assert set(found) == {here[0], here[2], here[4], here[7]}
     assert regimes.pairs(["my net"]) == [] and regimes.regime("my net") is None
     # timm's own choice for this name are Noisy Student's weights: no plain EfficientNet stands against itself
-    assert regimes.canonical("tf_efficientnet_b0") == "tf_efficientnet_b0.ns_jft_in1k"
+    assert regimes.timm_name("tf_efficientnet_b0") == "tf_efficientnet_b0.ns_jft_in1k"
     assert regimes.pairs(["tf_efficientnet_b0", "tf_efficientnet_b0_ns"]) == []
 
 
@@ -367,7 +367,7 @@ def test_the_largest_families_come_first_by_the_names_of_the_paper():
 
 def test_names_need_no_torch():
     code = (
-        "import sys; from nescio.networks import families, regimes; families.family('vit_b_16'); regimes.table(); "
-        "sys.exit(str({'torch', 'timm', 'pandas'} & set(sys.modules) or ''))"
+        "import sys; from nescio.networks import families, regimes; families.family('vit_b_16'); "
+        "regimes.regime_table(); sys.exit(str({'torch', 'timm', 'pandas'} & set(sys.modules) or ''))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

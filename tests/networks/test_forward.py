@@ -13,7 +13,7 @@ timm = pytest.importorskip("timm")
 
 from nescio.networks import forward  # noqa: E402
 from nescio.networks.forward import DropoutPasses, heads  # noqa: E402
-from nescio.networks.models import build_classifier, network, with_weights  # noqa: E402
+from nescio.networks.models import build_classifier, find_network, with_weights  # noqa: E402
 from nescio.runtime import runtime_for  # noqa: E402
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
@@ -53,7 +53,7 @@ def test_dropout_gives_the_log_of_the_mean_of_softmaxes(place, tmp_path):
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet"])
 def test_passes_by_hand(place, tmp_path, name):
     """The same seeds and the whole network in every pass: as the split into features and head gives."""
-    module, _ = build_classifier(with_weights(network(name, Store(tmp_path)), place / "w"), drop=0.3)
+    module, _ = build_classifier(with_weights(find_network(name, Store(tmp_path)), place / "w"), drop=0.3)
     module = module.eval()
     layers, x = forward.dropouts(module), torch.rand(3, 3, 160, 160)
     assert layers
@@ -68,7 +68,7 @@ def test_passes_by_hand(place, tmp_path, name):
         split = DropoutPasses(module, layers, 4)
         split.parts = parts
         torch.testing.assert_close(split(x)[1]["mc-dropout"], whole)
-        with forward.dropping(layers):
+        with forward.dropout_enabled(layers):
             torch.manual_seed(0)
             mean = torch.stack([module(x).softmax(-1) for _ in range(4)]).mean(0)
     torch.testing.assert_close(whole.exp(), mean)
@@ -91,7 +91,7 @@ def test_only_dropout_is_switched_on():
     network = timm.create_model("test_resnet", drop_rate=0.5).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     layers = forward.dropouts(network)
-    with forward.dropping(layers), torch.inference_mode():
+    with forward.dropout_enabled(layers), torch.inference_mode():
         assert not any(m.training for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d))
         network(torch.rand(4, 3, 64, 64))
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
@@ -130,7 +130,7 @@ def test_the_last_layer_keeps_its_digits_in_bf16():
     head = torch.nn.Linear(64, 100)
     x = torch.randn(8, 64).bfloat16()
     expected = x.float() @ head.weight.T + head.bias
-    forward.exact_heads([head], replace(runtime_for("cpu"), precision="bf16"))
+    forward.keep_heads_float32([head], replace(runtime_for("cpu"), precision="bf16"))
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         made = head(x)
     assert made.dtype == torch.float32

@@ -16,9 +16,9 @@ from nescio.cli import main
 from nescio.datasets.images import ImageSet
 from nescio.datasets.views import pixels_of
 from nescio.errors import BadInput
-from nescio.networks.export import export, exportable, load, rule_of
-from nescio.networks.models import build_classifier, network, preprocessed, preprocessing_sentences
-from nescio.networks.preprocessing import Preprocessing, stated, stated_classes
+from nescio.networks.export import export, exportable_network, load, read_rule
+from nescio.networks.models import build_classifier, describe_preprocessing, find_network, with_preprocessing
+from nescio.networks.preprocessing import Preprocessing, read_class_names, read_preprocessing
 from nescio.predict import OutputSpec, predict_all
 from nescio.predictions.model_predictions import predictions_from_store
 from nescio.work.steps import Context
@@ -58,7 +58,7 @@ def mine(path, **entries):
 )  # fmt: skip
 def test_what_a_checkpoint_states(content, found):
     found |= {name: (found[name],) * times for name, times in (("mean", 1), ("std", 3)) if name in found}
-    assert stated(content, "a.pth") == Preprocessing(**found)
+    assert read_preprocessing(content, "a.pth") == Preprocessing(**found)
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_what_a_checkpoint_states(content, found):
 )
 def test_a_statement_that_cannot_be_is_refused_by_the_name_of_the_file(entry):
     with pytest.raises(BadInput, match=r"a\.pth states"):
-        stated({"args": entry}, "a.pth")
+        read_preprocessing({"args": entry}, "a.pth")
 
 
 def test_names_of_classes():
     names = ("a", "b")
     for content in ({"classes": ["a", "b"]}, {"class_names": '["a", "b"]'}, {"class_to_idx": {"b": 1, "a": 0}}):
-        assert stated_classes(content) == names
+        assert read_class_names(content) == names
     for content in ({"classes": 2}, {"classes": ["a", "a"]}, {"classes": [1, 2]}, {"class_to_idx": {"b": 1}}, {}):
-        assert stated_classes(content) is None
+        assert read_class_names(content) is None
 
 
 # ---- networks
@@ -83,21 +83,21 @@ def test_names_of_classes():
 
 def test_options_then_size_of_the_data_then_the_file_then_published(tmp_path):
     name = mine(tmp_path / "a.pth", args={"img_size": 64, "mean": [0.1] * 3}, classes=list(CLASSES))
-    published, own = network(SMALL, STORE), network(name, STORE)
+    published, own = find_network(SMALL, STORE), find_network(name, STORE)
     assert (own.view.size, own.mean, own.std, own.class_names) == (64, (0.1,) * 3, published.std, CLASSES)
     assert own.view.resize == int(64 * published.view.resize / published.view.size)
-    (sized,) = preprocessed([own], Preprocessing(), "folder:photos@32")
+    (sized,) = with_preprocessing([own], Preprocessing(), "folder:photos@32")
     assert (sized.view.size, sized.mean) == (32, (0.1,) * 3)
     look = Preprocessing(input_size=48, mean=(0.2,), std=(0.3,), interpolation="nearest", crop=0.5)
-    told, other = preprocessed([own, published], look, "folder:photos@32")
+    told, other = with_preprocessing([own, published], look, "folder:photos@32")
     assert (told.view.size, told.view.resize, told.view.interpolation) == (48, 96, "nearest")
     assert (told.mean, told.std) == ((0.2,) * 3, (0.3,) * 3) and other == published
     assert told.identity != own.identity
-    line, _ = preprocessing_sentences([told, other])
+    line, _ = describe_preprocessing([told, other])
     assert "48 × 48 of 96" in line and "0.2 0.2 0.2" in line and "from options" in line
     with pytest.raises(BadInput, match="input_size"):
-        preprocessed([published], look)
-    assert preprocessed([published], Preprocessing(), "folder:photos@32") == [published]
+        with_preprocessing([published], look)
+    assert with_preprocessing([published], Preprocessing(), "folder:photos@32") == [published]
 
 
 def test_metadata_of_safetensors(tmp_path):
@@ -106,7 +106,7 @@ def test_metadata_of_safetensors(tmp_path):
     file = checkpoint(tmp_path / "a.safetensors", SMALL, num_classes=3)
     about = {"pretrained_cfg": json.dumps({"input_size": [3, 80, 80]}), "label_names": json.dumps(CLASSES)}
     save_file(load_file(file), file, metadata=about)
-    own = network(f"{SMALL}@{file}", STORE)
+    own = find_network(f"{SMALL}@{file}", STORE)
     assert own.view.size == 80 and own.class_names == CLASSES
 
 
@@ -114,7 +114,7 @@ def test_a_transformer_is_built_for_its_size(tmp_path):
     """Its positions are of one size: a checkpoint of another one did not fit."""
     net = timm.create_model("test_vit", num_classes=3, img_size=96)
     torch.save({"state_dict": net.state_dict(), "args": {"img_size": 96}}, tmp_path / "a.pth")
-    own = network(f"test_vit@{tmp_path / 'a.pth'}", STORE)
+    own = find_network(f"test_vit@{tmp_path / 'a.pth'}", STORE)
     built, _ = build_classifier(own)
     x = torch.rand(1, 3, 96, 96)
     with torch.inference_mode():
@@ -138,7 +138,7 @@ def predicted(tmp_path):
     data = folder(tmp_path / "set", CLASSES, each=4)
     mine(tmp_path / "a.pth")
     look = Preprocessing(input_size=48, mean=(0.5,), std=(0.25,), crop=0.75)
-    (own,) = preprocessed([network(f"{SMALL}@{tmp_path / 'a.pth'}", STORE)], look)
+    (own,) = with_preprocessing([find_network(f"{SMALL}@{tmp_path / 'a.pth'}", STORE)], look)
     store = Store(tmp_path / "store")
     output_spec = OutputSpec(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
     many = predict_all([(own, ImageSet(f"folder:{data}", "given"))], Context(store, device="cpu"), output_spec)
@@ -153,15 +153,15 @@ def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, 
     assert (promise["names"], promise["weights_path"]) == (list(CLASSES), str(tmp_path / "a.pth"))
     assert promise["mean"] == [0.5] * 3 and promise["view"]["size"] == 48
     (tmp_path / "p.json").write_text(json.dumps(promise))
-    found = exportable(f"zoo:{own.name}", store)
-    rule_of(str(tmp_path / "p.json"))[1].check(found)
+    found = exportable_network(f"zoo:{own.name}", store)
+    read_rule(str(tmp_path / "p.json"))[1].check(found)
     assert (found.mean, found.shape, found.about["names"]) == ((0.5,) * 3, (48, 48), list(CLASSES))
     with pytest.raises(BadInput, match="another mean"):
-        rule_of(str(tmp_path / "p.json"))[1].check(replace(found, about={**found.about, "mean": [0.1] * 3}))
+        read_rule(str(tmp_path / "p.json"))[1].check(replace(found, about={**found.about, "mean": [0.1] * 3}))
     with (tmp_path / "a.pth").open("ab") as file:
         file.write(b"more")
     with pytest.raises(BadInput):
-        exportable(f"zoo:{own.name}", store)
+        exportable_network(f"zoo:{own.name}", store)
 
 
 def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
@@ -169,19 +169,19 @@ def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
     store, _, _ = predicted
     checkpoint(tmp_path / "w" / f"{SMALL}.pth", SMALL)
     images = ImageSet(f"folder:{folder(tmp_path / 'numbers', ('3', '7'), each=1)}", "given")
-    named = replace(network(SMALL, STORE), class_map=(("3", 3), ("7", 7)))
+    named = replace(find_network(SMALL, STORE), class_map=(("3", 3), ("7", 7)))
     output_spec = OutputSpec(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
     many = predict_all([(named, images)], Context(store, device="cpu"), output_spec, weights=tmp_path / "w")
     assert not many.failures
-    assert exportable(f"zoo:{SMALL}", store).digest == predictions_from_store(store, many.steps[0].key).weights
+    assert exportable_network(f"zoo:{SMALL}", store).digest == predictions_from_store(store, many.steps[0].key).weights
 
 
 def test_the_script_of_the_documentation_predicts_an_image_file(predicted, tmp_path):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     store, own, _ = predicted
-    rule, _ = rule_of("0.1")
-    made = export(exportable(f"zoo:{own.name}", store), rule, tmp_path / "a.onnx")
+    rule, _ = read_rule("0.1")
+    made = export(exportable_network(f"zoo:{own.name}", store), rule, tmp_path / "a.onnx")
     text = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
     (script,) = re.findall(r"```python\n(import json, sys.*?)```", text, re.DOTALL)
     assert len(script.splitlines()) <= 13

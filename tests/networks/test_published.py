@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import BadInput
-from nescio.networks.published import disagreement, published_of, read_published
+from nescio.networks.published import accuracy_warning, published_of, read_published
 from nescio.predictions.model_predictions import ModelPredictions
 
 pytest.importorskip("timm")
@@ -26,10 +26,10 @@ def test_a_published_accuracy_warns_beyond_chance(tmp_path):
     error = np.sqrt(0.8 * 0.2 / 50_000)
     for off, warned in ((0.003 + 2.9 * error, False), (0.003 + 3.1 * error, True)):
         for sign in (1, -1):
-            assert bool(disagreement(dump_of(0.8 + sign * off), line)) is warned
-    assert "has top-1 75.00% on 2,000 images and 80.00% is published" in disagreement(dump_of(0.75, 2000), line)
-    assert disagreement(dump_of(0.78, 2000), line) is None, "few images say little"
-    assert "published at 224 pixels, and evaluated at 160" in disagreement(dump_of(0.5, input_size=160), line)
+            assert bool(accuracy_warning(dump_of(0.8 + sign * off), line)) is warned
+    assert "has top-1 75.00% on 2,000 images and 80.00% is published" in accuracy_warning(dump_of(0.75, 2000), line)
+    assert accuracy_warning(dump_of(0.78, 2000), line) is None, "few images say little"
+    assert "published at 224 pixels, and evaluated at 160" in accuracy_warning(dump_of(0.5, input_size=160), line)
 
 
 def test_a_name_without_a_tag_finds_its_line(tmp_path):

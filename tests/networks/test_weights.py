@@ -12,7 +12,14 @@ import pytest
 from nescio.checkpoints import check_frame, read_weights
 from nescio.errors import BadInput
 from nescio.networks import weights
-from nescio.networks.models import build_classifier, network, output_class_names, pick, with_classes, with_weights
+from nescio.networks.models import (
+    build_classifier,
+    find_network,
+    output_class_names,
+    select_networks,
+    with_class_names,
+    with_weights,
+)
 from nescio.training import start_key
 from nescio.work.store import Store
 from tests.support.zoo_help import checkpoint
@@ -34,12 +41,12 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path / "hub"), raising=False)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.delenv("NESCIO_WEIGHTS", raising=False)
-    weights.index.cache_clear()
+    weights.index_folder.cache_clear()
     weights._unreachable.clear()
 
 
 def loaded(name, file):
-    return build_classifier(with_weights(network(name, STORE), Path(file)))[0].eval()
+    return build_classifier(with_weights(find_network(name, STORE), Path(file)))[0].eval()
 
 
 def same(network, state):
@@ -177,7 +184,7 @@ def test_torchvision_builds_the_same_network(tmp_path, arch):
     cached = tmp_path / "torch/hub/checkpoints" / Path(kind.url).name
     cached.parent.mkdir(parents=True)
     torch.save(state, cached)
-    wanted = with_weights(network(f"torchvision:{arch}", STORE))
+    wanted = with_weights(find_network(f"torchvision:{arch}", STORE))
     assert wanted.file == cached
     ours = build_classifier(wanted)[0].eval()
     theirs = torchvision.models.get_model(arch, weights=kind).eval()
@@ -202,32 +209,32 @@ def test_a_fine_tuned_head_has_its_own_number_of_classes(tmp_path, name):
         theirs = timm.create_model(name, num_classes=7).eval()
     torch.save({"state_dict": theirs.state_dict()}, tmp_path / "flowers.pth")
     for wanted in (
-        network(f"{name}@{tmp_path / 'flowers.pth'}", STORE),
-        with_weights(network(name, STORE), tmp_path / "flowers.pth"),
+        find_network(f"{name}@{tmp_path / 'flowers.pth'}", STORE),
+        with_weights(find_network(name, STORE), tmp_path / "flowers.pth"),
     ):
-        assert wanted.classes == 7 and wanted.checksum and network(name, STORE).classes == 1000
+        assert wanted.classes == 7 and wanted.checksum and find_network(name, STORE).classes == 1000
         ours = build_classifier(wanted)[0].eval()
         x = torch.rand(2, 3, wanted.view.size, wanted.view.size)
         with torch.inference_mode():
             torch.testing.assert_close(ours(x), theirs(x))
     with pytest.raises(BadInput, match="There is no folder and no file of weights"):
-        network(f"{name}@{tmp_path / 'nothing.pth'}", STORE)
+        find_network(f"{name}@{tmp_path / 'nothing.pth'}", STORE)
 
 
 def test_class_files_name_classes_or_map_names_to_them(tmp_path):
-    file, wanted = tmp_path / "classes.txt", replace(network(SMALL, STORE), classes=3)
+    file, wanted = tmp_path / "classes.txt", replace(find_network(SMALL, STORE), classes=3)
     file.write_text("rose\ntulip\nlily of the valley\n")
-    named = with_classes(wanted, file)
+    named = with_class_names(wanted, file)
     assert output_class_names(named) == ("rose", "tulip", "lily of the valley") and dict(named.class_map)["tulip"] == 1
     assert named.identity != wanted.identity
     file.write_text("rose\ntulip\nlily of the valley\n", "utf-8-sig")  # as Windows' editors write it
-    assert with_classes(wanted, file) == named
+    assert with_class_names(wanted, file) == named
     file.write_text("Rosa canina=rose\nRosa alba=0\nLilium\t2\n")
-    assert with_classes(named, file).class_map == (("Rosa canina", 0), ("Rosa alba", 0), ("Lilium", 2))
-    pretrained = network(SMALL, STORE)
+    assert with_class_names(named, file).class_map == (("Rosa canina", 0), ("Rosa alba", 0), ("Lilium", 2))
+    pretrained = find_network(SMALL, STORE)
     assert output_class_names(pretrained)[1] == "goldfish, Carassius auratus" and output_class_names(wanted) is None
     file.write_text("fish=goldfish\nbird=n01514668")
-    assert with_classes(pretrained, file).class_map == (("fish", 1), ("bird", 7))
+    assert with_class_names(pretrained, file).class_map == (("fish", 1), ("bird", 7))
     for text, sentence in (
         ("a\nb", "has 2 names and test_resnet 3 classes"),
         ("a\nb\na", "holds a twice"),
@@ -237,10 +244,10 @@ def test_class_files_name_classes_or_map_names_to_them(tmp_path):
     ):
         file.write_text(text)
         with pytest.raises(BadInput, match=sentence):
-            with_classes(wanted, file)
+            with_class_names(wanted, file)
     file.write_text("bird=crane")
     with pytest.raises(BadInput, match=r"'crane' is the name of 2 classes \(134, 517\)"):
-        with_classes(pretrained, file)
+        with_class_names(pretrained, file)
 
 
 # ---- EfficientNet-Lite in its first PyTorch port
@@ -275,13 +282,13 @@ def test_efficientnet_lite_by_its_names(tmp_path, number):
     theirs = port_names(state)
     assert theirs.keys().isdisjoint(state)
     torch.save(theirs, tmp_path / f"efficientnet-lite{number}-57934424.pth")
-    wanted = with_weights(network(name, STORE), tmp_path)
+    wanted = with_weights(find_network(name, STORE), tmp_path)
     module, fitted = build_classifier(wanted)
     module.eval()
     assert wanted.file.name.startswith("efficientnet-lite") and same(module, state)
     x = torch.arange(256.0)  # its input is (x − 127) / 128
     torch.testing.assert_close((x / 255 - fitted.mean[0]) / fitted.std[0], (x - 127) / 128)
-    timms = network(name, STORE)
+    timms = find_network(name, STORE)
     assert (timms.mean[0], timms.std[0]) == (0.5, 0.5), "timm's own weights want other numbers"
     size = wanted.view.size
     own = timm.create_model(name).eval()
@@ -323,12 +330,12 @@ def test_names_of_files(tmp_path):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         write = torch.save if file.endswith(".pth") else safetensors.save_file
         write({"weight": torch.ones(1)}, tmp_path / file)
-    found = weights.index(tmp_path)
+    found = weights.index_folder(tmp_path)
     assert found["resnet18"].name == "resnet18.pth" and found["resnet18.a1_in1k"].suffix == ".safetensors"
     assert found["resnet34"] == found["resnet34-43635321"]
     assert found["c"].name == "model.safetensors" and "b" not in found
-    assert with_weights(network("resnet18", STORE), tmp_path).file.name == "resnet18.a1_in1k.safetensors"
-    assert with_weights(network("resnet18.tv_in1k", STORE), tmp_path).file.name == "resnet18.pth"
+    assert with_weights(find_network("resnet18", STORE), tmp_path).file.name == "resnet18.a1_in1k.safetensors"
+    assert with_weights(find_network("resnet18.tv_in1k", STORE), tmp_path).file.name == "resnet18.pth"
 
 
 def test_the_hubs_caches_are_used(tmp_path):
@@ -340,14 +347,14 @@ def test_the_hubs_caches_are_used(tmp_path):
     blob = snapshot.parents[1] / "blobs" / ("0" * 63 + "a")
     checkpoint(blob.with_suffix(".safetensors"), SMALL).rename(blob)
     (snapshot / "model.safetensors").symlink_to(blob)
-    found = with_weights(network(SMALL, STORE), None).file
+    found = with_weights(find_network(SMALL, STORE), None).file
     assert found.samefile(blob)
     assert weights.checksum(found) == blob.name, "the hub names it by its checksum"
 
 
 def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     with pytest.raises(BadInput) as no:
-        with_weights(network(SMALL, STORE), tmp_path)
+        with_weights(find_network(SMALL, STORE), tmp_path)
     for words in (
         "weights of test_resnet are not on this machine and could not be fetched",
         "HF_HUB_OFFLINE forbids it",
@@ -357,7 +364,7 @@ def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     ):
         assert words in str(no.value)
     with pytest.raises(BadInput, match=r"Looked for .*torch/hub/checkpoints/vgg11-8a719046\.pth"):
-        with_weights(network("torchvision:vgg11", STORE))
+        with_weights(find_network("torchvision:vgg11", STORE))
 
 
 def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
@@ -378,7 +385,7 @@ def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", dead)
     for name in ("test_resnet", "test_vit", "torchvision:vgg11"):
         with pytest.raises(BadInput, match=r"\(ConnectionError: no route to host .* (and|so|on) …\)\. Looked for"):
-            with_weights(network(name, STORE))
+            with_weights(find_network(name, STORE))
     assert len(asked) == 1
 
 
@@ -386,7 +393,7 @@ def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
 
 
 def test_every_classifier_is_known():
-    models = pick((), STORE, everything=True)
+    models = select_networks((), STORE, everything=True)
     names = [each.name for each in models]
     assert len(names) == len(set(names)) > 1300
     assert "resnet50.a1_in1k" in names and "torchvision:vgg16" in names
@@ -395,30 +402,30 @@ def test_every_classifier_is_known():
 
 
 def test_each_model_sees_images_in_its_own_way():
-    a1 = network("resnet50.a1_in1k", STORE)
+    a1 = find_network("resnet50.a1_in1k", STORE)
     assert (a1.view.size, a1.view.resize) == (288, 288), "the size it is tested with, not the one it was trained with"
-    tv = network("torchvision:resnet50", STORE)
+    tv = find_network("torchvision:resnet50", STORE)
     assert (tv.view.size, tv.view.resize, tv.view.interpolation) == (224, 232, "bilinear")
-    assert network("torchvision:resnet50.imagenet1k_v1", STORE).view.resize == 256
-    wide = network("convnext_base.fb_in22k_ft_in1k_384", STORE)
+    assert find_network("torchvision:resnet50.imagenet1k_v1", STORE).view.resize == 256
+    wide = find_network("convnext_base.fb_in22k_ft_in1k_384", STORE)
     assert (wide.view.size, wide.view.mode) == (384, "squash")
-    assert network("volo_d4_448.sail_in1k", STORE).view.resize == 389, "timm adds a border"
-    assert network("test_vit", STORE).mean == (0.5, 0.5, 0.5)
+    assert find_network("volo_d4_448.sail_in1k", STORE).view.resize == 389, "timm adds a border"
+    assert find_network("test_vit", STORE).mean == (0.5, 0.5, 0.5)
 
 
 def test_globs_and_families(tmp_path):
-    names = [each.name for each in pick(("resnet18*", "torchvision:vgg1?"), STORE)]
+    names = [each.name for each in select_networks(("resnet18*", "torchvision:vgg1?"), STORE)]
     assert "resnet18.a1_in1k" in names and "torchvision:vgg16" in names and not any("resnet50" in n for n in names)
-    vits = [each.name for each in pick((), STORE, family="vit")]
+    vits = [each.name for each in select_networks((), STORE, family="vit")]
     assert len(vits) > 20 and all("vit" in name for name in vits)
     for file in ("resnet18.a1_in1k.pth", "test_vit.pth", "efficientnet-lite0-57934424.pth", "torchvision-vgg11.pth"):
         (tmp_path / file).write_bytes(b"")
-    found = [each.name for each in pick((), STORE, everything=True, folder=tmp_path)]
+    found = [each.name for each in select_networks((), STORE, everything=True, folder=tmp_path)]
     assert sorted(found) == ["resnet18.a1_in1k", "test_vit", "tf_efficientnet_lite0.in1k", "torchvision:vgg11"]
-    assert [each.name for each in pick(("*resnet*",), STORE, folder=tmp_path)] == ["resnet18.a1_in1k"]
+    assert [each.name for each in select_networks(("*resnet*",), STORE, folder=tmp_path)] == ["resnet18.a1_in1k"]
     (tmp_path / "none").mkdir()
     with pytest.raises(BadInput, match="No pretrained model has its weights in"):
-        pick((), STORE, everything=True, folder=tmp_path / "none")
+        select_networks((), STORE, everything=True, folder=tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -435,19 +442,21 @@ def test_globs_and_families(tmp_path):
 )
 def test_unknown_names(patterns, sentence):
     with pytest.raises(BadInput, match=sentence):
-        pick(patterns, STORE)
+        select_networks(patterns, STORE)
 
 
 def test_a_family_has_its_distilled_models_with_it(tmp_path):
-    every, distilled = ({each.name for each in pick((), STORE, family=word)} for word in ("xcit", "XCiT-distilled"))
+    every, distilled = (
+        {each.name for each in select_networks((), STORE, family=word)} for word in ("xcit", "XCiT-distilled")
+    )
     assert distilled < every and all("dist" in name for name in distilled)
     with pytest.raises(BadInput, match=r"No model of the family 'xcit' has its weights in "):
-        pick((), STORE, family="xcit", folder=tmp_path)
+        select_networks((), STORE, family="xcit", folder=tmp_path)
 
 
 def test_an_unknown_family_lists_the_known_ones():
     with pytest.raises(BadInput, match=r"No model is of the family 'bert'\..* The families are: .*vit"):
-        pick((), STORE, family="bert")
+        select_networks((), STORE, family="bert")
 
 
 @pytest.mark.parametrize("head", [b"", b"PK\3\4", b"\x80\2", (100).to_bytes(8, "little") + b"{}"])
@@ -461,7 +470,7 @@ def test_a_huge_file_that_is_no_checkpoint_is_refused_before_it_is_hashed(tmp_pa
     with pytest.raises(BadInput, match=re.escape(str(file))):
         start_key(f"file:{file}")
     with pytest.raises(BadInput, match=re.escape(str(file))):
-        with_weights(network("resnet18", STORE), tmp_path)
+        with_weights(find_network("resnet18", STORE), tmp_path)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -14,7 +14,7 @@ from tests.support.zoo_help import N, answers, folder, images_at
 pytest.importorskip("timm")
 
 from nescio.datasets.images import ImageSet, absolute
-from nescio.networks.models import network, with_weights
+from nescio.networks.models import find_network, with_weights
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
@@ -95,7 +95,7 @@ def test_a_model_of_the_store_by_its_name(place, tmp_path):
     store = Store(tmp_path / "store")
     (found,), _ = answers(place, store, "test_resnet")
     named = predictions_from_text("zoo:test_resnet", store)
-    assert named == found and named.weights == with_weights(network("test_resnet", store), place / "w").checksum
+    assert named == found and named.weights == with_weights(find_network("test_resnet", store), place / "w").checksum
     np.testing.assert_array_equal(named.load().index, found.load().index)
     named.load().save(tmp_path / "mine.npz")
     file = predictions_from_text(f"my net={tmp_path / 'mine.npz'}", store)

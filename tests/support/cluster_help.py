@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nescio.errors import BadInput
 from nescio.work.launchers import make_launcher
-from nescio.work.steps import Context, Work, evaluation, table
+from nescio.work.steps import Context, Work, evaluation_files, make_evaluation
 from nescio.work.store import Busy, Store
 from tests.support.disks import remount
 from tests.support.waiting import until
@@ -82,15 +82,15 @@ def settings():
 # ---- studies
 
 
-def rows_of(part, context, value, seconds):
+def rows_of(step_folder, context, value, seconds):
     log(context.store.root, "begun")
     time.sleep(seconds)
-    return table([{"metric": "accuracy", "value": value}])
+    return evaluation_files([{"metric": "accuracy", "value": value}])
 
 
 def cards(count, seconds=0.2):
     return [
-        evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
+        make_evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
         for i in range(count)
     ]
 
@@ -128,16 +128,16 @@ def protecting(disk, context):
 def predicted(store, launcher, shards):
     """The files of a dump of a network with dropout, which is trained first: name → bytes."""
     from nescio.datasets.images import ImageSet
-    from nescio.networks.models import trained
+    from nescio.networks.models import network_of_trial
     from nescio.predict import predict_step, row_ranges
     from tests.test_training import trial_of
 
     context = Context(store, device="cpu")
-    network, images = trained(trial_of("mc-dropout")), ImageSet("digits")
+    network, images = network_of_trial(trial_of("mc-dropout")), ImageSet("digits")
     ranges = row_ranges(network, images, context, shards=shards, workers=launcher.workers, batch=64)
     step = predict_step(network, images, batch=64, ranges=ranges)
     work = Work(context, launcher)
-    assert work.do("predicting", [step]) == [step], work.failures
+    assert work.run_stage("predicting", [step]) == [step], work.failures
     assert len(step.shards) == (shards if shards > 1 else 0) and not store.runs("shard")
     dump = step.folder(store) / "dump"
     return {path.relative_to(dump).as_posix(): path.read_bytes() for path in dump.rglob("*") if path.is_file()}

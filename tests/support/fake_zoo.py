@@ -71,11 +71,11 @@ def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[Mode
 
 def keep(store: Store, model: str, data: str, dump: Predictions, outside: bool, **facts: Any) -> None:
     """Finished predictions in a store, as `nescio zoo` keeps them."""
-    with store.work(STAGE, {"model": model, "data": data, "outside": outside}) as part:
-        assert part is not None
-        dump.save(part.folder / DUMP)
+    with store.work(STAGE, {"model": model, "data": data, "outside": outside}) as step_folder:
+        assert step_folder is not None
+        dump.save(step_folder.path / DUMP)
         about = {"model": model, "data": data, "outside": outside, "compared": True, "rows": len(dump), **facts}
-        part.write(FACTS, json.dumps(about).encode())
+        step_folder.write(FACTS, json.dumps(about).encode())
 
 
 def study(

@@ -37,16 +37,16 @@ def _arm(place: str, number: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
     if place == "step":
-        from nescio.work.store import Part
+        from nescio.work.store import StepFolder
 
-        save: Any = Part.save_checkpoint
+        save: Any = StepFolder.save_checkpoint
 
-        def after_a_step(self: Part, *args: Any) -> None:
+        def after_a_step(self: StepFolder, *args: Any) -> None:
             if here():
                 kill()
             save(self, *args)
 
-        Part.save_checkpoint = after_a_step  # type: ignore[method-assign]
+        StepFolder.save_checkpoint = after_a_step  # type: ignore[method-assign]
     elif place == "half":
         fsync = os.fsync
 

@@ -21,7 +21,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path / "hub"), raising=False)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.delenv("NESCIO_WEIGHTS", raising=False)
-    weights.index.cache_clear()
+    weights.index_folder.cache_clear()
 
 
 @pytest.fixture(scope="module")

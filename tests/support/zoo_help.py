@@ -77,7 +77,7 @@ def images_at(place: Path, **options: Any) -> Any:
 
 def answers(place: Path, store: Any, *names: str, images: Any = None, weights: Path | None = None, **how: Any) -> Any:
     """(models' dumps, failures) of networks on a set; `how` are fields of OutputSpec, and `batch`."""
-    from nescio.networks.models import network
+    from nescio.networks.models import find_network
     from nescio.predict import OutputSpec, predict_all
     from nescio.predictions.model_predictions import predictions_from_store
     from nescio.work.steps import Context
@@ -85,7 +85,7 @@ def answers(place: Path, store: Any, *names: str, images: Any = None, weights: P
     batch = how.pop("batch", None)
     output_spec = OutputSpec(**{"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True} | how)
     shown = images if isinstance(images, list) else [images or images_at(place)]
-    pairs = [(network(name, store), one) for name in names for one in shown]
+    pairs = [(find_network(name, store), one) for name in names for one in shown]
     context = Context(store, device="cpu")
     many = predict_all(pairs, context, output_spec, weights=weights or place / "w", batch=batch)
     return [predictions_from_store(store, step.key) for step in many.steps], many.failures

@@ -15,18 +15,18 @@ from nescio.work.steps import Context, Step, Work
 from nescio.work.store import Store
 
 
-def make(part, context, size):
+def make(step_folder, context, size):
     return {"payload": b"x" * size}
 
 
 def training(number, backbone="mlp", epochs=10, size=1000):
-    recipe = {"method": "erm", "backbone": backbone, "data": "digits", "trial": number, "training": {"epochs": epochs}}
-    return Step(f"trial {number}", "train", recipe, partial(make, size=size))
+    config = {"method": "erm", "backbone": backbone, "data": "digits", "trial": number, "training": {"epochs": epochs}}
+    return Step(f"trial {number}", "train", config, partial(make, size=size))
 
 
 def predicting(network, split="test"):
-    recipe = {"images": {"data": "digits", "split": split}}
-    return Step(network.title, "predict", recipe, partial(make, size=50), (network, "revision"))
+    config = {"images": {"data": "digits", "split": split}}
+    return Step(network.title, "predict", config, partial(make, size=50), (network, "revision"))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def context(tmp_path):
 
 def rehearse(context, steps, **more):
     rehearsal = DryRun(context, make_launcher("local", 0))
-    return rehearsal.do("train", steps, **more), rehearsal
+    return rehearsal.run_stage("train", steps, **more), rehearsal
 
 
 def took(step, context, seconds, **more):
@@ -62,7 +62,7 @@ def test_steps_are_gathered_with_what_they_need_and_nothing_is_done(context):
 def test_what_is_finished_is_told_apart_and_needs_nothing(context):
     networks = [training(number) for number in range(2)]
     steps = [predicting(network) for network in networks]
-    Work(context, make_launcher("local", 0)).do("predict", steps[:1])
+    Work(context, make_launcher("local", 0)).run_stage("predict", steps[:1])
     finished, rehearsal = rehearse(context, steps)
     assert finished == steps[:1]
     assert [
@@ -89,7 +89,7 @@ def test_impossible_work_is_refused_and_finished_work_is_not_asked_about(context
 
 def test_processes_count_only_where_a_training_of_as_many_was_seen(context):
     def seconds(**how):
-        (stage,) = costs([replace(training(9), together=True)], context.store, nothing, **how)
+        (stage,) = costs([replace(training(9), distributed=True)], context.store, nothing, **how)
         return stage.seconds
 
     took(training(0), context, 100.0)
@@ -121,7 +121,7 @@ def test_time_that_other_processes_took_does_not_count_where_the_processor_is_th
     took(training(1), context, 30.0, processes=2, processor_seconds=1.0)
 
     def seconds(clock, **more):
-        (stage,) = costs([replace(training(9), together=True)], context.store, nothing, clock=clock, **more)
+        (stage,) = costs([replace(training(9), distributed=True)], context.store, nothing, clock=clock, **more)
         return stage.seconds
 
     assert seconds("seconds") == pytest.approx(400.0)
@@ -131,8 +131,8 @@ def test_time_that_other_processes_took_does_not_count_where_the_processor_is_th
 
 def test_samples_take_time_and_disk_by_their_images(context):
     def sampled(count):
-        recipe = {"model": "resnet18", "images": {"data": "digits", "sample": count}}
-        return Step("resnet18", "predict", recipe, partial(make, size=50))
+        config = {"model": "resnet18", "images": {"data": "digits", "sample": count}}
+        return Step("resnet18", "predict", config, partial(make, size=50))
 
     took(sampled(10), context, 2.0)
     (stage,) = costs([sampled(500)], context.store, nothing)
@@ -168,13 +168,13 @@ def test_without_such_work_figures_are_used_and_named(context):
 
 def test_damaged_work_says_nothing(context):
     took(training(0), context, 20.0)
-    (training(0).folder(context.store) / "recipe.json").write_text("{")
+    (training(0).folder(context.store) / "config.json").write_text("{")
     assert costs([training(1)], context.store, nothing)[0].unknown == 1
 
 
 def test_finished_pictures_of_several_sets_do_not_disturb_it(context):
     """Their recipe has a list of images."""
-    several = replace(predicting(training(0), "test"), recipe={"images": [{"data": "a"}, {"data": "b"}], "facts": [{}]})
+    several = replace(predicting(training(0), "test"), config={"images": [{"data": "a"}, {"data": "b"}], "facts": [{}]})
     took(several, context, 3.0)
     _, rehearsal = rehearse(context, [predicting(training(1), "val")])
     assert costs(rehearsal.steps.values(), context.store, nothing)

@@ -173,7 +173,7 @@ from nescio.methods import Method, method
 class Greedy(Method):
     """Dies of hunger in its second trial, as if the machine had no memory left."""
     def loss(self, x, y):
-        if self.recipe.rate != 1.0:
+        if self.hparams.rate != 1.0:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().loss(x, y)
 
@@ -219,7 +219,7 @@ def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_
         assert f"failed: {name}, data seed 0: {reason}" in failed
     assert any("hungry, mlp, trial 0" in line and "allocate" in line for line in failed)
     runs = {
-        (each.recipe["method"], each.recipe["trial"]): each for each in Store(store).runs() if each.stage == "train"
+        (each.config["method"], each.config["trial"]): each for each in Store(store).runs() if each.stage == "train"
     }
     assert len(runs) == 8 and {each.state for each in runs.values()} == {"finished", "failed"}
     fine = {key for key, each in runs.items() if each.state == "finished"}
@@ -244,7 +244,7 @@ def table_lines(store):
 def test_damaged_finished_work_is_one_sentence_and_the_others_go_on(warm, finished, tmp_path):
     store = tmp_path / "store"
     shutil.copytree(finished, store)
-    trial = next(each for each in Store(store).runs() if each.stage == "train" and each.recipe["method"] == "erm")
+    trial = next(each for each in Store(store).runs() if each.stage == "train" and each.config["method"] == "erm")
     damage(trial.folder / "weights.safetensors")
     for folder in ("evaluate", "predict", "report"):
         shutil.rmtree(store / folder)

@@ -19,17 +19,17 @@ def store(tmp_path):
     return Store(tmp_path)
 
 
-def add(store, stage, version, number=0, fail=False, **recipe):
+def add(store, stage, version, number=0, fail=False, **config):
     """Finished or failed work; its key."""
-    recipe = {"number": number, **recipe}
+    config = {"number": number, **config}
     try:
-        with store.work(stage, recipe, version=version) as part:
-            part.write("weights", b"x" * 1000)
+        with store.work(stage, config, version=version) as step_folder:
+            step_folder.write("weights", b"x" * 1000)
             if fail:
                 raise OSError("it failed")
     except OSError:
         assert fail
-    return store.key(stage, recipe, version=version)
+    return store.key(stage, config, version=version)
 
 
 def keys(store):
@@ -39,11 +39,11 @@ def keys(store):
 def test_work_below_todays_version_goes_and_todays_stays(store):
     kept, gone = set(), set()
     for stage, version in TODAY.items():
-        recipe = {"benchmark": "mine"} if stage in ("evaluate", "study") else {}
-        kept.add(add(store, stage, version, **recipe))
-        kept.add(add(store, stage, version, 1, fail=True, **recipe))
-        gone.add(add(store, stage, version - 1, **recipe))
-        gone.add(add(store, stage, version - 1, 1, fail=True, **recipe))
+        config = {"benchmark": "mine"} if stage in ("evaluate", "study") else {}
+        kept.add(add(store, stage, version, **config))
+        kept.add(add(store, stage, version, 1, fail=True, **config))
+        gone.add(add(store, stage, version - 1, **config))
+        gone.add(add(store, stage, version - 1, 1, fail=True, **config))
     old = old_work(store, BENCHMARKS)
     assert {work.run.key for work in old} == gone
     assert all(work.bytes >= 1000 for work in old)
@@ -64,8 +64,8 @@ def test_stages_that_are_gone_go_and_unknown_ones_stay(store):
 
 
 def test_running_work_is_never_touched(store):
-    with store.work("train", {"number": 5}, version=1) as part:
-        part.write("half", b"y")
+    with store.work("train", {"number": 5}, version=1) as step_folder:
+        step_folder.write("half", b"y")
         assert not old_work(store, BENCHMARKS)
     (run,) = store.runs()
     assert run.state == "finished" and (run.folder / "half").read_bytes() == b"y"
@@ -74,17 +74,17 @@ def test_running_work_is_never_touched(store):
 def test_work_that_was_taken_up_since_it_was_listed_stays(store):
     key = add(store, "train", 1, fail=True)
     old = old_work(store, BENCHMARKS)
-    with store.work("train", {"number": 0}, version=1) as part:
+    with store.work("train", {"number": 0}, version=1) as step_folder:
         assert prune(store, old) == []
-        part.write("weights", b"z")
+        step_folder.write("weights", b"z")
     assert store.finished("train", key)
 
 
 def test_stopped_work_of_a_dead_owner_goes(store):
     pid = os.fork()
     if pid == 0:
-        with store.work("train", {"number": 7}, version=1) as part:
-            part.write("half", b"y")
+        with store.work("train", {"number": 7}, version=1) as step_folder:
+            step_folder.write("half", b"y")
             os._exit(0)
     os.waitpid(pid, 0)
     (run,) = store.runs()

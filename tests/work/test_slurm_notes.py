@@ -78,16 +78,16 @@ def test_jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
 
 def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
     store = Store(tmp_path)
-    with store.work("toy", {}) as part:
-        assert not part.due(float("inf"), 0.0)
+    with store.work("toy", {}) as step_folder:
+        assert not step_folder.due(float("inf"), 0.0)
         shutdown_requested.set()
         try:
-            assert part.due(float("inf"), 0.0)
+            assert step_folder.due(float("inf"), 0.0)
             with pytest.raises(Interrupted):
-                part.save_checkpoint({}, {"done": 3})
+                step_folder.save_checkpoint({}, {"done": 3})
         finally:
             shutdown_requested.clear()
-        assert part.load_checkpoint().meta == {"done": 3}
+        assert step_folder.load_checkpoint().meta == {"done": 3}
 
 
 @pytest.mark.parametrize("option", [{"time": "nan"}, {"time": "-5"}, {"gpus": "-1"}, {"gpus": "0"}, {"gpus": "a100:"}])

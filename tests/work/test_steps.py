@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 
 from nescio.errors import BadInput
-from nescio.work.launchers import Failure, launcher, make_launcher, record_death_of, registry, run_task
-from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation, table
+from nescio.work.launchers import Failure, launcher, make_launcher, record_death, registry, run_task
+from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation_files, make_evaluation
 from nescio.work.store import Busy, Corrupted, Store, StoreError
 
 
@@ -33,22 +33,22 @@ def made(context):
     return path.read_text().split() if path.exists() else []
 
 
-def write(part, context, name, parents=()):
+def write(step_folder, context, name, parents=()):
     """The text of a step: its name behind the texts of its parents."""
     log(context, name)
     before = "".join((parent.verified(context.store) / "text").read_text() for parent in parents)
     return {"text": (before + name).encode()}
 
 
-def fall(part, context, reason):
+def fall(step_folder, context, reason):
     raise RuntimeError(reason)
 
 
-def refuse(part, context):
+def refuse(step_folder, context):
     raise BadInput("The labels are wrong.")
 
 
-def die(part, context):
+def die(step_folder, context):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -111,7 +111,7 @@ def test_shards_are_put_together_under_the_key_of_the_whole_and_removed(context,
     seen = []
     work = working(context, 2, lambda *counts: seen.append(counts[:4]))
     with work.launcher:
-        assert work.do("toys", [whole]) == [whole]
+        assert work.run_stage("toys", [whole]) == [whole]
     assert text(whole, context) == "s0s1s2" and context.store.runs("shard") == []
     assert seen[-1] == ("toys", 1, 0, 1) and ("toys, rows in shards", 3, 0, 3) in seen
     known = len(made(context))
@@ -122,9 +122,9 @@ def test_shards_are_put_together_under_the_key_of_the_whole_and_removed(context,
 def test_a_shard_that_fails_keeps_the_others_and_the_whole_waits_for_it(context):
     work = working(context)
     broken = sharded(3, broken=(1,))
-    assert work.do("toys", [broken]) == [] and [failure.name for failure in work.failures] == ["1 of 3"]
+    assert work.run_stage("toys", [broken]) == [] and [failure.name for failure in work.failures] == ["1 of 3"]
     assert made(context) == ["s0", "s2"] and broken.failure_reason(context.store) == "The labels are wrong."
-    assert work.do("toys", [sharded(3)]) and made(context)[2:] == ["s1"]
+    assert work.run_stage("toys", [sharded(3)]) and made(context)[2:] == ["s1"]
 
 
 def test_a_failure_is_noted_at_the_step_that_failed(context):
@@ -146,10 +146,10 @@ def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(co
     a, b = step("a"), step("b")
     top = step("top", step("middle", a, b))
     a.run(context)
-    top.died(context.store, "The worker was killed.")
+    top.record_death(context.store, "The worker was killed.")
     assert [run.key for run in context.store.runs() if run.state == "failed"] == [b.key]
     b.run(context)
-    top.died(context.store, "The worker was killed again.")
+    top.record_death(context.store, "The worker was killed again.")
     assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["The worker was killed again."]
     assert top.failure_reason(context.store) == "The worker was killed again."
 
@@ -159,11 +159,11 @@ def test_a_death_is_not_noted_at_what_another_process_makes(context):
     a, b = step("a"), step("b")
     above = step("above", a)
     whole = step("whole", above, b)
-    with context.store.work(a.stage, a.recipe, (), a.version) as part:
+    with context.store.work(a.stage, a.config, (), a.version) as step_folder:
         assert context.store.in_progress(a.stage, a.key) and not context.store.in_progress(b.stage, b.key)
-        whole.died(context.store, "The worker was killed.")
+        whole.record_death(context.store, "The worker was killed.")
         assert [run.key for run in context.store.runs() if run.state == "failed"] == [b.key]
-        part.write("text", b"a")
+        step_folder.write("text", b"a")
     assert (
         not context.store.in_progress(a.stage, a.key)
         and whole.failure_reason(context.store) == "The worker was killed."
@@ -184,7 +184,7 @@ def test_damage_of_finished_work_is_noted_where_it_was_found(context):
 
 def test_work_that_another_process_does_is_waited_for_or_said(context):
     a = step("a")
-    with context.store.work(a.stage, a.recipe, (), a.version), pytest.raises(Busy):
+    with context.store.work(a.stage, a.config, (), a.version), pytest.raises(Busy):
         a.run(context)
 
 
@@ -192,11 +192,11 @@ def test_while_another_process_makes_one_parent_the_others_are_made(context):
     """A process that came back at once would leave them until that one is done."""
     a, b, c = (step(name) for name in "abc")
     whole = step("whole", a, b, c)
-    with context.store.work(b.stage, b.recipe, (), b.version) as part:
+    with context.store.work(b.stage, b.config, (), b.version) as step_folder:
         with pytest.raises(Busy):
             whole.run(context)
         assert made(context) == ["a", "c"]
-        part.write("text", b"b")
+        step_folder.write("text", b"b")
     whole.run(context)
     assert text(whole, context) == "abcwhole"
 
@@ -217,7 +217,7 @@ def test_a_failing_step_costs_only_its_own(context):
     odd = step("odd", make=refuse)
     heard = []
     work = working(context, watch=lambda *event: heard.append(event))
-    done = work.do("toys", [fine[0], broken, step("above", broken), odd, *fine[1:], step("a")])
+    done = work.run_stage("toys", [fine[0], broken, step("above", broken), odd, *fine[1:], step("a")])
     assert [one.title for one in done] == ["a", "b", "c"] and sorted(made(context)) == ["a", "b", "c"]
     reason = "RuntimeError: it broke"
     assert work.failures == [
@@ -232,7 +232,7 @@ def test_failures_of_one_title_stay_together(context):
     names = ("one", "other", "two")
     broken = [replace(step(name, make=partial(fall, reason=name)), title=name.replace("two", "one")) for name in names]
     work = working(context)
-    work.do("toys", broken)
+    work.run_stage("toys", broken)
     assert [(failure.name, failure.reason) for failure in work.failures] == [
         ("one", "RuntimeError: one"),
         ("one", "RuntimeError: two"),
@@ -243,24 +243,24 @@ def test_failures_of_one_title_stay_together(context):
 def test_what_is_missing_is_refused_before_any_work_and_what_is_finished_is_not(context):
     calls = []
     work = working(context)
-    work.do("toys", [step("a")], lambda: calls.append("before"))
-    work.do("toys", [step("a")], lambda: calls.append("never"))
+    work.run_stage("toys", [step("a")], lambda: calls.append("before"))
+    work.run_stage("toys", [step("a")], lambda: calls.append("never"))
     assert calls == ["before"]
 
     def impossible():
         raise BadInput("No trial could do that.")
 
     with pytest.raises(BadInput):
-        work.do("toys", [step("b")], impossible)
+        work.run_stage("toys", [step("b")], impossible)
     assert made(context) == ["a"]
 
 
-def rows_of(part, context, value):
-    return table([{"metric": "accuracy", "value": value}], [{"metric": "nll", "reason": "no labels"}])
+def rows_of(step_folder, context, value):
+    return evaluation_files([{"metric": "accuracy", "value": value}], [{"metric": "nll", "reason": "no labels"}])
 
 
 def card(value, *parents):
-    return evaluation("toy", 1, f"card {value}", {"value": value}, parents, partial(rows_of, value=value), summary)
+    return make_evaluation("toy", 1, f"card {value}", {"value": value}, parents, partial(rows_of, value=value), summary)
 
 
 def summary(done, context):
@@ -285,14 +285,14 @@ def test_rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures
 def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
     (tmp_path / "store").write_text("a file")
     with pytest.raises(StoreError, match="a file stands where a folder should be"):
-        working(Context(Store(tmp_path / "store"))).do("toys", [step("a")])
+        working(Context(Store(tmp_path / "store"))).run_stage("toys", [step("a")])
 
 
 def test_a_worker_that_dies_over_a_step_costs_that_step(context, light):
     deadly = step("deadly", step("a"), make=die)
     work = working(context, 1)
     with work.launcher:
-        assert [one.title for one in work.do("toys", [step("top", deadly), step("b")])] == ["b"]
+        assert [one.title for one in work.run_stage("toys", [step("top", deadly), step("b")])] == ["b"]
     (failure,) = work.failures
     assert failure.name == "top" and "no memory left" in failure.reason
     (failed,) = [run for run in context.store.runs() if run.state == "failed"]
@@ -310,15 +310,15 @@ class Elsewhere:
 
 def test_work_that_was_kept_in_another_store_is_a_failure(context):
     work = Work(context, Elsewhere())
-    assert work.do("toys", [step("a"), step("b")]) == []
+    assert work.run_stage("toys", [step("a"), step("b")]) == []
     broken, lost = work.failures
     assert broken.reason == "it broke" and lost.name == "a" and "all nodes need one file system" in lost.reason
 
 
 def test_notes_are_kept_once(context):
     work = working(context)
-    work.note("one", "two", "one")
-    work.note("two", "three")
+    work.add_notes("one", "two", "one")
+    work.add_notes("two", "three")
     assert work.notes == ["one", "two", "three"]
 
 
@@ -352,7 +352,7 @@ class OneProcessPerTask:
         for number, task in enumerate(tasks, start=1):
             state, answer = self._answer(task)
             if state != "done":
-                reason, kind = (record_death_of(task, answer), "") if state == "died" else answer
+                reason, kind = (record_death(task, answer), "") if state == "died" else answer
                 failures.append(Failure(task.name, reason, state == "refused", kind))
             if watch:
                 watch(number, len(failures), len(tasks), answer if state == "done" else None)

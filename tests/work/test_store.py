@@ -39,7 +39,7 @@ class Toy(HParams):
 TRIAL = Trial(method="toy", hparams=Toy(), data="digits", backbone="mlp", training=Training(epochs=3))
 # Another value for every field of a trial: a field without one here fails the test.
 OTHER = {
-    "method": "erm", "recipe": Toy(rate=0.2), "data": "cifar10", "backbone": "conv",
+    "method": "erm", "hparams": Toy(rate=0.2), "data": "cifar10", "backbone": "conv",
     "training": Training(epochs=4), "classes": (0, 1), "spectral": 5.0, "trial": 1, "data_seed": 1, "init_seed": 1,
     "start": "store:0123456789abcdef", "task": "segmentation", "kept": (1,), "stop": 1,
 }  # fmt: skip
@@ -50,12 +50,12 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-def do(store, recipe="r", content=b"payload", **more):
+def do(store, config="r", content=b"payload", **more):
     """Finishes one piece of work; False if it was finished already."""
-    with store.work("train", recipe, **more) as part:
-        if part is not None:
-            part.write("sub/weights", content)
-    return part is not None
+    with store.work("train", config, **more) as step_folder:
+        if step_folder is not None:
+            step_folder.write("sub/weights", content)
+    return step_folder is not None
 
 
 def files(folder):
@@ -122,8 +122,8 @@ def test_stage_parents_and_version_change_the_key_and_the_environment_does_not(s
     assert store.key("x", 1, parents=("a", "b")) != store.key("x", 1, parents=("b", "a"))
     monkeypatch.setattr(nescio.work.store, "environment", lambda: {"packages": {"torch": "99"}})
     assert store.key("train", TRIAL) == key
-    with store.work("train", TRIAL) as part:
-        part.env["device"] = "abacus"
+    with store.work("train", TRIAL) as step_folder:
+        step_folder.env["device"] = "abacus"
     env = json.loads((store.path("train", key) / "env.json").read_text())
     assert env["packages"] == {"torch": "99"} and env["device"] == "abacus" and env["seconds"] >= 0
 
@@ -140,18 +140,18 @@ def test_finished_work_is_done_once(store):
     assert do(store, TRIAL) is True
     assert do(store, TRIAL) is False
     folder = store.path("train", store.key("train", TRIAL))
-    assert files(folder) == ["env.json", "recipe.json", "sub/weights"]
+    assert files(folder) == ["config.json", "env.json", "sub/weights"]
     assert not folder.with_name(f"{folder.name}.part").exists()
     store.verify("train", folder.name)
-    recipe = store.recipe("train", folder.name)
-    assert recipe["recipe"]["training"]["epochs"] == 3 and recipe["files"]["sub/weights"]["bytes"] == 7
+    config = store.record("train", folder.name)
+    assert config["config"]["training"]["epochs"] == 3 and config["files"]["sub/weights"]["bytes"] == 7
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "add", "recipe", "other recipe"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "add", "config", "other config"])
 def test_verify_finds_damage(store, damage):
     do(store)
     key = store.key("train", "r")
-    weights, recipe = store.path("train", key) / "sub/weights", store.path("train", key) / "recipe.json"
+    weights, config = store.path("train", key) / "sub/weights", store.path("train", key) / "config.json"
     if damage == "flip":
         weights.write_bytes(b"paylobd")
     elif damage == "cut":
@@ -160,39 +160,39 @@ def test_verify_finds_damage(store, damage):
         weights.unlink()
     elif damage == "add":
         (weights.parent / "more").write_bytes(b"")
-    elif damage == "recipe":
-        recipe.write_bytes(recipe.read_bytes()[:-9])
+    elif damage == "config":
+        config.write_bytes(config.read_bytes()[:-9])
     else:
-        recipe.write_text(recipe.read_text().replace('"r"', '"s"'))
+        config.write_text(config.read_text().replace('"r"', '"s"'))
     with pytest.raises(StoreError, match="run again"):
         store.verify("train", key)
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "recipe.json", ".work/lock.9", "env.json", "", "a/../../x"])
+@pytest.mark.parametrize("name", ["../x", "/x", "config.json", ".work/lock.9", "env.json", "", "a/../../x"])
 def test_payload_names_stay_inside(store, name):
-    with pytest.raises(BadInput, match="named"), store.work("train", 1) as part:
-        part.write(name, b"")
+    with pytest.raises(BadInput, match="named"), store.work("train", 1) as step_folder:
+        step_folder.write(name, b"")
 
 
 # ---- failures
 
 
 def test_a_failure_is_remembered_and_tried_again(store):
-    with pytest.raises(ZeroDivisionError), store.work("train", {"r": 1}) as part:
-        part.write("half", b"x")
-        part.save_checkpoint({"w": np.arange(3)}, {"epoch": 1})
+    with pytest.raises(ZeroDivisionError), store.work("train", {"r": 1}) as step_folder:
+        step_folder.write("half", b"x")
+        step_folder.save_checkpoint({"w": np.arange(3)}, {"epoch": 1})
         _ = 1 / 0
     (run,) = store.runs()
-    assert (run.state, run.reason, run.recipe) == ("failed", "ZeroDivisionError: division by zero", {"r": 1})
+    assert (run.state, run.reason, run.config) == ("failed", "ZeroDivisionError: division by zero", {"r": 1})
     assert "1 / 0" in (run.folder / "traceback.txt").read_text()
-    with store.work("train", {"r": 1}, wait=False) as part:
-        assert "half" not in files(part.folder)
-        assert part.load_checkpoint().meta == {"epoch": 1}
+    with store.work("train", {"r": 1}, wait=False) as step_folder:
+        assert "half" not in files(step_folder.path)
+        assert step_folder.load_checkpoint().meta == {"epoch": 1}
         assert store.runs()[0].state == "running"
-        part.write("whole", b"x")
+        step_folder.write("whole", b"x")
     (run,) = store.runs()
     assert (run.state, run.reason, files(run.folder)) == (
-        "finished", "", ["env.json", "recipe.json", "whole"],
+        "finished", "", ["config.json", "env.json", "whole"],
     )  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def test_an_interruption_is_no_failure(store):
 
 
 def test_a_launcher_notes_the_failure_of_a_killed_worker(store):
-    process = child('with store.work("train", "r") as part: stop()', store)
+    process = child('with store.work("train", "r") as step_folder: stop()', store)
     assert process.stdout.readline() == "here\n"
     store.fail("train", "r", "it still runs: nothing is noted.")
     assert store.runs()[0].state == "running"
@@ -269,7 +269,7 @@ PLACES = {
         "os.replace = late"
     ),
     "after a checkpoint": "def save(step):\n    if step == 3: stop()",
-    "while recipe.json is written": (
+    "while config.json is written": (
         "write = nescio.work.store._write\n"
         "def half(path, content):\n"
         "    if path.name == 'env.json': path.write_bytes(content[:9]); stop()\n"
@@ -304,7 +304,7 @@ def test_a_kill_leaves_nothing_half_written_and_the_next_owner_finishes(store, t
     assert begun == (None if ended else at.get(place, 6))  # it went on from the last whole checkpoint
     store.verify("train", key)
     folder = store.path("train", key)
-    assert files(folder) == ["env.json", "more/weights", "recipe.json", "weights"]
+    assert files(folder) == ["config.json", "env.json", "more/weights", "weights"]
     assert (folder / "weights").read_bytes() == expected
     assert [each.name for each in folder.parent.iterdir()] == [key]
 
@@ -355,27 +355,27 @@ def test_many_processes_share_the_work_and_do_nothing_twice(store, tmp_path):
 
 
 def test_the_second_of_two_waits_and_gets_the_finished_work(store, monkeypatch):
-    body = 'with store.work("train", "r") as part:\n    print("here", flush=True)\n    sys.stdin.readline()'
+    body = 'with store.work("train", "r") as step_folder:\n    print("here", flush=True)\n    sys.stdin.readline()'
     first = child(body, store, stdin=subprocess.PIPE)
     assert first.stdout.readline() == "here\n"
     with pytest.raises(Busy, match=rf"process {first.pid} on"), store.work("train", "r", wait=False):
         raise AssertionError("two owners")
     assert store.runs()[0].owner.startswith(f"process {first.pid} ")
     monkeypatch.setattr(nescio.work.store.time, "sleep", lambda _: first.poll() is None and first.communicate("\n"))
-    with store.work("train", "r") as part:  # the first pause of the waiter lets the owner finish
-        assert part is None
+    with store.work("train", "r") as step_folder:  # the first pause of the waiter lets the owner finish
+        assert step_folder is None
     assert first.returncode == 0
 
 
 def test_a_waiter_takes_over_when_the_owner_dies(store):
-    first = child('with store.work("train", "r") as part: stop()', store)
+    first = child('with store.work("train", "r") as step_folder: stop()', store)
     assert first.stdout.readline() == "here\n"
     threading.Timer(0.3, lambda: (first.kill(), first.communicate())).start()
     assert do(store) is True
 
 
 def test_a_zombie_is_dead(store):
-    first = child('with store.work("train", "r") as part: stop()', store)
+    first = child('with store.work("train", "r") as step_folder: stop()', store)
     assert first.stdout.readline() == "here\n"
     first.kill()  # and not waited for: its number still exists
     deadline = time.monotonic() + 5
@@ -451,8 +451,8 @@ def test_a_waiter_takes_over_a_silent_lock_that_is_dated_ahead(store, monkeypatc
     monkeypatch.setattr(nescio.work.store, "SILENCE", 0.3)
     lock = plant(store, host="elsewhere")
     os.utime(lock, (time.time() + 86400,) * 2)
-    with store.work("train", "r") as part:
-        assert part is not None
+    with store.work("train", "r") as step_folder:
+        assert step_folder is not None
 
 
 def test_a_title_is_kept_and_is_no_part_of_the_key(store):
@@ -467,8 +467,8 @@ def test_a_title_is_kept_and_is_no_part_of_the_key(store):
 
 def test_the_heart_beats(store, monkeypatch):
     monkeypatch.setattr(nescio.work.store, "BEAT", 0.02)
-    with store.work("train", "r") as part:
-        lock = part.folder / ".work" / "lock.1"
+    with store.work("train", "r") as step_folder:
+        lock = step_folder.path / ".work" / "lock.1"
         os.utime(lock, (0, 0))
         deadline = time.monotonic() + 5
         while lock.stat().st_mtime == 0:
@@ -491,9 +491,9 @@ def test_one_of_many_takes_over(store, monkeypatch):
 
     def contend():
         gate.wait()
-        with store.work("train", "r") as part:
-            if part is not None:
-                owners.append(part)
+        with store.work("train", "r") as step_folder:
+            if step_folder is not None:
+                owners.append(step_folder)
                 assert everyone.wait(60)
 
     threads = [threading.Thread(target=contend) for _ in range(8)]
@@ -521,11 +521,11 @@ def test_a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
 def test_an_owner_that_was_held_for_dead_gives_up(store):
     key = store.key("train", "r")
     with pytest.raises(LockLost), store.work("train", "r") as late:
-        lock = late.folder / ".work" / "lock.1"
+        lock = late.path / ".work" / "lock.1"
         lock.write_text(json.dumps({**late.lock.owner, "host": "elsewhere"}))  # so that nobody can look at the process
         os.utime(lock, (0, 0))
-        with store.work("train", "r", wait=False) as part:
-            part.write("x", b"new")
+        with store.work("train", "r", wait=False) as step_folder:
+            step_folder.write("x", b"new")
             for attempt in (lambda: late.write("x", b"old"), lambda: late.save_checkpoint({}, {})):
                 with pytest.raises(LockLost):
                     attempt()
@@ -563,11 +563,11 @@ def test_a_checkpoint_comes_back_as_it_was(store):
         "random state": b"\x00\xff\x80",
         "empty": b"",
     }
-    with store.work("train", "r") as part:
-        assert part.load_checkpoint() is None
-        part.save_checkpoint({"matrix": np.zeros(9)}, {"step": 0})
-        part.save_checkpoint(saved, {"step": 7, "name": "ü", "losses": [0.1, None]})
-        tensors, meta = part.load_checkpoint()
+    with store.work("train", "r") as step_folder:
+        assert step_folder.load_checkpoint() is None
+        step_folder.save_checkpoint({"matrix": np.zeros(9)}, {"step": 0})
+        step_folder.save_checkpoint(saved, {"step": 7, "name": "ü", "losses": [0.1, None]})
+        tensors, meta = step_folder.load_checkpoint()
     assert meta == {"step": 7, "name": "ü", "losses": [0.1, None]}
     assert tensors.keys() == saved.keys()
     for name, value in saved.items():
@@ -578,9 +578,9 @@ def test_a_checkpoint_comes_back_as_it_was(store):
 
 
 def test_a_damaged_checkpoint_is_never_used(store, caplog):
-    with store.work("train", "r") as part:
-        part.save_checkpoint({"w": np.arange(40.0), "rng": b"abc"}, {"step": 1})
-        path = part.folder / ".work" / "checkpoint.safetensors"
+    with store.work("train", "r") as step_folder:
+        step_folder.save_checkpoint({"w": np.arange(40.0), "rng": b"abc"}, {"step": 1})
+        path = step_folder.path / ".work" / "checkpoint.safetensors"
         whole = path.read_bytes()
         for at in range(len(whole)):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -589,10 +589,10 @@ def test_a_damaged_checkpoint_is_never_used(store, caplog):
             path.write_bytes(whole[:length])
             assert read_checkpoint(path) is None
         caplog.clear()
-        assert part.load_checkpoint() is None
+        assert step_folder.load_checkpoint() is None
         assert len(caplog.messages) == 1 and "starts again from the beginning" in caplog.text
         path.write_bytes(whole)
-        assert part.load_checkpoint().meta == {"step": 1}
+        assert step_folder.load_checkpoint().meta == {"step": 1}
 
 
 # ---- disks
@@ -636,32 +636,32 @@ def test_a_full_disk_fails_the_trial_and_keeps_the_last_checkpoint(store, monkey
 
     monkeypatch.setattr(os, "fsync", fill)
     error = OSError if during == "payload" else StoreError
-    with pytest.raises(error, match=r"disk is full|No space"), store.work("train", "r") as part:
-        part.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
+    with pytest.raises(error, match=r"disk is full|No space"), store.work("train", "r") as step_folder:
+        step_folder.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
         full.append(True)
         if during == "payload":
             os.fsync(0)
         elif during == "checkpoint":
-            part.save_checkpoint({"w": np.ones(3)}, {"step": 2})
+            step_folder.save_checkpoint({"w": np.ones(3)}, {"step": 2})
     (run,) = store.runs()
     assert run.state == "failed" and "the disk is full: make room" in run.reason
-    with store.work("train", "r") as part:
-        assert part.load_checkpoint().meta == {"step": 1}
+    with store.work("train", "r") as step_folder:
+        assert step_folder.load_checkpoint().meta == {"step": 1}
     assert store.runs()[0].state == "finished"
 
 
 def test_a_disk_that_is_really_full(tmp_path):
     with disk_of(tmp_path / "disk", "256k") as disk:
         store = Store(disk / "store")
-        with pytest.raises(StoreError, match="the disk is full"), store.work("train", "r") as part:
-            part.save_checkpoint({"w": np.zeros(1000)}, {"step": 1})
-            part.save_checkpoint({"w": np.zeros(100_000)}, {"step": 2})
+        with pytest.raises(StoreError, match="the disk is full"), store.work("train", "r") as step_folder:
+            step_folder.save_checkpoint({"w": np.zeros(1000)}, {"step": 1})
+            step_folder.save_checkpoint({"w": np.zeros(100_000)}, {"step": 2})
         assert "the disk is full" in store.runs()[0].reason
         assert do(store, "small") is True
         with pytest.raises(StoreError, match="the disk is full"):
             do(store, "large", bytes(10**6))
-        with store.work("train", "r") as part:
-            assert part.load_checkpoint().meta == {"step": 1}
+        with store.work("train", "r") as step_folder:
+            assert step_folder.load_checkpoint().meta == {"step": 1}
         assert sorted(run.state for run in store.runs()) == ["failed", "finished", "finished"]
 
 
@@ -674,9 +674,9 @@ def no_links(*paths):
 
 def test_a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypatch):
     monkeypatch.setattr(os, "link", no_links)
-    with store.work("train", "r") as part:
-        assert busy(store) and part.lock.ours()
-        assert files(part.folder / ".work") == ["lock.1"]
+    with store.work("train", "r") as step_folder:
+        assert busy(store) and step_folder.lock.ours()
+        assert files(step_folder.path / ".work") == ["lock.1"]
     assert do(store) is False
     plant(Store(store.root / "other"), pid=2**22 + 1)
     assert do(Store(store.root / "other"))  # a dead owner's work is taken over
@@ -741,18 +741,21 @@ def test_a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(sto
     def refuse(path, *_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    with pytest.raises(StoreError, match=r"the file system is read-only: .*\.$"), store.work("train", "r") as part:
-        part.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
+    with (
+        pytest.raises(StoreError, match=r"the file system is read-only: .*\.$"),
+        store.work("train", "r") as step_folder,
+    ):
+        step_folder.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
         with monkeypatch.context() as patch:
             for name in ("replace", "rename", "unlink", "remove"):
                 patch.setattr(os, name, refuse)
             try:
-                part.save_checkpoint({"w": np.ones(3)}, {"step": 2})
+                step_folder.save_checkpoint({"w": np.ones(3)}, {"step": 2})
             finally:
-                part.lock.release()
-                assert part.lock.ours()  # it could not be removed
-    with store.work("train", "r", wait=False) as part:
-        assert part.load_checkpoint().meta == {"step": 1}
+                step_folder.lock.release()
+                assert step_folder.lock.ours()  # it could not be removed
+    with store.work("train", "r", wait=False) as step_folder:
+        assert step_folder.load_checkpoint().meta == {"step": 1}
 
 
 def test_a_file_that_may_not_grow_fails_the_trial_and_keeps_the_last_checkpoint(store):
@@ -771,8 +774,8 @@ def test_a_file_that_may_not_grow_fails_the_trial_and_keeps_the_last_checkpoint(
     process = child(body, store)
     out, _ = process.communicate()
     assert process.returncode == 1 and len(out.splitlines()) == 1 and "File too large" in out
-    with store.work("train", "r", wait=False) as part:
-        assert part.load_checkpoint().meta == {"step": 1}
+    with store.work("train", "r", wait=False) as step_folder:
+        assert step_folder.load_checkpoint().meta == {"step": 1}
 
 
 # ---- two users
@@ -825,7 +828,7 @@ def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
         assert (
             len(predictions_from_text("zoo:resnet18", shared).load()) == 200
         )  # it may be read, and nothing is written
-    files = [folder / name for name in ("facts.json", "dump/logits.npy", "recipe.json")]
+    files = [folder / name for name in ("facts.json", "dump/logits.npy", "config.json")]
     for place in (*files, shared.root / "predict"):
         mode = place.stat().st_mode
         place.chmod(0o300 if place.is_dir() else 0)
@@ -840,12 +843,12 @@ def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
 
 
 def test_users_of_one_group_share_the_work(shared):
-    with user(60001, 60000, 0o002), contextlib.suppress(RuntimeError), shared.work("train", "r") as part:
-        part.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
-        part.write("half", b"half")
+    with user(60001, 60000, 0o002), contextlib.suppress(RuntimeError), shared.work("train", "r") as step_folder:
+        step_folder.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
+        step_folder.write("half", b"half")
         raise RuntimeError("it fails")
-    with user(60002, 60000, 0o007), shared.work("train", "r") as part:
-        assert part.load_checkpoint().meta == {"step": 1}
+    with user(60002, 60000, 0o007), shared.work("train", "r") as step_folder:
+        assert step_folder.load_checkpoint().meta == {"step": 1}
     with user(60001, 60000, 0o002):
         shared.verify("train", shared.key("train", "r"))
 
@@ -878,11 +881,11 @@ def test_damaged_work_does_not_come_over(store, tmp_path):
 
 def test_an_interrupted_copy_goes_on_and_what_stood_there_half_made_goes(store, tmp_path, monkeypatch):
     other, key, copy = Store(tmp_path / "other"), store.key("train", "r"), shutil.copyfile
-    with store.work("train", "r") as part:
+    with store.work("train", "r") as step_folder:
         for name in ("a", "b", "c"):
-            part.write(name, name.encode() * 1000)
-    with contextlib.suppress(RuntimeError), other.work("train", "r") as part:
-        part.write("half", b"half")
+            step_folder.write(name, name.encode() * 1000)
+    with contextlib.suppress(RuntimeError), other.work("train", "r") as step_folder:
+        step_folder.write("half", b"half")
         raise RuntimeError("it failed there")
     copied = []
 
@@ -899,7 +902,7 @@ def test_an_interrupted_copy_goes_on_and_what_stood_there_half_made_goes(store, 
     assert copied == ["a", "b"] and not other.finished("train", key)
     monkeypatch.setattr(shutil, "copyfile", lambda *paths: (copied.append(Path(paths[0]).name), copy(*paths)))
     assert other.receive(store, "train", key)
-    assert copied[2:] == ["c", "env.json", "recipe.json"]  # those that lay there whole are not copied again
+    assert copied[2:] == ["c", "config.json", "env.json"]  # those that lay there whole are not copied again
     assert files(other.path("train", key)) == files(store.path("train", key))
 
 
@@ -916,11 +919,11 @@ def test_a_copy_that_arrives_damaged_is_refused(store, tmp_path, monkeypatch):
 def test_work_that_is_going_on_is_left_to_its_owner(store, tmp_path):
     other = Store(tmp_path / "other")
     do(store)
-    with other.work("train", "r") as part:
+    with other.work("train", "r") as step_folder:
         with pytest.raises(Busy):
-            other.receive(store, "train", part.key)
-        part.write("its", b"own")
-    assert files(other.path("train", part.key)) == ["env.json", "its", "recipe.json"]
+            other.receive(store, "train", step_folder.key)
+        step_folder.write("its", b"own")
+    assert files(other.path("train", step_folder.key)) == ["config.json", "env.json", "its"]
 
 
 ODD = [b"", b"null", b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"pid": 1e999}']
@@ -933,16 +936,16 @@ def test_a_lock_without_a_real_process_is_taken_over(store, pid):
     owner = {**_machine(), "pid": pid, "start": None if pid in (None, 7.5) else 5}
     (folder / "lock.1").write_text(json.dumps(owner))
     assert store.runs()[0].state == "stopped"
-    with store.work("train", {}, wait=False) as part:
-        part.write("a", b"x")
+    with store.work("train", {}, wait=False) as step_folder:
+        step_folder.write("a", b"x")
     assert store.runs()[0].state == "finished"
 
 
-@pytest.mark.parametrize("name", ["recipe.json", "failure.json", ".work/lock.1"])
+@pytest.mark.parametrize("name", ["config.json", "failure.json", ".work/lock.1"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "big", *range(len(ODD))])
 def test_odd_files_of_an_entry_do_not_stop_the_others(store, name, kind):
-    with store.work("train", {}) as part:
-        part.write("a", b"x")
+    with store.work("train", {}) as step_folder:
+        step_folder.write("a", b"x")
     place = store.path("train", "0" * 16).with_suffix(".part") / name
     place.parent.mkdir(parents=True)
     if kind == "pipe":
@@ -960,11 +963,11 @@ def test_odd_files_of_an_entry_do_not_stop_the_others(store, name, kind):
 
 
 def test_recipes_of_other_types_are_listed(store):
-    for number, odd in enumerate([{"parents": 7}, {"recipe": [1]}, {"recipe": "r"}, {"version": "x"}, {"title": []}]):
+    for number, odd in enumerate([{"parents": 7}, {"config": [1]}, {"config": "r"}, {"version": "x"}, {"title": []}]):
         place = store.path("train", f"{number:016x}")
         place.mkdir(parents=True)
-        (place / "recipe.json").write_text(json.dumps({"stage": "train", **odd}))
-    assert all(isinstance(run.recipe, dict) and isinstance(run.parents, tuple) for run in store.runs())
+        (place / "config.json").write_text(json.dumps({"stage": "train", **odd}))
+    assert all(isinstance(run.config, dict) and isinstance(run.parents, tuple) for run in store.runs())
     assert len(store.runs()) == 5
 
 

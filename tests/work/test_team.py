@@ -26,12 +26,12 @@ from tests.support.waiting import alive, until
 # ---- who takes part
 
 
-def plain(part, context):
+def plain(step_folder, context):
     return {"a": b"1"}
 
 
-def toy(name, parents=(), together=False, make=plain):
-    return Step(name, "toy", {"name": name}, make, parents, together=together)
+def toy(name, parents=(), distributed=False, make=plain):
+    return Step(name, "toy", {"name": name}, make, parents, distributed=distributed)
 
 
 def teams(store, steps, **how):
@@ -40,7 +40,7 @@ def teams(store, steps, **how):
 
 
 def test_only_what_can_be_made_together_takes_several_processes(tmp_path):
-    network = toy("network", together=True)
+    network = toy("network", distributed=True)
     steps = [network, toy("dump", (network,)), toy("table", (toy("another dump", (network,)),)), toy("free")]
     assert teams(tmp_path, steps, processes=2, nodes=3) == [(2, 3), (2, 3), (2, 3), (1, 1)]
     network.run(Context(Store(tmp_path)))
@@ -53,7 +53,7 @@ def test_no_key_depends_on_the_number_of_processes():
     from tests.test_training import trial_of
 
     step = train_step(trial_of())
-    assert step.together and step.key == replace(step, together=False).key
+    assert step.distributed and step.key == replace(step, distributed=False).key
 
 
 def places(workers, *processes):
@@ -171,7 +171,7 @@ def test_an_error_that_pickle_cannot_bring_back_is_told_by_its_reason():
 
 def test_each_try_has_a_folder_of_its_own_and_whoever_makes_the_step_removes_them_all(tmp_path, monkeypatch):
     """Processes of a worker that was killed may still write when the next has begun."""
-    step, folders = toy("net", together=True), []
+    step, folders = toy("net", distributed=True), []
     others, logs = tmp_path / ".team" / "toy-0000-1", tmp_path / ".team" / f"toy-{step.key}-1"
     logs.mkdir(parents=True)
     others.mkdir()
@@ -216,7 +216,7 @@ team._run(["sleep", "60"], pathlib.Path("log"))
     assert worker.returncode == 128 + signal.SIGTERM and not left
 
 
-def wait_for_ever(part, context):
+def wait_for_ever(step_folder, context):
     until(lambda: False, 30)
 
 
@@ -233,7 +233,7 @@ def test_a_process_whose_agent_was_killed_before_it_began_ends(tmp_path):
 # ---- for real
 
 
-def misbehave(part, context, rank, how):
+def misbehave(step_folder, context, rank, how):
     """The process of a rank kills itself or fails, once; the others wait for it."""
     first = context.store.root / "once"
     if os.environ["RANK"] == rank and not first.exists():
@@ -253,10 +253,10 @@ def misbehave(part, context, rank, how):
 @pytest.mark.parametrize(("rank", "how"), [("1", "kill"), ("0", "kill"), ("1", "fail")])
 def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_again(tmp_path, rank, how):
     store = Store(tmp_path)
-    step = toy("net", together=True, make=partial(misbehave, rank=rank, how=how))
+    step = toy("net", distributed=True, make=partial(misbehave, rank=rank, how=how))
     with make_launcher("local", 1) as launcher:
         work = Work(Context(store, processes=2), launcher)
-        assert work.do("train", [step]) == []
+        assert work.run_stage("train", [step]) == []
         (failure,) = work.failures
         (run,) = store.runs()
         assert run.state == "failed" and run.reason == failure.reason
@@ -267,7 +267,7 @@ def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_a
         else:
             assert (failure.reason, failure.refused, failure.kind) == ("The data is wrong.", True, "BadInput")
             assert "in misbehave" in (run.folder / "traceback.txt").read_text()
-        assert work.do("train", [step]) == [step]
+        assert work.run_stage("train", [step]) == [step]
     assert (step.folder(store) / "world").read_bytes() == b"2" and not list((tmp_path / ".team").iterdir())
 
 
@@ -285,7 +285,7 @@ def trained(store, trial, processes, launcher=None, **context):
     work = Work(
         Context(Store(store), device="cpu", processes=processes, **context), launcher or make_launcher("local", 0)
     )
-    assert work.do("train", [step]) == [step], work.failures
+    assert work.run_stage("train", [step]) == [step], work.failures
     return step.folder(work.store)
 
 

@@ -6,7 +6,7 @@
 
         The rest is what `nescio run shift --help` says, with examples.
         \"""
-        networks = work.do("train", [train_step(trial, work.context.root) for trial in plan.trials()])
+        networks = work.run_stage("train", [train_step(trial, work.context.root) for trial in plan.trials()])
         work.evaluate("evaluate", [evaluation("shift", 1, …) for network in networks])
 
 Outside packages bring benchmarks by the entry-point group `nescio.benchmarks`.
@@ -27,7 +27,7 @@ from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import has_tag, tag
 from nescio.options import command_of, instance_of, option
-from nescio.provenance import Provenance, provenance
+from nescio.provenance import Provenance, current_provenance
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named_reports import Report, run_reports
@@ -176,15 +176,17 @@ def keep(study: Study, store: Store) -> None:
     """
     content = files(replace(study, made=[]))
     digests = [sha256(data).hexdigest() for name, data in content.items() if name not in (TIMES, MANIFEST)]
-    recipe = {"benchmark": study.benchmark, "plan": study.plan, "content": digests}
+    config = {"benchmark": study.benchmark, "plan": study.plan, "content": digests}
     try:
-        with store.work("study", recipe, version=study.version or 0, title=study.benchmark) as part:
-            if part is not None:
-                part.env["number"] = 1 + max((n for run in kept(store) if (n := _number(run)) < math.inf), default=0)
-                part.env["made"] = asdict(provenance())
+        with store.work("study", config, version=study.version or 0, title=study.benchmark) as step_folder:
+            if step_folder is not None:
+                step_folder.env["number"] = 1 + max(
+                    (n for run in kept(store) if (n := _number(run)) < math.inf), default=0
+                )
+                step_folder.env["made"] = asdict(current_provenance())
                 for name, data in content.items():
-                    part.write(name, data)
-        study.key = store.key("study", recipe, version=study.version or 0)
+                    step_folder.write(name, data)
+        study.key = store.key("study", config, version=study.version or 0)
         study.made = made_by(store.path("study", study.key))
     except StoreError as error:  # the tables can still be shown
         study.failures.append(Failure("keeping the study", str(error)))

@@ -10,11 +10,11 @@ from nescio import datasets
 from nescio.datasets.images import ImageSet
 from nescio.datasets.partition import RULE, Partition, dump_means, imagenot, pixel_means
 from nescio.errors import BadInput
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation
-from nescio.work.store import Part, StoreError
+from nescio.work.steps import Context, Files, Step, Work, make_evaluation
+from nescio.work.store import StepFolder, StoreError
 
 if TYPE_CHECKING:
     from nescio.benchmarks.uimnet import Plan
@@ -43,7 +43,7 @@ def divided(
         return BY_HAND[data]
     else:
         step = partition_step(benchmark, reference, plan.features or "reference", root)
-        if not work.do(STAGE, [step], before):
+        if not work.run_stage(STAGE, [step], before):
             if work.is_dry_run:
                 return _stand_in(datasets.load(data, root))
             raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
@@ -76,13 +76,13 @@ def partition_step(benchmark: tuple[str, int], reference: Trial, features: str, 
         source: Step | str = datasets.load(data, root).revision
     else:
         images = ImageSet(data, "train", seed=reference.data_seed)
-        source = predict_step(trained(reference, root), images, root=root)
-    recipe = {"step": "partition", "features": features, "rule": RULE}
+        source = predict_step(network_of_trial(reference, root), images, root=root)
+    config = {"step": "partition", "features": features, "rule": RULE}
     make = partial(_partition, data=data, features=features, source=source)
-    return evaluation(*benchmark, "reference network", recipe, [source], make)
+    return make_evaluation(*benchmark, "reference network", config, [source], make)
 
 
-def _partition(part: Part, context: Context, data: str, features: str, source: Step | str) -> Files:
+def _partition(step_folder: StepFolder, context: Context, data: str, features: str, source: Step | str) -> Files:
     dataset = datasets.load(data, context.root)
     dump = None if isinstance(source, str) else load_predictions(source, context.store)
     means = pixel_means(dataset) if dump is None else dump_means(dump, dataset)

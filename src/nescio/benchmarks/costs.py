@@ -119,17 +119,17 @@ def estimated(step: Step, context: Context) -> Cost | None:
     """What a step takes; None where that is not known: of networks that are not timm's, and of unknown stages."""
     if isinstance(step, Expected):
         return step.cost
-    if isinstance(step.recipe, Trial):
-        return _training(step.recipe, context)
-    recipe = step.recipe if isinstance(step.recipe, dict) else {}
+    if isinstance(step.config, Trial):
+        return _training(step.config, context)
+    config = step.config if isinstance(step.config, dict) else {}
     if step.stage == "evaluate":
         return _evaluating(step, context)
-    if "probes" in recipe:
+    if "probes" in config:
         return _probing(step, context)
-    images, output_spec = recipe.get("images"), recipe.get("keeping")
+    images, output_spec = config.get("images"), config.get("keeping")
     if not isinstance(images, ImageSet) or not isinstance(output_spec, OutputSpec):
         return None
-    trial = next((parent.recipe for parent in step.parents if isinstance(parent, Step)), None)
+    trial = next((parent.config for parent in step.parents if isinstance(parent, Step)), None)
     loaded = images.load(context.root, context.store)
     classes = len(loaded.dataset.classes)
     try:
@@ -138,7 +138,7 @@ def estimated(step: Step, context: Context) -> Cost | None:
             network = _network(trial, datasets.load(trial.data, context.root))
         else:
             assert images.view is not None, "networks that were trained elsewhere see images under a view of theirs"
-            network = arithmetic(recipe["model"], images.view.channels, images.view.shape)
+            network = arithmetic(config["model"], images.view.channels, images.view.shape)
     except BadInput:
         return None
     kept = classes * ("logits" in output_spec.fields) + network.width * ("embeddings" in output_spec.fields)
@@ -226,29 +226,29 @@ def waking() -> float:
 
 def _evaluating(step: Step, context: Context) -> Cost:
     """Of reading predictions, and of every row, measure and resample."""
-    recipe = step.recipe
-    read = [parent for parent in step.parents if isinstance(parent, Step) and "images" in _recipe(parent)]
-    rows = sum(_count(parent.recipe["images"], context) for parent in read)
-    names = max(1, len(recipe.get("measures") or ()))
-    scored = rows * names * (SCORED + RESAMPLED * (recipe.get("bootstrap") or 0))
+    config = step.config
+    read = [parent for parent in step.parents if isinstance(parent, Step) and "images" in _config(parent)]
+    rows = sum(_count(parent.config["images"], context) for parent in read)
+    names = max(1, len(config.get("measures") or ()))
+    scored = rows * names * (SCORED + RESAMPLED * (config.get("bootstrap") or 0))
     return Cost(EVALUATION + DUMPED * len(read) + scored, 20_000)
 
 
 def _probing(step: Step, context: Context) -> Cost | None:
     """A backward pass for each class, and a few views of every image, of each member."""
-    trials = [parent.recipe for parent in step.parents if isinstance(parent, Step) and isinstance(parent.recipe, Trial)]
+    trials = [parent.config for parent in step.parents if isinstance(parent, Step) and isinstance(parent.config, Trial)]
     if not trials:
         return None
     dataset = datasets.load(trials[0].data, context.root)
     classes = min(len(trials[0].classes or dataset.classes), EXACT)
     learnt = len(datasets.splits(dataset, trials[0].classes, trials[0].data_seed).train)
     one = (_training(trials[0], context).seconds / trials[0].training.epochs) / max(1, learnt)
-    images = _count(step.recipe["images"], context)
+    images = _count(step.config["images"], context)
     return Cost(PREDICTION + images * len(trials) * one * (classes + VIEWS / BACKWARD), 4 * images * classes)
 
 
-def _recipe(step: Step) -> dict[str, Any]:
-    return step.recipe if isinstance(step.recipe, dict) else {}
+def _config(step: Step) -> dict[str, Any]:
+    return step.config if isinstance(step.config, dict) else {}
 
 
 @lru_cache(maxsize=4096)

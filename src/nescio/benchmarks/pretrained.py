@@ -62,7 +62,7 @@ class ModelRows:
                 self.row(name, value, n)
 
 
-def recipe_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
+def config_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
     """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
     known = {name: dump.number(name) for name in ("params", *facts)}
     own = {"model": dump.model, "data": dump.data, "facts": known}
@@ -226,7 +226,7 @@ class Cloud:
         placed = [name for name in models.sizes if name in x.values and name in y.values]
         colours = family_colours(placed, self.most) if colours is None else colours
         points: dict[str, Row] = {
-            name: {"name": colours[name], "model": name, "family": families.label(families.family(name))}
+            name: {"name": colours[name], "model": name, "family": families.paper_name(families.family(name))}
             | {x.label: x.values[name], y.label: y.values[name], **x.ends(name), **y.ends(name)}
             | {PARAMS: models.sizes[name], "distilled": regimes.distilled(name)}
             for name in placed

@@ -46,11 +46,11 @@ def expected_prediction(
     if network.trial is not None or network.checksum:
         parent = network.parent(context.root)
         parents.append(parent if isinstance(parent, str) else parent.key)
-    recipe = {"images": shown, "keeping": output_spec, **network.identity}
-    plain = canonical(recipe)
-    key = next((run.key for run in finished if run.recipe == plain and set(parents) <= set(run.parents)), None)
+    config = {"images": shown, "keeping": output_spec, **network.identity}
+    plain = canonical(config)
+    key = next((run.key for run in finished if run.config == plain and set(parents) <= set(run.parents)), None)
     cost = pretrained_prediction(network, count, output_spec, context.device)
-    step = Expected(network.name, "predict", recipe, _nothing, cost=cost, done=key is not None)
+    step = Expected(network.name, "predict", config, _nothing, cost=cost, done=key is not None)
     return ExpectedPrediction(network, shown, found, count, step, key)
 
 

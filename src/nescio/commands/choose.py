@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import formats, json_of, say
 from nescio.options import argument, option
-from nescio.provenance import follow_up
+from nescio.provenance import follow_up_command
 from nescio.specs import ZOO
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class Options:
 def run(options: Options) -> int:
     from nescio.analysis.model_choice import Requirement, choose_model
     from nescio.datasets.images import named_if_there
-    from nescio.networks.limits import Limits, parameter_count
+    from nescio.networks.limits import Limits, parse_parameter_count
     from nescio.networks.published import with_facts
     from nescio.predictions.model_predictions import collect_predictions
     from nescio.work.store import Store
 
     requirement = Requirement(options.accuracy, options.coverage)
-    params = None if options.max_params is None else parameter_count(options.max_params)
+    params = None if options.max_params is None else parse_parameter_count(options.max_params)
     limits = Limits(params, options.max_size, options.family)
     data = named_if_there(options.data, None, "test") if options.data else None
     damaged: list[str] = []
@@ -113,7 +113,7 @@ def next_command(chosen: ModelChoice, models: Sequence[ModelPredictions], store:
         words = [f"{first.model}={first.place}", *goal]
     else:
         words = [f"{ZOO}:{first.model}", *goal, *(["--store", store] if store != "store" else [])]
-    return follow_up("threshold", *words, "--measure", chosen.measure)
+    return follow_up_command("threshold", *words, "--measure", chosen.measure)
 
 
 def _show(chosen: ModelChoice, form: str, models: Sequence[ModelPredictions], store: str) -> None:

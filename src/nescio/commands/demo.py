@@ -49,5 +49,5 @@ def _dumps(store: Store) -> list[Path]:
     from nescio.predict import DUMP, STAGE
 
     runs = [run for run in store.runs() if (run.stage, run.state) == (STAGE, "finished")]
-    test = [run.folder / DUMP for run in runs if "keeping" in run.recipe and run.recipe["images"]["split"] == "test"]
+    test = [run.folder / DUMP for run in runs if "keeping" in run.config and run.config["images"]["split"] == "test"]
     return [dump for dump in test if dump.exists()]

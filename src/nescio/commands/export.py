@@ -77,14 +77,14 @@ class Options:
 def run(options: Options) -> int:
     goal = _goal(options.model, options.to, options.format)
     from nescio.measures import LossOrder
-    from nescio.networks.export import check_packages, export, exportable, fields_of, rule_of
+    from nescio.networks.export import check_packages, export, exportable_network, preprocessing_fields, read_rule
 
     check_packages(goal)
     learned = LossOrder.load(options.loss_order) if options.loss_order else None
     measure = options.measure or ("loss_order" if learned else None)
-    rule, promise = rule_of(options.threshold, options.temperature, measure)
+    rule, promise = read_rule(options.threshold, options.temperature, measure)
     weights = Path(options.weights) if options.weights else promise.weights_of(options.model)
-    network = exportable(
+    network = exportable_network(
         options.model,
         Store(options.store),
         weights=weights,
@@ -108,7 +108,8 @@ def run(options: Options) -> int:
     if names := made.metadata.get("names"):
         say(f"Its {len(names):,} classes are named, from {names[0]} to {names[-1]}.")
     say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")
-    say(f"Images are resized and cropped before that: {fields_of(made.metadata)['view']} (docs/export.md does it).")
+    view = preprocessing_fields(made.metadata)["view"]
+    say(f"Images are resized and cropped before that: {view} (docs/export.md does it).")
     if promise.terms and promise.model is None:
         say(
             f"The promise of {options.threshold} does not name its model: see to it that it was made on predictions of "

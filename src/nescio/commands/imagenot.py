@@ -104,7 +104,7 @@ def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
 def _embeddings(options: Options) -> Predictions:
     """What a network sees in the training images. A pretrained one leaves nothing behind."""
     from nescio.datasets.images import ImageSet
-    from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
+    from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
     from nescio.predict import embed
     from nescio.work.steps import Context
     from nescio.work.store import Store
@@ -112,10 +112,10 @@ def _embeddings(options: Options) -> Predictions:
     with TemporaryDirectory() as folder:
         context = Context(Store(options.store or folder), options.root, options.device)
         name = f"store:{options.features}" if options.store else options.features
-        wanted = network(name, context.store, options.root)
+        wanted = find_network(name, context.store, options.root)
         wanted = with_weights(wanted, Path(options.weights) if options.weights else None)
-        (wanted,) = preprocessed([wanted], options.preprocessing, options.data)
-        for sentence in preprocessing_sentences([wanted]):
+        (wanted,) = with_preprocessing([wanted], options.preprocessing, options.data)
+        for sentence in describe_preprocessing([wanted]):
             print(sentence, file=sys.stderr, flush=True)
         (dump,) = embed([wanted], ImageSet(options.data, "learnt"), context)
         return dump.replace(embeddings=np.array(dump.embeddings))  # the folder goes

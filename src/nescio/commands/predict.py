@@ -26,7 +26,7 @@ from nescio.commands._work import StoreOptions, WorkerOptions, shards_option, te
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import subset_note
-from nescio.provenance import follow_up
+from nescio.provenance import follow_up_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +48,16 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.datasets.images import ImageSet, set_name
-    from nescio.networks.models import check_own_data, preprocessing_sentences, stored
+    from nescio.networks.models import check_training_data, describe_preprocessing, stored_network
     from nescio.predict import load_predictions, predict_step, probe_step, row_ranges
 
     context = options.place.context()
     store, root = context.store, context.root
     key = store.find("train", options.key)
     data = () if options.data is None else (set_name(options.data),)
-    network = stored(key, store, root, data)
+    network = stored_network(key, store, root, data)
     for name in data:
-        check_own_data(network, name, root)
+        check_training_data(network, name, root)
     trial = network.trial
     assert trial is not None
     images = ImageSet(trial.data, options.split, trial.classes, seed=trial.data_seed)
@@ -66,13 +66,13 @@ def run(options: Options) -> int:
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     images = replace(images, sample=options.limit, sample_seed=options.seed)
-    print(*preprocessing_sentences([network]), file=sys.stderr, flush=True)
+    print(*describe_preprocessing([network]), file=sys.stderr, flush=True)
     with working(options.place, options.crew) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
         steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]
         if options.probes:
             steps.append(probe_step([trial], [1.0], images, root))
-        work.do("predicting", steps)
+        work.run_stage("predicting", steps)
     for failure in work.failures:
         print(f"nescio predict: {failure.name}: {failure.reason}", file=sys.stderr)
     if work.failures:
@@ -84,5 +84,5 @@ def run(options: Options) -> int:
     dump.replace(notes=(*dump.notes, *stamp)).save(options.to)
     say(" ".join([f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp]))
     if dump.logits is not None:
-        say(f"Next: {follow_up('evaluate', options.to)}")
+        say(f"Next: {follow_up_command('evaluate', options.to)}")
     return 0

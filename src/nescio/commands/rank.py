@@ -279,7 +279,7 @@ def _backbone_beside(file: Path) -> str | None:
     dump = predictions_from_store(store, folder.name)
     if NetworkName.of(dump.model).kind == STORE:
         store.verify("train", str(dump.weights))
-        return str(store.recipe("train", str(dump.weights))["recipe"]["backbone"])
+        return str(store.record("train", str(dump.weights))["config"]["backbone"])
     return _architecture(dump.model)
 
 
@@ -359,17 +359,17 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
     from nescio.datasets.images import set_name
-    from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
-    from nescio.networks.siblings import with_siblings
+    from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
+    from nescio.networks.siblings import expand_siblings
     from nescio.predict import embed
 
     context, place = options.place.context(), Path(options.weights) if options.weights else None
-    names = with_siblings(wanted.members, context.store)
+    names = expand_siblings(wanted.members, context.store)
     shown = [set_name(data) for data in (options.images, options.references) if data]
-    networks = [with_weights(network(name, context.store, context.root, shown), place) for name in names]
+    networks = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
     look = options.preprocessing if any(one.own for one in networks) else Preprocessing()  # others may have some
-    networks = preprocessed(networks, look, options.images)
-    for sentence in preprocessing_sentences(networks):
+    networks = with_preprocessing(networks, look, options.images)
+    for sentence in describe_preprocessing(networks):
         print(sentence, file=sys.stderr, flush=True)
     dumps = {role: align_members(embed(networks, images, context), names) for role, images in sets.items()}
     dumps["tests"] = [dump.replace(notes=_stamp(sets["tests"], options)) for dump in dumps["tests"]]

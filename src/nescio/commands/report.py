@@ -183,7 +183,7 @@ def _newest(source: Path, key: str | None, damaged: list[Exception]) -> Study:
         return _from_file(source)
     runs = _runs(source, key)
     if len(runs) > 1 and key is None:
-        others = ", ".join(f"{run.key} ({run.recipe.get('benchmark')})" for run in runs[1:6])
+        others = ", ".join(f"{run.key} ({run.config.get('benchmark')})" for run in runs[1:6])
         others += f" and {len(runs) - 6} more, which `nescio runs` lists" if len(runs) > 6 else ""
         print(f"This is the newest of {len(runs)} studies; --study names the others: {others}.", file=sys.stderr)
     study = _first_readable(source, runs if key is None else runs[:1], damaged)
@@ -198,7 +198,7 @@ def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[St
         return [_from_file(source)]
     runs: dict[str, list[Run]] = {}
     for run in _runs(source, key):
-        runs.setdefault(str(run.recipe.get("benchmark")), []).append(run)
+        runs.setdefault(str(run.config.get("benchmark")), []).append(run)
     studies = [study for of in runs.values() if (study := _first_readable(source, of, damaged)) is not None]
     if not studies:
         raise damaged[0]

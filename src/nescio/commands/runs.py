@@ -25,7 +25,7 @@ from nescio.options import option
 if TYPE_CHECKING:
     from nescio.work.store import Run, Store
 
-FACTS = ("stage", "key", "state", "title", "reason", "owner", "recipe")
+FACTS = ("stage", "key", "state", "title", "reason", "owner", "config")
 STATES = ("finished", "running", "queued", "stopped", "failed", "damaged")
 TRIAL = ("method", "data", "backbone", "spectral", "trial", "data_seed", "init_seed")
 
@@ -56,7 +56,7 @@ def run(options: Options) -> int:
     if options.format == "json":
         plain = [
             {name: getattr(run, name) for name in FACTS}
-            | {name: _shown(run, run.recipe[name]) for name in TRIAL if name in run.recipe}
+            | {name: _shown(run, run.config[name]) for name in TRIAL if name in run.config}
             | (_study(run) if _is_study(run) else {})
             for run in runs
         ]
@@ -82,10 +82,10 @@ def _checked(run: Run, store: Store, whole: bool) -> Run:
     try:
         if whole:
             store.verify(run.stage, run.key)
-        files = store.recipe(run.stage, run.key).get("files", {})
+        files = store.record(run.stage, run.key).get("files", {})
         wrong = [name for name, file in files.items() if _size(run.folder / name) != file["bytes"]]
     except (Corrupted, AttributeError, KeyError, TypeError) as error:
-        reason = str(error) if isinstance(error, Corrupted) else "recipe.json is not as it was written."
+        reason = str(error) if isinstance(error, Corrupted) else "config.json is not as it was written."
         return replace(run, state="damaged", reason=reason)
     reason = f"{', '.join(wrong)} went missing or changed: remove the folder {run.key} and run again."
     return replace(run, state="damaged", reason=reason) if wrong else run
@@ -99,9 +99,9 @@ def _study(run: Run) -> dict[str, str]:
     """Date, data, methods (or the networks in their place) and command of a finished study."""
     from nescio.benchmarks.base import made_by
 
-    plan = run.recipe.get("plan") or {}
+    plan = run.config.get("plan") or {}
     made = made_by(run.folder)
-    names = {"benchmark": run.recipe.get("benchmark")} | {
+    names = {"benchmark": run.config.get("benchmark")} | {
         name: plan.get(name) for name in ("data", "methods", "networks")
     }
     texts = {
@@ -117,12 +117,12 @@ def _size(path: Path) -> int | None:
 
 
 def _row(run: Run) -> dict[str, str]:
-    recipe = run.recipe
-    what = [str(recipe["model"])] if run.stage == "evaluate" and recipe.get("model") else []
+    config = run.config
+    what = [str(config["model"])] if run.stage == "evaluate" and config.get("model") else []
     what += [
-        f"{name} {recipe[name]:g}" if name == "spectral" else _word(name, _shown(run, recipe[name]))
+        f"{name} {config[name]:g}" if name == "spectral" else _word(name, _shown(run, config[name]))
         for name in TRIAL
-        if recipe.get(name)
+        if config.get(name)
     ]
     if not what:
         what = _predicted(run) or [run.title]
@@ -137,10 +137,10 @@ def _row(run: Run) -> dict[str, str]:
 
 def _predicted(run: Run) -> list[str]:
     """Model and images of predictions: pretrained models are in the recipe, networks of the store are its parents."""
-    images = run.recipe.get("images")
+    images = run.config.get("images")
     if not isinstance(images, dict):
-        return [str(run.recipe["model"])] if "model" in run.recipe else []
-    model = run.recipe.get("model") or next((f"store:{key}" for key in run.parents), "")
+        return [str(run.config["model"])] if "model" in run.config else []
+    model = run.config.get("model") or next((f"store:{key}" for key in run.parents), "")
     return [str(model), *(_shown(run, images[name]) for name in ("data", "split") if images.get(name))]
 
 

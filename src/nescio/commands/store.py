@@ -103,7 +103,7 @@ def _prune(args: argparse.Namespace) -> int:
     old = old_work(store, {benchmark.name: benchmark.version for benchmark in registry.parts()})
     for run in damaged_work(store):
         print(
-            f"not removed: {run.stage}/{run.key}: its recipe.json is damaged; remove the folder {run.folder}.",
+            f"not removed: {run.stage}/{run.key}: its config.json is damaged; remove the folder {run.folder}.",
             file=sys.stderr,
         )
     if not old:

@@ -46,7 +46,7 @@ from nescio.commands._inputs import InputOptions, check_apart
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
-from nescio.provenance import provenance
+from nescio.provenance import current_provenance
 
 MORE = {2: "twice", 10: "ten times"}  # as many rows, of which the sentences tell what they would buy
 MOST_ROWS = 1_000_000  # an estimate is not made for more rows than this
@@ -154,7 +154,7 @@ def run(options: Options) -> int:
 
 def _again(options: Options, words: str) -> str:
     """The command as it was typed with further options, in words."""
-    typed = provenance().command
+    typed = current_provenance().command
     return f"write `{typed} {words}`" if typed else f"add {words}"
 
 

@@ -26,7 +26,7 @@ from nescio.commands._output import say
 from nescio.commands._work import StoreOptions, WorkerOptions, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option
-from nescio.provenance import follow_up
+from nescio.provenance import follow_up_command
 from nescio.specs import mapping
 from nescio.trials import BUDGET, Training, Trial, spectral_target
 
@@ -140,7 +140,7 @@ def _next(step: Step, options: Options) -> str:
     place, usual = options.place, StoreOptions()
     named = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
     words += [word for name, value in named for word in (f"--{name}", str(value))]
-    return f"Next: {follow_up(*words)}"
+    return f"Next: {follow_up_command(*words)}"
 
 
 def _launched(trial: Trial, options: Options) -> int:
@@ -163,7 +163,7 @@ def _launched(trial: Trial, options: Options) -> int:
     store = options.place.context().store
     known = {step.key for step in members if step.finished(store)}
     with working(options.place, options.crew) as work:
-        finished = work.do("train", members)
+        finished = work.run_stage("train", members)
     for step in finished:
         say(_sentence(step, store, step.key in known))
     if finished:

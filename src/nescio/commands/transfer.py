@@ -34,7 +34,7 @@ from nescio.measures.gallery import J, K
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
-from nescio.provenance import follow_up
+from nescio.provenance import follow_up_command
 from nescio.specs import assignment
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _files(options: Options) -> Dumps:
 def _networks(options: Options) -> Dumps:
     """The same by networks, which look at the images."""
     from nescio.datasets.images import set_name
-    from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
+    from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
     from nescio.networks.retrieval import device_search
     from nescio.predict import OutputSpec, embed, embed_crops, predict
     from nescio.runtime import runtime_for
@@ -131,9 +131,9 @@ def _networks(options: Options) -> Dumps:
         raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
     context, place = options.place.context(), Path(options.weights) if options.weights else None
     names, shown = (options.model, *options.siblings), (set_name(options.data),)
-    found = [with_weights(network(name, context.store, context.root, shown), place) for name in names]
-    own, *siblings = preprocessed(found, options.preprocessing, options.data)
-    for sentence in preprocessing_sentences([own, *siblings]):
+    found = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
+    own, *siblings = with_preprocessing(found, options.preprocessing, options.data)
+    for sentence in describe_preprocessing([own, *siblings]):
         print(sentence, file=sys.stderr, flush=True)
     images = _images(options, own)
     device = runtime_for(options.place.device).device
@@ -174,7 +174,7 @@ def _say_assumed(options: Options, own: Any, data: str) -> None:
         place = [] if options.place.store == "store" else ["--store", options.place.store]
         said += (
             f" {len(shared)} of {len(names)} have names that it learnt ({', '.join(shared[:3])}): if they are the same "
-            f"classes, use `{follow_up('zoo', own.name, '--data', data, *place)}`."
+            f"classes, use `{follow_up_command('zoo', own.name, '--data', data, *place)}`."
         )
     print(said, file=sys.stderr, flush=True)
 

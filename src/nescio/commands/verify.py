@@ -39,14 +39,14 @@ def run(options: Options) -> int:
     from nescio.methods import registry
     from nescio.progress import track
     from nescio.report import format_records
-    from nescio.testing.methods import observe, trial_of
+    from nescio.testing.evidence import observe, small_trial
 
     if not options.spectral > 0:
         raise BadInput(f"--spectral must be above 0, not {options.spectral:g}.")
     dense = options.task == "segmentation"
     names = options.methods or [name for name in sorted(registry) if not (dense and registry[name].no_dense_reason)]
     trials = [
-        trial_of(
+        small_trial(
             name,
             data=options.data,
             backbone=options.backbone,

@@ -225,8 +225,8 @@ def _rehearse(options: Options) -> int:
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:
-    from nescio.networks.models import sentences_alike
-    from nescio.networks.published import read_published, with_accuracies
+    from nescio.networks.models import group_by_preprocessing
+    from nescio.networks.published import read_published, with_published_accuracies
     from nescio.predictions.model_predictions import predictions_from_store
 
     if options.published:
@@ -241,14 +241,14 @@ def _run(options: Options, work: Work, grading: Work) -> int:
             work.failures.append(Failure(step.title, str(error)))
     inside = _inside(dumps)
     published = [dump for dump in inside if NetworkName.of(dump.model).file is None]  # of others it was said before
-    for sentence in sentences_alike([_seen(dump.model, dump.facts) for dump in published]):
+    for sentence in group_by_preprocessing([_seen(dump.model, dump.facts) for dump in published]):
         _tell(sentence)
     if options.published:
-        inside, notes = with_accuracies(inside, options.published)
-        work.note(*notes)
+        inside, notes = with_published_accuracies(inside, options.published)
+        work.add_notes(*notes)
     for note in work.notes:
         _tell(f"note: {note}")
-    grading.note(*work.notes)
+    grading.add_notes(*work.notes)
     work.failures += _together(many.failures, options.models)
     studies = _studies(options, inside, dumps, names, work, grading) if inside else []
     failures = [] if studies else work.failures
@@ -271,7 +271,7 @@ def _tell(line: str) -> None:
 
 def predictions(options: Options, work: Work) -> ManyPredictions:
     """What the models say about all sets; what to know of sets and models that are left out goes to the notes."""
-    from nescio.networks.models import preprocessing_sentences, weights_folder
+    from nescio.networks.models import describe_preprocessing, weights_folder
     from nescio.predict import predict_all
 
     place = weights_folder(Path(options.weights) if options.weights else None)
@@ -280,7 +280,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     networks = _networks(options, work.context, place)
     inside = _image_sets(options)[0]
     networks = _fitting(networks, inside, options, work)
-    for sentence in preprocessing_sentences([network for network in networks if network.own]):
+    for sentence in describe_preprocessing([network for network in networks if network.own]):
         _tell(sentence)
     if options.class_file is not None:
         _note_unnamed(inside, networks[0], options.class_file, work)
@@ -342,9 +342,9 @@ def _pairs(options: Options, networks: Sequence[Network]) -> list[tuple[Network,
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
     from nescio.datasets.images import absolute
-    from nescio.networks.models import pick, preprocessed, with_classes, with_weights
+    from nescio.networks.models import select_networks, with_class_names, with_preprocessing, with_weights
 
-    networks = pick(
+    networks = select_networks(
         options.models,
         context.store,
         root=context.root,
@@ -360,8 +360,8 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
         networks = [with_weights(network, place) for network in networks]  # with the classes of its own head
     networks = [replace(network, image_padding=options.image_padding) for network in networks]
     if options.class_file is not None:
-        networks = [with_classes(network, options.class_file) for network in networks]
-    return preprocessed(networks, options.preprocessing, options.data)
+        networks = [with_class_names(network, options.class_file) for network in networks]
+    return with_preprocessing(networks, options.preprocessing, options.data)
 
 
 def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) -> None:
@@ -371,7 +371,7 @@ def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) ->
     if 0 < len(unnamed) < len(loaded.classes):
         some = ", ".join(unnamed[:5]) + (" …" if len(unnamed) > 5 else "")
         count = f"{len(unnamed):,} of {len(loaded.classes):,} classes of {loaded.name}"
-        work.note(f"{file} does not name {count} ({some}): their images are left out.")
+        work.add_notes(f"{file} does not name {count} ({some}): their images are left out.")
 
 
 def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
@@ -380,12 +380,12 @@ def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
     from nescio.predictions.subset import subset_note
 
     whole = replace(images, readable=False, sample=None).load(work.context.root)
-    work.note(*(f"{whole.name}: {note}" for note in whole.dataset.notes))
+    work.add_notes(*(f"{whole.name}: {note}" for note in whole.dataset.notes))
     if images.sample is not None and images.sample < len(whole):
-        work.note(subset_note(images.sample, len(whole), f"images of {whole.name}", images.sample_seed))
+        work.add_notes(subset_note(images.sample, len(whole), f"images of {whole.name}", images.sample_seed))
     if images.readable:
         _, note = readable(replace(images, readable=False).load(work.context.root), work.store, _tell)
-        work.note(*([note] if note else []))
+        work.add_notes(*([note] if note else []))
 
 
 def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, work: Work) -> list[Network]:
@@ -405,7 +405,7 @@ def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, wo
         first = networks[0]
         numbered(loaded, first.classes, first.class_names, first.class_map)  # says why
     if left := len(networks) - len(fitting):
-        work.note(f"{left} models answer with other classes than {loaded.name} has; they are left out.")
+        work.add_notes(f"{left} models answer with other classes than {loaded.name} has; they are left out.")
     return fitting
 
 

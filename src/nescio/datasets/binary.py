@@ -8,19 +8,19 @@ import numpy as np
 
 from nescio.datasets.base import Dataset, Images, Request, load, source
 from nescio.errors import BadInput
-from nescio.identity import renamed, seed_for
+from nescio.identity import rename_content, seed_for
 from nescio.specs import numbers, select, selections
 
 
 def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> str:
     """The name under which `load` gives these classes as in (0) and out (1)."""
     classes = [",".join(map(str, group)) for group in (inside, outside)]
-    return renamed(data, lambda name: select("binary", name, *classes))
+    return rename_content(data, lambda name: select("binary", name, *classes))
 
 
 def data_of(spec: str) -> str:
     """The data in a name that `binary_spec` made."""
-    return renamed(spec, lambda name: parts_of(name)[0])
+    return rename_content(spec, lambda name: parts_of(name)[0])
 
 
 def parts_of(spec: str) -> list[str]:

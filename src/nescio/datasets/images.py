@@ -26,7 +26,7 @@ from nescio.datasets.base import Dataset, Images, Joined, Wanted, load, registry
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import ContentName, Validated, renamed, seed_for, tag
+from nescio.identity import ContentName, Validated, rename_content, seed_for, tag
 from nescio.specs import DatasetName, select, selections, split_severity
 from nescio.work.store import Store
 
@@ -274,7 +274,7 @@ def named(data: str, root: str | Path | None = None, wanted: Wanted | None = Non
         return data
     if words := registry[kind].words:
         inner, *rest = selections(path, words)
-        return renamed(named(inner, root, wanted), lambda name: select(kind, name, *rest))
+        return rename_content(named(inner, root, wanted), lambda name: select(kind, name, *rest))
     data = absolute(data)
     return content_name(data, _first_loaded(data, root) if wanted is None else load(data, root, wanted))
 

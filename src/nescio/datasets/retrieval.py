@@ -31,7 +31,7 @@ from nescio.datasets.images import draw, named
 from nescio.datasets.sources import cifar10
 from nescio.errors import BadInput
 from nescio.files import read_list, read_small, read_text
-from nescio.identity import renamed, seed_for
+from nescio.identity import rename_content, seed_for
 from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
 from nescio.specs import DatasetName, SpecError, numbers, select, selections, write_numbers
@@ -178,13 +178,13 @@ for _name, _place in VOTED.items():
 
 def part_spec(data: str, classes: Sequence[int]) -> str:
     """The name under which `load` gives the images of these classes as test images."""
-    return renamed(data, lambda name: select("part", name, write_numbers(classes)))
+    return rename_content(data, lambda name: select("part", name, write_numbers(classes)))
 
 
 def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
     """The name under which `load` gives so many training images of each of these classes; None: all there are."""
     words = write_numbers(classes), "all" if shots is None else str(shots), str(seed)
-    return renamed(data, lambda name: select("shots", name, *words))
+    return rename_content(data, lambda name: select("shots", name, *words))
 
 
 def load_whole(spec: str, root: str | Path | None) -> Dataset:

@@ -29,7 +29,7 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.files import read_list
 from nescio.progress import track
-from nescio.work.store import WORK, Part, Store, StoreError
+from nescio.work.store import WORK, StepFolder, Store, StoreError
 from nescio.work.versions import PIXELS as VERSION
 
 STAGE, FILE = "pixels", "pixels.npy"
@@ -94,20 +94,20 @@ def _middle(image: Any, view: View) -> Any:
 
 
 def cache_key(images: LoadedImages, view: View, store: Store) -> str:
-    return store.key(STAGE, _recipe(images, view), parents=(images.revision,), version=VERSION)
+    return store.key(STAGE, _config(images, view), parents=(images.revision,), version=VERSION)
 
 
 def cache(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
     """The pixels of these images under a view, decoded once; where they lie."""
     say = say or _silent
     title = f"{images.name} at {view}"
-    with store.work(STAGE, _recipe(images, view), (images.revision,), VERSION, title=title) as part:
-        if part is not None:
+    with store.work(STAGE, _config(images, view), (images.revision,), VERSION, title=title) as step_folder:
+        if step_folder is not None:
             size = _size(len(images) * view.bytes)
-            say(f"{images.name}: {len(images):,} images at {view}, {size}, are decoded into {part.goal.parent}.")
-            if unreadable := _fill(part, images, view, say):
+            say(f"{images.name}: {len(images):,} images at {view}, {size}, are decoded into {step_folder.goal.parent}.")
+            if unreadable := _fill(step_folder, images, view, say):
                 raise UnreadableImages(_sentence(images, unreadable))
-            os.replace(part.folder / WORK / FILE, part.folder / FILE)
+            os.replace(step_folder.path / WORK / FILE, step_folder.path / FILE)
     key = cache_key(images, view, store)
     store.verify(STAGE, key)
     return store.path(STAGE, key) / FILE
@@ -120,11 +120,11 @@ def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tupl
     damaged is kept in the store for as long as the set's revision stays.
     """
     say = say or _silent
-    with store.work(DAMAGED, {"rows": images.rows}, (images.revision,), VERSION, title=images.name) as part:
-        if part is not None:
+    with store.work(DAMAGED, {"rows": images.rows}, (images.revision,), VERSION, title=images.name) as step_folder:
+        if step_folder is not None:
             say(f"{images.name}: {len(images):,} images are looked at once for damage.")
-            found = _fill(part, images, SMALLEST, say)
-            part.write(DAMAGED, json.dumps(sorted(row for row, _ in found)).encode())
+            found = _fill(step_folder, images, SMALLEST, say)
+            step_folder.write(DAMAGED, json.dumps(sorted(row for row, _ in found)).encode())
     key = store.key(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION)
     rows = read_list(store.path(DAMAGED, key) / DAMAGED)
     if not rows:
@@ -141,7 +141,7 @@ def forget(images: LoadedImages, view: View, store: Store) -> None:
     shutil.rmtree(store.path(STAGE, cache_key(images, view, store)), ignore_errors=True)
 
 
-def _recipe(images: LoadedImages, view: View) -> dict[str, Any]:
+def _config(images: LoadedImages, view: View) -> dict[str, Any]:
     return {"view": view, "rows": images.rows}
 
 
@@ -149,13 +149,13 @@ def _silent(_: str) -> None:
     pass
 
 
-def _fill(part: Part, images: LoadedImages, view: View, say: Say) -> list[tuple[int, str]]:
+def _fill(step_folder: StepFolder, images: LoadedImages, view: View, say: Say) -> list[tuple[int, str]]:
     """Decodes what is not done yet; a killed process's work is gone on with. Returns what cannot be read, and why."""
-    n, draft = len(images), part.folder / WORK / FILE
-    done = _done(part, draft, n, view)
+    n, draft = len(images), step_folder.path / WORK / FILE
+    done = _done(step_folder, draft, n, view)
     left = blocks_of(np.flatnonzero(~done))
     if not done.any():
-        _make_room(draft, (n, *view.shape, view.channels), part.goal.parent.parent)
+        _make_room(draft, (n, *view.shape, view.channels), step_folder.goal.parent.parent)
     started = saved = time.monotonic()
     unreadable: list[tuple[int, str]] = []
     many = sum(map(len, left)) >= PROCESSES and not multiprocessing.current_process().daemon
@@ -163,30 +163,30 @@ def _fill(part: Part, images: LoadedImages, view: View, say: Say) -> list[tuple[
         done[rows] = True
         done[[row for row, _ in bad]] = False
         unreadable += bad
-        if part.due(saved, SAVE_SECONDS):
-            _save(part, draft, done)
+        if step_folder.due(saved, SAVE_SECONDS):
+            _save(step_folder, draft, done)
             saved = time.monotonic()
     if unreadable:
-        _save(part, draft, done)
+        _save(step_folder, draft, done)
         return unreadable
     count, seconds = sum(map(len, left)), time.monotonic() - started
     say(f"{images.name}: decoded {count:,} images in {seconds:.1f} s, {count / max(seconds, 1e-9):,.0f} images/s.")
     return []
 
 
-def _done(part: Part, draft: Path, n: int, view: View) -> NDArray[np.bool_]:
+def _done(step_folder: StepFolder, draft: Path, n: int, view: View) -> NDArray[np.bool_]:
     """Which images a former process decoded."""
-    checkpoint = part.load_checkpoint()
+    checkpoint = step_folder.load_checkpoint()
     if checkpoint is None or not draft.is_file() or draft.stat().st_size < n * view.bytes:
         return np.zeros(n, bool)
     return np.array(checkpoint.tensors["done"], bool)
 
 
-def _save(part: Part, draft: Path, done: NDArray[np.bool_]) -> None:
+def _save(step_folder: StepFolder, draft: Path, done: NDArray[np.bool_]) -> None:
     """The pixels reach the disk before the note that says so."""
     with draft.open("rb") as file:
         os.fsync(file.fileno())
-    part.save_checkpoint({"done": done}, {})
+    step_folder.save_checkpoint({"done": done}, {})
 
 
 def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:

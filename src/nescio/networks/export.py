@@ -28,7 +28,7 @@ from nescio import __version__
 from nescio.datasets.images import set_name
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
-from nescio.files import beside, parse_json, read_json
+from nescio.files import atomic_write, parse_json, read_json
 from nescio.measures import LOGIT_MEASURES, PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
 from nescio.networks.fitted_scores import LOGIT_SCORES, MeanSoftmax, ScoreNetwork, logit_score
@@ -37,11 +37,11 @@ from nescio.networks.models import (
     Network,
     build,
     build_classifier,
-    check_own_data,
-    network,
+    check_training_data,
+    find_network,
     output_class_names,
-    preprocessed,
-    with_classes,
+    with_class_names,
+    with_preprocessing,
     with_weights,
 )
 from nescio.networks.preprocessing import Preprocessing
@@ -65,7 +65,7 @@ class NotExportable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Rule:
+class AbstentionRule:
     """When to abstain: where the measure of the calibrated answer is above the threshold."""
 
     threshold: float
@@ -108,10 +108,10 @@ class ExportableNetwork:
 # ---- the network that abstains
 
 
-class Abstaining(nn.Module):
+class AbstainingClassifier(nn.Module):
     """uint8 images (n, ch, h, w) to (class (n,), probability (n,), uncertainty (n,), abstain (n,))."""
 
-    def __init__(self, classifier: ExportableNetwork, rule: Rule) -> None:
+    def __init__(self, classifier: ExportableNetwork, rule: AbstentionRule) -> None:
         super().__init__()
         if _measured(classifier.score) != (rule.measure if rule.measure not in LOGIT_SCORES else None):
             raise BadInput(
@@ -147,7 +147,7 @@ class Abstaining(nn.Module):
         return top, probability, u, ~(u <= self.threshold)  # what is not a number abstains
 
 
-class Standardised(nn.Module):
+class Standardize(nn.Module):
     """(x − shift)·scale."""
 
     def __init__(self, shift: Any, scale: Any) -> None:
@@ -161,12 +161,12 @@ class Standardised(nn.Module):
 
 def order_network(order: LossOrder) -> nn.Sequential:
     """The same function of embeddings (b, d) as a network: its u (b, 1), up to rounding."""
-    layers: list[nn.Module] = [Standardised(order.shift, order.scale)]
+    layers: list[nn.Module] = [Standardize(order.shift, order.scale)]
     for weight, bias in zip(order.layers[::2], order.layers[1::2], strict=True):
         layer = nn.Linear(*weight.shape)
         layer.load_state_dict({"weight": torch.tensor(weight.T), "bias": torch.tensor(bias)})
         layers += [layer, nn.LeakyReLU(SLOPE)]
-    return nn.Sequential(*layers[:-1], nn.Softplus(), Standardised(-FLOOR, 1.0))
+    return nn.Sequential(*layers[:-1], nn.Softplus(), Standardize(-FLOOR, 1.0))
 
 
 class OrderNetwork(nn.Module):
@@ -185,7 +185,7 @@ def _measured(score: LossOrder | FittedScore | None) -> str | None:
     return LOSS_ORDER if isinstance(score, LossOrder) else None if score is None else score.measure
 
 
-def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def calibrated_predictions(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(class, probability, one minus it, entropy), each (n,), of the mean over draws of softmax(z/T)."""
     s = MeanSoftmax(logits, temperature)
     return s.top, s.probability, s.doubt, logit_score("entropy", s, logits, temperature)
@@ -206,7 +206,7 @@ def _not_below(value: float) -> float:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedFile:
     """A written file, its metadata, and whether its answers were compared with the network's."""
 
     path: Path
@@ -214,7 +214,7 @@ class Exported:
     checked: bool
 
 
-def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Exported:
+def export(classifier: ExportableNetwork, rule: AbstentionRule, path: str | Path) -> ExportedFile:
     """Writes .onnx or .pt2, by the ending; then reads it again and compares its answers with the network's.
 
     The network is left on the CPU, in float32 and in evaluation mode. Without onnxruntime an ONNX file is not checked.
@@ -223,12 +223,12 @@ def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Expor
     if goal.suffix not in WRITERS:
         raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; an exported file ends in {' or '.join(WRITERS)}.")
     _check_threshold(rule, classifier.classes)
-    module = Abstaining(classifier, rule).float().cpu().eval()
+    module = AbstainingClassifier(classifier, rule).float().cpu().eval()
     about = metadata(classifier, rule)
     images = _noise(2, classifier)
     _check_answers(module, images, classifier.classes)
     # Gradients stay on, though nothing needs them: methods then leave out the scores that only a dump has room for.
-    with torch.enable_grad(), _quietly(), beside(goal) as part:
+    with torch.enable_grad(), _quietly(), atomic_write(goal) as part:
         file = part.with_suffix(goal.suffix)  # the ending decides how it is written and read
         try:
             WRITERS[goal.suffix](module, images, file, json.dumps(about, ensure_ascii=False))
@@ -236,10 +236,10 @@ def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Expor
             file.replace(part)
         finally:
             file.unlink(missing_ok=True)
-    return Exported(goal, about, checked)
+    return ExportedFile(goal, about, checked)
 
 
-def _check_threshold(rule: Rule, classes: int) -> None:
+def _check_threshold(rule: AbstentionRule, classes: int) -> None:
     most = {"msp": 1 - 1 / classes, "entropy": math.log(classes)}.get(rule.measure, math.inf)
     least = 0 if rule.measure in ("msp", "entropy", LOSS_ORDER) else -math.inf
     if not least <= rule.threshold <= most + ROUNDING:
@@ -250,7 +250,7 @@ def _check_threshold(rule: Rule, classes: int) -> None:
         )
 
 
-def metadata(classifier: ExportableNetwork, rule: Rule) -> dict[str, Any]:
+def metadata(classifier: ExportableNetwork, rule: AbstentionRule) -> dict[str, Any]:
     """What a person who finds the file must know to use it."""
     shape = ", ".join(map(str, (classifier.channels, *classifier.shape)))
     return {
@@ -278,7 +278,7 @@ def _noise(rows: int, classifier: ExportableNetwork) -> Tensor:
 
 
 @torch.no_grad()
-def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
+def _check_answers(module: AbstainingClassifier, images: Tensor, classes: int) -> None:
     """One logit for every class, and the same at every call: draws that are made anew cannot be in a file."""
     outputs = []
     for seed in (0, 1):
@@ -307,7 +307,7 @@ def check_packages(file: Path) -> None:
         raise BadInput(f"An ONNX file needs {' and '.join(missing)}: {install(missing[0])}; or write .pt2.")
 
 
-def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> None:
+def _write_onnx(module: AbstainingClassifier, images: Tensor, file: Path, about: str) -> None:
     check_packages(file)
     if sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values()) > MOST_BYTES:
         raise BadInput("The weights are larger than the two gigabytes that one ONNX file holds: write .pt2.")
@@ -326,7 +326,7 @@ def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> N
     made.save(file, external_data=False)
 
 
-def _write_pt2(module: Abstaining, images: Tensor, file: Path, about: str) -> None:
+def _write_pt2(module: AbstainingClassifier, images: Tensor, file: Path, about: str) -> None:
     try:
         program = torch.export.export(module, (images,), dynamic_shapes=_any_number())
         program = program.run_decompositions({})  # a switched-off autocast is a node that cannot be saved
@@ -339,7 +339,10 @@ def _any_number() -> dict[str, Any]:
     return {"images": {0: torch.export.Dim("n")}}
 
 
-WRITERS: dict[str, Callable[[Abstaining, Tensor, Path, str], None]] = {".onnx": _write_onnx, ".pt2": _write_pt2}
+WRITERS: dict[str, Callable[[AbstainingClassifier, Tensor, Path, str], None]] = {
+    ".onnx": _write_onnx,
+    ".pt2": _write_pt2,
+}
 
 
 # ---- reading
@@ -385,7 +388,7 @@ def _load_onnx(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
     return run, session.get_modelmeta().custom_metadata_map[META]
 
 
-def _check_file(file: Path, module: Abstaining, images: Tensor) -> bool:
+def _check_file(file: Path, module: AbstainingClassifier, images: Tensor) -> bool:
     """Asks file and network about a batch of another size than the one that was traced; False where nothing can read
     the file here."""
     if file.suffix == ".onnx" and find_spec("onnxruntime") is None:
@@ -423,7 +426,7 @@ def _reason(error: BaseException) -> str:
 # ---- networks by name
 
 
-class Outputs(nn.Module):
+class MethodOutputs(nn.Module):
     """A trained method as a plain network: images to logits (b, s, c), or to (logits, embeddings)."""
 
     def __init__(self, method: nn.Module, embeddings: bool) -> None:
@@ -435,7 +438,7 @@ class Outputs(nn.Module):
         return (made.logits, made.embeddings) if self.embeddings else made.logits
 
 
-class Divided(nn.Module):
+class SplitClassifier(nn.Module):
     """A network from elsewhere: images to (logits, what its last layer is given)."""
 
     def __init__(self, network: nn.Module, classes: int) -> None:
@@ -452,7 +455,7 @@ class Divided(nn.Module):
         return self.head(embeddings), embeddings
 
 
-def exportable(
+def exportable_network(
     name: str,
     store: Store,
     *,
@@ -474,13 +477,13 @@ def exportable(
     stored = predictions_from_text(name, store) if place_of(ZOO, name) else None
     looked = stored.looked if stored else {}
     own_data = () if data is None else (set_name(data),)
-    found = network(stored.model if stored else name, store, root, own_data)
+    found = find_network(stored.model if stored else name, store, root, own_data)
     for own in own_data:
-        check_own_data(found, own, root)
+        check_training_data(found, own, root)
     wanted = with_weights(found, weights or _known_file(stored))
-    (wanted,) = preprocessed([wanted], look or Preprocessing())
+    (wanted,) = with_preprocessing([wanted], look or Preprocessing())
     if stored and wanted.trial is None:
-        wanted = replace(wanted, **fields_of(looked))
+        wanted = replace(wanted, **preprocessing_fields(looked))
     if image_padding and looked.get("padding") == "map":
         raise BadInput(f"The predictions of {name} were made without --image-padding: omit it.")
     wanted = replace(wanted, image_padding=image_padding or looked.get("padding") == "image")
@@ -490,10 +493,10 @@ def exportable(
             "made with: name those with --weights, or predict again with `nescio zoo`."
         )
     if stored:
-        given = store.recipe(STAGE, stored.key)["recipe"].get("class_map", ())
+        given = store.record(STAGE, stored.key)["config"].get("class_map", ())
         wanted = replace(wanted, class_map=tuple((name, number) for name, number in given))
     if classes is not None:
-        wanted = with_classes(replace(wanted, class_map=()), classes)
+        wanted = with_class_names(replace(wanted, class_map=()), classes)
     names = _mapped_names(wanted)
     if classes is not None and names is None:
         raise BadInput(f"{classes} does not name all {wanted.classes} classes of {wanted.name}, each once.")
@@ -502,10 +505,10 @@ def exportable(
         raise BadInput(f"{wanted.name} segments images: only classifiers are exported.")
     if wanted.trial is not None:
         method, wanted = build(wanted, store, Runtime(torch.device("cpu"), "float32"), root)
-        module: nn.Module = Outputs(method, score is not None)
+        module: nn.Module = MethodOutputs(method, score is not None)
     else:
         module, wanted = build_classifier(wanted)
-        module = module if score is None else Divided(module, wanted.classes)
+        module = module if score is None else SplitClassifier(module, wanted.classes)
     about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, **_looks(wanted)}
     if names is not None:
         about["names"] = list(names)
@@ -521,7 +524,7 @@ def _looks(wanted: Network) -> dict[str, Any]:
     return {"view": view, **colours, **{key: value for key, value in wanted.identity.items() if key == "padding"}}
 
 
-def fields_of(looked: Mapping[str, Any]) -> dict[str, Any]:
+def preprocessing_fields(looked: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a network that predictions say how they looked at images."""
     fields: dict[str, Any] = {key: tuple(looked[key]) for key in ("mean", "std") if key in looked}
     if "view" in looked:
@@ -544,7 +547,7 @@ def _mapped_names(wanted: Network) -> Sequence[str] | None:
 
 
 @dataclass(frozen=True)
-class Promise:
+class Guarantee:
     """What the file of `nescio threshold --json` promises, and of which model; empty of a plain number."""
 
     model: str | None = None
@@ -588,16 +591,18 @@ def _same_model(promised: str, exported: str) -> bool:
     return exported.startswith(promised) if kind == STORE and key else exported == promised
 
 
-def rule_of(threshold: str, temperature: float | None = None, measure: str | None = None) -> tuple[Rule, Promise]:
+def read_rule(
+    threshold: str, temperature: float | None = None, measure: str | None = None
+) -> tuple[AbstentionRule, Guarantee]:
     """The rule that a number, or a file of `nescio threshold --json`, asks for; with what that file promises."""
     try:
         value = float(threshold)
     except ValueError:
         return _rule_of_file(Path(threshold), temperature, measure)
-    return Rule(value, 1.0 if temperature is None else temperature, measure or "msp"), Promise()
+    return AbstentionRule(value, 1.0 if temperature is None else temperature, measure or "msp"), Guarantee()
 
 
-def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[Rule, Promise]:
+def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[AbstentionRule, Guarantee]:
     if not file.is_file():
         raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
     try:
@@ -628,7 +633,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     kept = ("model", "weights", "predictions", "risk", "delta", "bound", "coverage", "method", "n")
     terms = {key: content[key] for key in kept if content.get(key) is not None}
     looked = {key: content[key] for key in ("view", "mean", "std", "padding") if key in content}
-    return Rule(**rule), Promise(
+    return AbstentionRule(**rule), Guarantee(
         content.get("model"),
         content.get("weights"),
         content.get("classes"),

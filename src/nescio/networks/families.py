@@ -93,7 +93,7 @@ def distilled(name: str) -> bool:
     return family(name).endswith(DISTILLED)
 
 
-def label(of: str) -> str:
+def paper_name(of: str) -> str:
     """A family's name as the paper prints it."""
     plain = of.removesuffix(DISTILLED)
     return FAMILIES.get(plain, (plain, ""))[0] + of.removeprefix(plain)
@@ -105,16 +105,16 @@ def by_family(models: Iterable[str]) -> dict[str, list[str]]:
     for model in models:
         members.setdefault(family(model), []).append(model)
     ordered = sorted(members.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-    return {label(name): own for name, own in ordered}
+    return {paper_name(name): own for name, own in ordered}
 
 
-def belongs(name: str, wanted: str) -> bool:
+def is_in_family(name: str, wanted: str) -> bool:
     """Whether a model is of the family that a person names: by our name or the paper's, distilled ones with the plain.
 
     "xcit" means all XCiTs, "xcit distilled" (or "xcit-distilled") for the distilled ones only.
     """
     word = _word(wanted)
-    return any(word in (_word(own), _word(label(own))) for own in (family(name), architecture(name)))
+    return any(word in (_word(own), _word(paper_name(own))) for own in (family(name), architecture(name)))
 
 
 def _word(text: str) -> str:

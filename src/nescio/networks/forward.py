@@ -15,7 +15,7 @@ from nescio.errors import BadInput
 from nescio.methods.base import Method, Output
 from nescio.runtime import Runtime
 
-PASSES = 30  # with dropout on (selective.txt, appendix K)
+MC_SAMPLES = 30  # with dropout on (selective.txt, appendix K)
 MC_DROPOUT = "mc-dropout"
 
 
@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.network, self.classes = network, classes
         self.heads = heads(network, classes)
-        exact_heads(self.heads, here)
+        keep_heads_float32(self.heads, here)
         self.first_input: Tensor | None = None  # of the last layer, in this batch
         if self.heads:
             self.heads[0].register_forward_pre_hook(self._keep)
@@ -92,7 +92,7 @@ def heads(network: nn.Module, classes: int) -> list[nn.Module]:
     return known or [module for module in network.modules() if gives(module)][-1:]
 
 
-def exact_heads(layers: Sequence[nn.Module], here: Runtime) -> None:
+def keep_heads_float32(layers: Sequence[nn.Module], here: Runtime) -> None:
     """The last layers in float32: bf16 keeps three digits, and confidences would be tied."""
     for layer in layers if here.precision == "bf16" else ():
         layer.forward = partial(_exact, layer.forward)  # type: ignore[method-assign]
@@ -123,7 +123,7 @@ def dropouts(network: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def dropping(layers: Sequence[nn.Module]) -> Iterator[None]:
+def dropout_enabled(layers: Sequence[nn.Module]) -> Iterator[None]:
     """Dropout on, and nothing else: batch-norm stays in evaluation mode."""
     for layer in layers:
         layer.training = True
@@ -155,7 +155,7 @@ class DropoutPasses:
         logits = _logits(head(features))
         if not self.layers or not self.passes or logits.shape[1] > 1:  # several draws: its method drops by itself
             return logits, {}
-        with dropping(self.layers):
+        with dropout_enabled(self.layers):
             total = _logits(head(features))[:, 0].log_softmax(-1)
             for _ in range(self.passes - 1):
                 total = torch.logaddexp(total, _logits(head(features))[:, 0].log_softmax(-1))
@@ -176,7 +176,7 @@ def _divided(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tupl
     """The part before any dropout and the part after, each tried on these images; else nothing and the whole."""
     plain = network(x)
     for body, head in _halves(network):
-        with dropping(layers):
+        with dropout_enabled(layers):
             once, again = body(x), body(x)
         if isinstance(once, Tensor) and torch.equal(once, again) and torch.equal(head(once), plain):
             return body, head

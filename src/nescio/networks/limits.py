@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nescio.errors import BadInput
-from nescio.networks.families import belongs
+from nescio.networks.families import is_in_family
 from nescio.predictions.model_predictions import ModelPredictions
 from nescio.report.format import format_millions
 
@@ -35,12 +35,12 @@ class Limits:
                 return f"{what} not known (--facts names a table that has them)"
             if most is not None and fact is not None and fact > most:
                 return f"{what} above {text(most)}"
-        if self.families and not any(belongs(model.model, family) for family in self.families):
+        if self.families and not any(is_in_family(model.model, family) for family in self.families):
             return f"not of the family {' or '.join(family.strip() for family in self.families)}"
         return None
 
 
-def parameter_count(text: str) -> int:
+def parse_parameter_count(text: str) -> int:
     """30M → 30,000,000."""
     word = text.strip().upper().replace(",", "").replace("_", "")
     unit = word[-1:] if word[-1:] in UNITS and not word[-1:].isdigit() else ""

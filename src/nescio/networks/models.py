@@ -29,8 +29,8 @@ from nescio.files import read_text
 from nescio.identity import ContentName, canonical
 from nescio.methods import registry as methods
 from nescio.networks import weights
-from nescio.networks.forward import Classifier, Segmenter, exact_heads, heads
-from nescio.networks.preprocessing import Preprocessing, channels, stated, stated_classes
+from nescio.networks.forward import Classifier, Segmenter, heads, keep_heads_float32
+from nescio.networks.preprocessing import Preprocessing, per_channel, read_class_names, read_preprocessing
 from nescio.runtime import Runtime
 from nescio.specs import STORE, TORCHVISION, DatasetName, NetworkName
 from nescio.training import load_method, named_trial, train_step
@@ -59,7 +59,7 @@ class Network:
     file: Path | None = None  # its weights, once they are found …
     checksum: str = ""  # … and their checksum
     class_map: tuple[tuple[str, int], ...] = ()  # what a set calls a class, and the network's label of it
-    image_padding: bool = False  # of EfficientNet-Lite: see weights.pad_for_the_image
+    image_padding: bool = False  # of EfficientNet-Lite: see weights.pad_by_image_size
     own: bool = False  # its weights are a checkpoint that a person named, and no published ones
     said: tuple[str, ...] = ()  # who said how it sees images, of settings that are not those of published weights
 
@@ -93,7 +93,7 @@ class Network:
 # ---- names
 
 
-def pick(
+def select_networks(
     patterns: Sequence[str],
     store: Store,
     *,
@@ -121,17 +121,17 @@ def pick(
         raise BadInput(
             "There is no model to predict with: name some, such as resnet50 or 'vit_*', or give --family or --all."
         )
-    return [network(name, store, root, data) for name in dict.fromkeys(names)]
+    return [find_network(name, store, root, data) for name in dict.fromkeys(names)]
 
 
 def _of_family(family: str, folder: Path | None) -> list[str]:
-    from nescio.networks.families import belongs
     from nescio.networks.families import family as family_of
+    from nescio.networks.families import is_in_family
 
-    own = [name for name in _all(folder) if belongs(name, family)]
+    own = [name for name in _all(folder) if is_in_family(name, family)]
     if own:
         return own
-    if folder and any(belongs(name, family) for name in _all(None)):
+    if folder and any(is_in_family(name, family) for name in _all(None)):
         raise BadInput(f"No model of the family {family!r} has its weights in {folder}.")
     known = sorted({family_of(name) for name in _all(None)})
     hint = did_you_mean(family, known)
@@ -152,7 +152,7 @@ def _all(folder: Path | None) -> list[str]:
     """Every pretrained classifier; with a folder of weights, those whose weights are there by a name of their own."""
     if folder is None:
         return [*_timm_pretrained(), *_torchvision()]
-    files = weights.index(folder)
+    files = weights.index_folder(folder)
     names = [name for name in _timm_architectures() if name in files and _timm(name) is not None]
     for name in (*_timm_pretrained(), *_torchvision()):
         known = _published(name)
@@ -190,7 +190,7 @@ def _meant(name: str) -> str:
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
-def network(name: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:
+def find_network(name: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:
     """The network of a name: timm's or torchvision:NAME, with @FILE for weights of one's own, or store:KEY.
 
     data  names of sets that may be those of a network of the store, should they have moved
@@ -198,9 +198,9 @@ def network(name: str, store: Store, root: str | Path | None = None, data: Seque
     parsed = NetworkName.of(name)
     if parsed.file is not None:
         file = Path(os.path.expanduser(parsed.file))
-        return replace(with_weights(network(parsed.published, store, root), file), name=name)
+        return replace(with_weights(find_network(parsed.published, store, root), file), name=name)
     if parsed.kind == STORE:
-        return stored(store.find("train", parsed.name), store, root, data)
+        return stored_network(store.find("train", parsed.name), store, root, data)
     found = _published(name)
     if found is None:
         raise BadInput(
@@ -267,18 +267,18 @@ def _build_timm(wanted: Network, file: Path, drop: float | None) -> tuple[nn.Mod
     module = timm.create_model(wanted.arch, **options)
     state = read_weights(file)
     if wanted.arch.startswith(LITE) and weights.is_lite_port(state):
-        state = weights.lite_names(state, module.state_dict())
+        state = weights.rename_lite(state, module.state_dict())
         if odd := weights.differences(module.state_dict(), state):
             size = "it is an EfficientNet-Lite of another size, or with other classes"
             raise BadInput(f"{file} does not fit {wanted.name}: {size} ({odd}).")
     if wanted.arch.startswith(LITE) and wanted.image_padding:
-        weights.pad_for_the_image(module, wanted.view.size)
+        weights.pad_by_image_size(module, wanted.view.size)
     odd = weights.differences(module.state_dict(), state)
     if not odd:
-        weights.load(module, state, file, wanted.name)
+        weights.load_state(module, state, file, wanted.name)
         return module, wanted
     try:  # timm knows the names that its models' authors used
-        with weights.strictly():
+        with weights.strict_loading():
             overlay = {"state_dict": state, "custom_load": False}
             return timm.create_model(wanted.arch, pretrained=True, pretrained_cfg_overlay=overlay, **options), wanted
     except Exception:  # whatever a conversion of foreign names stumbles over: the names tell why
@@ -321,7 +321,7 @@ def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
     arch = wanted.arch.partition(".")[0]
     options = OPTIONS.get(arch, {}) | ({"image_size": wanted.view.size} if arch.startswith("vit_") else {})
     module = torchvision.models.get_model(arch, weights=None, num_classes=wanted.classes, **options)
-    weights.load(module, weights.dense_names(read_weights(file)), file, wanted.name)
+    weights.load_state(module, weights.rename_densenet(read_weights(file)), file, wanted.name)
     for head in ("aux1", "aux2", "AuxLogits"):  # they only help to train
         if hasattr(module, head):
             setattr(module, head, None)
@@ -332,7 +332,7 @@ def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
 # ---- trials
 
 
-def trained(trial: Trial, root: str | Path | None = None) -> Network:
+def network_of_trial(trial: Trial, root: str | Path | None = None) -> Network:
     """The network that a trial trains, whether it is trained already or not."""
     trial = named_trial(trial, root)
     data = datasets.load(trial.data, root)
@@ -354,15 +354,15 @@ def _crop(data: datasets.Dataset) -> float:
     return 1.0 if encoded is None else float(encoded.crop)
 
 
-def stored(key: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:
+def stored_network(key: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:
     """A trained network of the store; what is another network today would be trained anew under its name.
 
     data  names of sets that may be the network's own, should it have moved
     """
     trial = trial_of(key, store)
-    network = trained(replace(trial, data=_found(trial.data, data, key, store, root)), root)
+    network = network_of_trial(replace(trial, data=_found(trial.data, data, key, store, root)), root)
     if network.name != f"{STORE}:{key}":
-        same = store.recipe("train", key)["version"] == TRAIN
+        same = store.record("train", key)["version"] == TRAIN
         why = f"{trial.data} has changed since {key} was trained" if same else f"{key} is of another version of nescio"
         raise BadInput(f"{why}: {'bring the data back, or ' if same else ''}train it again.")
     return network
@@ -388,7 +388,7 @@ def _found(data: str, others: Sequence[str], key: str, store: Store, root: str |
     )
 
 
-def check_own_data(network: Network, data: str, root: str | Path | None = None) -> None:
+def check_training_data(network: Network, data: str, root: str | Path | None = None) -> None:
     """Refuses data that are not those from which a network of the store learnt."""
     from nescio.datasets.images import same_images
 
@@ -401,8 +401,8 @@ def check_own_data(network: Network, data: str, root: str | Path | None = None) 
 def trial_of(key: str, store: Store) -> Trial:
     """The trial of a trained network."""
     store.verify("train", key)
-    recipe = store.recipe("train", key)["recipe"]
-    return from_plain(recipe, lambda name: methods[name].hparams_class, store.names("train", key))
+    config = store.record("train", key)["config"]
+    return from_plain(config, lambda name: methods[name].hparams_class, store.names("train", key))
 
 
 # ---- weights
@@ -434,7 +434,11 @@ def with_weights(wanted: Network, place: Path | None = None) -> Network:
 def _of_checkpoint(wanted: Network, file: Path) -> Network:
     """The network with what a checkpoint of one's own says of itself."""
     state, entries = read_weights(file), read_entries(file)
-    classes, names, look = _head_rows(wanted, state) or wanted.classes, stated_classes(entries), stated(entries, file)
+    classes, names, look = (
+        _head_rows(wanted, state) or wanted.classes,
+        read_class_names(entries),
+        read_preprocessing(entries, file),
+    )
     names = names if names is not None and len(names) == classes else None
     return _seen(replace(wanted, classes=classes, class_names=names, own=True), look, "the checkpoint")
 
@@ -443,12 +447,12 @@ def _seen(wanted: Network, look: Preprocessing, who: str) -> Network:
     """The network with these settings of its preprocessing, and who gave them."""
     if not look.given:
         return wanted
-    mean, std = channels(look.mean or wanted.mean), channels(look.std or wanted.std)
+    mean, std = per_channel(look.mean or wanted.mean), per_channel(look.std or wanted.std)
     said = (*wanted.said, f"{', '.join(look.given)} from {who}")
     return replace(wanted, view=look.view(wanted.view, mean), mean=mean, std=std, said=said)
 
 
-def preprocessed(networks: Sequence[Network], look: Preprocessing, data: str | None = None) -> list[Network]:
+def with_preprocessing(networks: Sequence[Network], look: Preprocessing, data: str | None = None) -> list[Network]:
     """The networks, those with checkpoints of one's own under the settings of `look`.
 
     data  a set whose @SIZE they see, where `look` names no size
@@ -464,17 +468,17 @@ def preprocessed(networks: Sequence[Network], look: Preprocessing, data: str | N
     return [_seen(network, look, "options") if network.own else network for network in networks]
 
 
-def preprocessing_sentences(networks: Sequence[Network]) -> list[str]:
+def describe_preprocessing(networks: Sequence[Network]) -> list[str]:
     """How the networks see images, a line for all that see them alike."""
     rest = {
         one.name: f" ({'; '.join([*one.said, 'else as' if one.said else 'as'])} published for {one.arch})"
         for one in networks
     }
     facts = [(one.name, str(one.view), one.mean, one.std, rest[one.name] if one.own else "") for one in networks]
-    return sentences_alike(facts)
+    return group_by_preprocessing(facts)
 
 
-def sentences_alike(seen: Iterable[tuple[str, str, Sequence[float], Sequence[float], str]]) -> list[str]:
+def group_by_preprocessing(seen: Iterable[tuple[str, str, Sequence[float], Sequence[float], str]]) -> list[str]:
     """A line for all networks that see images alike: (name, view, mean, std, remark) of each."""
     alike: dict[str, list[str]] = {}
     for name, view, mean, std, remark in seen:
@@ -520,12 +524,12 @@ def _weights_of(wanted: Network, place: Path | None) -> Path:
         return place
     looked = []
     if place is not None:
-        files = weights.index(place)
+        files = weights.index_folder(place)
         found = next((files[name] for name in wanted.called if name in files), None)
         if found is not None:
             return found
         looked = [f"{' or '.join(wanted.called)} ({', '.join(weights.ENDINGS)}) in {place}"]
-    return weights.published(wanted.name, wanted.remote, wanted.called[0], looked)
+    return weights.fetch_weights(wanted.name, wanted.remote, wanted.called[0], looked)
 
 
 def build(
@@ -534,7 +538,7 @@ def build(
     """The module with its weights, ready to predict (images to Output), and the network as those weights want it."""
     if wanted.trial is not None:
         method = load_method(train_step(wanted.trial, root).key, wanted.trial, store, here, root)
-        exact_heads(heads(method, wanted.classes), here)
+        keep_heads_float32(heads(method, wanted.classes), here)
         return (Segmenter(method) if method.spec.dense else method), wanted
     module, wanted = build_classifier(wanted, drop)
     return Classifier(here.place(module).eval(), wanted.classes, here), wanted
@@ -558,7 +562,7 @@ def output_class_names(wanted: Network) -> tuple[str, ...] | None:
     return imagenet.descriptions() if wanted.trial is None and wanted.classes == imagenet.CLASSES else None
 
 
-def with_classes(wanted: Network, file: Path) -> Network:
+def with_class_names(wanted: Network, file: Path) -> Network:
     """The network with the names of its classes from a file: one name a line, class 0 first; or NAME=CLASS a line
     (NAME,CLASS in a .csv file), what a set calls a class and the network's number or name of it."""
     try:
@@ -598,5 +602,5 @@ def _class_number(wanted: Network, word: str, file: Path) -> int:
     raise BadInput(f"{file}: {word!r} {why} of {wanted.name}: write a number from 0 to {wanted.classes - 1}.")
 
 
-def parameters(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     return sum(tensor.numel() for tensor in module.parameters())

@@ -83,7 +83,7 @@ class Preprocessing(Validated):
         return replace(published, size=size, resize=math.floor(size / share), interpolation=interpolation, fill=fill)
 
 
-def channels(values: tuple[float, ...]) -> tuple[float, ...]:
+def per_channel(values: tuple[float, ...]) -> tuple[float, ...]:
     """One value for each of three channels."""
     return values * 3 if len(values) == 1 else values
 
@@ -91,7 +91,7 @@ def channels(values: tuple[float, ...]) -> tuple[float, ...]:
 # ---- what a checkpoint says
 
 
-def stated(content: Mapping[str, Any], file: object) -> Preprocessing:
+def read_preprocessing(content: Mapping[str, Any], file: object) -> Preprocessing:
     """The settings that a checkpoint's entries state, the first entry that states one."""
     found: dict[str, Any] = {}
     for entry in ENTRIES:
@@ -107,7 +107,7 @@ def stated(content: Mapping[str, Any], file: object) -> Preprocessing:
         raise BadInput(f"{file} states a preprocessing that cannot be ({where[:200]}): {error}") from None
 
 
-def stated_classes(content: Mapping[str, Any]) -> tuple[str, ...] | None:
+def read_class_names(content: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The names of the classes that a checkpoint holds, class 0 first."""
     for entry in CLASS_NAMES:
         names = _settings(content.get(entry)) or content.get(entry)

@@ -24,7 +24,7 @@ COLUMNS = {"top1": ("accuracy", 0.01), "param_count": ("params", 1e6), "img_size
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFacts:
     """One line of a table: what it has of a model."""
 
     accuracy: float | None = None  # a share …
@@ -32,10 +32,10 @@ class Published:
     params: int | None = None
 
 
-Table = Mapping[str, Sequence[Published]]
+Table = Mapping[str, Sequence[PublishedFacts]]
 
 
-def read_published(path: str | Path, *needed: str) -> dict[str, list[Published]]:
+def read_published(path: str | Path, *needed: str) -> dict[str, list[PublishedFacts]]:
     """Model → its lines of a CSV file with the columns model, top1 (percent), param_count (millions) and img_size.
 
     needed  columns beside `model` that the file must have
@@ -48,13 +48,13 @@ def read_published(path: str | Path, *needed: str) -> dict[str, list[Published]]
     if missing := {"model", *needed} - columns:
         names = " and ".join(sorted({"model", *needed}, key=lambda name: name != "model"))
         raise BadInput(f"{path} has no column named {min(missing)}; it needs {names}, as timm's results-imagenet.csv.")
-    table: dict[str, list[Published]] = {}
+    table: dict[str, list[PublishedFacts]] = {}
     for number, line in enumerate(lines, start=2):
         facts = {fact: _number(path, number, line, column, scale) for column, (fact, scale) in COLUMNS.items()}
         if facts["accuracy"] is not None and not 0 <= facts["accuracy"] <= 1:
             raise BadInput(f"{path}, line {number}: top1 is {line['top1']}, which is not a percentage.")
         whole = {name: None if facts[name] is None else round(facts[name]) for name in ("size", "params")}
-        table.setdefault(line["model"], []).append(Published(facts["accuracy"], **whole))
+        table.setdefault(line["model"], []).append(PublishedFacts(facts["accuracy"], **whole))
     return table
 
 
@@ -68,7 +68,7 @@ def _number(path: str | Path, number: int, line: Mapping[str, Any], column: str,
         raise BadInput(f"{path}, line {number}: {column} is {text!r}, which is not a number.") from None
 
 
-def published_of(dump: ModelPredictions, table: Table) -> Published | None:
+def published_of(dump: ModelPredictions, table: Table) -> PublishedFacts | None:
     """The line of a model: that of its input size, if there are several. A name without a tag is taken for its first
     weights, which old tables call so."""
     plain = NetworkName.of(dump.model).name
@@ -100,7 +100,7 @@ def with_facts(dumps: Sequence[ModelPredictions], path: str | None = None) -> li
     return known
 
 
-def with_accuracies(dumps: Sequence[ModelPredictions], path: str) -> tuple[list[ModelPredictions], list[str]]:
+def with_published_accuracies(dumps: Sequence[ModelPredictions], path: str) -> tuple[list[ModelPredictions], list[str]]:
     """The dumps with the accuracies that a table publishes, and a sentence for each that ours is far from."""
     table, known, notes = read_published(path, "top1"), [], list[str]()
     for dump in dumps:
@@ -109,12 +109,12 @@ def with_accuracies(dumps: Sequence[ModelPredictions], path: str) -> tuple[list[
             notes.append(f"{path} has no line for {dump.model}.")
         else:
             dump = replace(dump, facts={**dump.facts, "published_accuracy": line.accuracy})
-            notes += [sentence] if (sentence := disagreement(dump, line)) else []
+            notes += [sentence] if (sentence := accuracy_warning(dump, line)) else []
         known.append(dump)
     return known, notes
 
 
-def disagreement(dump: ModelPredictions, line: Published) -> str | None:
+def accuracy_warning(dump: ModelPredictions, line: PublishedFacts) -> str | None:
     """A sentence where our accuracy is further from the published one than chance explains."""
     ours, n = dump.facts.get("accuracy"), dump.facts.get("rows")
     if ours is None or line.accuracy is None or not n:

@@ -40,7 +40,7 @@ PLACES = ("hf_hub:", "hf-hub:", "timm/")  # where weights are fetched from, befo
 
 
 @dataclass(frozen=True)
-class Pair:
+class RegimePair:
     """A model, the same network without its regime, and its teacher."""
 
     model: str
@@ -55,28 +55,28 @@ class Pair:
 
 
 @cache
-def table() -> tuple[Pair, ...]:
+def regime_table() -> tuple[RegimePair, ...]:
     """Every model whose regime is known."""
     return tuple(
-        Pair(row["model"], row["counterpart"] or None, row["regime"], row["teacher"] or None)
+        RegimePair(row["model"], row["counterpart"] or None, row["regime"], row["teacher"] or None)
         for row in _rows("regimes.csv")
     )
 
 
-def pairs(models: Iterable[str]) -> list[Pair]:
+def pairs(models: Iterable[str]) -> list[RegimePair]:
     """The entries of the table that these models can tell of, under the names that they have here.
 
     A counterpart or teacher that is not among the models is None; an entry with neither is left out.
     """
     here: dict[str, str] = {}
     for name in models:
-        here.setdefault(canonical(name), name)
+        here.setdefault(timm_name(name), name)
     present = []
-    for pair in table():
+    for pair in regime_table():
         if pair.model in here:
             counterpart, teacher = (here.get(other) if other else None for other in (pair.counterpart, pair.teacher))
             if counterpart or teacher:
-                present.append(Pair(here[pair.model], counterpart, pair.regime, teacher))
+                present.append(RegimePair(here[pair.model], counterpart, pair.regime, teacher))
     return present
 
 
@@ -91,7 +91,7 @@ def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def regime(model: str) -> str | None:
     """How a model was trained, if it is in the table."""
-    return _regimes().get(canonical(model))
+    return _regimes().get(timm_name(model))
 
 
 def distilled(model: str) -> bool:
@@ -101,10 +101,10 @@ def distilled(model: str) -> bool:
 
 @cache
 def _regimes() -> dict[str, str]:
-    return {pair.model: pair.regime for pair in table()}
+    return {pair.model: pair.regime for pair in regime_table()}
 
 
-def canonical(name: str) -> str:
+def timm_name(name: str) -> str:
     """timm's name with its tag, for names of the table and their aliases; any other name as it is."""
     bare = name.strip()
     while place := next((start for start in PLACES if bare.startswith(start)), None):

@@ -9,7 +9,7 @@ from nescio.specs import SIBLINGS, STORE, place_of
 from nescio.work.store import Run, Store
 
 
-def with_siblings(names: Sequence[str], store: Store) -> list[str]:
+def expand_siblings(names: Sequence[str], store: Store) -> list[str]:
     """Names of networks, each once; siblings:KEY is KEY and all finished ones that differ in their init seed alone."""
     members: list[str] = []
     for name in names:
@@ -25,11 +25,11 @@ def siblings(key: str, store: Store) -> list[str]:
     runs = [run for run in store.runs() if run.stage == "train" and run.state == "finished"]
     wanted = next(_but_seed(run) for run in runs if run.key == whole)
     kin = sorted(
-        (run for run in runs if _but_seed(run) == wanted and "init_seed" in run.recipe),
-        key=lambda run: int(run.recipe["init_seed"]),
+        (run for run in runs if _but_seed(run) == wanted and "init_seed" in run.config),
+        key=lambda run: int(run.config["init_seed"]),
     )
     return [f"{STORE}:{run.key}" for run in kin]
 
 
 def _but_seed(run: Run) -> tuple[Any, ...]:
-    return run.version, {name: value for name, value in run.recipe.items() if name != "init_seed"}
+    return run.version, {name: value for name, value in run.config.items() if name != "init_seed"}

@@ -40,7 +40,7 @@ class Remote(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def index(folder: Path) -> dict[str, Path]:
+def index_folder(folder: Path) -> dict[str, Path]:
     """The checkpoints of a folder by the names of the models they may belong to: NAME.pth, NAME-0a1b2c3d.pth (as hubs
     write), or NAME/model.safetensors."""
     if not folder.is_dir():
@@ -66,7 +66,7 @@ class _NotTried(ConnectionError):
     """The internet is not tried, and why."""
 
 
-def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
+def fetch_weights(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
     """The published weights, from the hubs' caches on this machine, else fetched into them.
 
     `looked` says, in words, where else they were looked for."""
@@ -173,7 +173,7 @@ def checksum(file: Path) -> str:
 # ---- loading
 
 
-def load(network: nn.Module, state: State, file: Path, name: str) -> None:
+def load_state(network: nn.Module, state: State, file: Path, name: str) -> None:
     """Puts the tensors into the network by name; every name and every shape must fit."""
     own = network.state_dict()
     if odd := differences(own, state):
@@ -203,7 +203,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def strictly() -> Iterator[None]:
+def strict_loading() -> Iterator[None]:
     """Inside, every load_state_dict is strict: some builders allow missing names and leave those layers random."""
     loose = nn.Module.load_state_dict
 
@@ -235,7 +235,7 @@ def is_lite_port(state: Mapping[str, Any]) -> bool:
     return {"_conv_stem.weight", "_fc.weight", "_blocks.0._depthwise_conv.weight"} <= state.keys()
 
 
-def lite_names(state: State, wanted: Mapping[str, Any]) -> State:
+def rename_lite(state: State, wanted: Mapping[str, Any]) -> State:
     """The port's tensors under timm's names: its blocks are counted through, timm's are counted stage by stage."""
     places = {tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")}
     at = {str(number): f"blocks.{stage}.{block}" for number, (stage, block) in enumerate(sorted(places))}
@@ -262,7 +262,7 @@ class ImagePaddedConv2d(nn.Conv2d):
         return nn.functional.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
-def pad_for_the_image(network: nn.Module, size: int) -> None:
+def pad_by_image_size(network: nn.Module, size: int) -> None:
     """Pads for the image's size in every layer, where timm and the port pad for each map's own.
 
     The same for Lite0 (224). In Lite1 and Lite2 an odd map is halved to one pixel more by timm; with the port's weights
@@ -279,6 +279,6 @@ def pad_for_the_image(network: nn.Module, size: int) -> None:
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
 
 
-def dense_names(state: State) -> State:
+def rename_densenet(state: State) -> State:
     """DenseNet's old files write norm.1 where the layers are called norm1."""
     return {DENSE.sub(r"\1\2", name): value for name, value in state.items()}

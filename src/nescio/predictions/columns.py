@@ -12,7 +12,7 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.files import beside, flush
+from nescio.files import atomic_write, flush
 from nescio.predictions.files import naming_file
 from nescio.predictions.tables import escaped
 
@@ -29,7 +29,7 @@ def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str
     """Writes a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
     goal, ending = Path(path), writable_suffix(path)
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
-    with naming_file(goal, "written"), beside(goal) as part, part.open("xb") as file:
+    with naming_file(goal, "written"), atomic_write(goal) as part, part.open("xb") as file:
         file.write(content)
         flush(file)
     return goal

@@ -22,7 +22,7 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, did_you_mean
-from nescio.files import beside, flush, flush_folder, read_json
+from nescio.files import atomic_write, flush, flush_folder, read_json
 from nescio.predictions.containers import (
     FORMAT,
     check_zip,
@@ -129,7 +129,7 @@ def save(predictions: Predictions, path: str | os.PathLike[str], *, durable: boo
         if goal.is_dir() or not ending:
             _write_folder(predictions, goal, durable)
         elif ending in WRITERS:
-            with beside(goal) as part, part.open("x+b") as file:
+            with atomic_write(goal) as part, part.open("x+b") as file:
                 WRITERS[ending](predictions, file)
                 flush(file)
         else:
@@ -324,7 +324,7 @@ def _write_folder(predictions: Predictions, goal: Path, durable: bool) -> None:
         raise BadInput("there is a file of that name: give another name to the folder.")
     if goal.is_dir() and any(goal.iterdir()) and not (goal / RECIPE).is_file():
         raise BadInput("the folder holds other things than predictions: give another name.")
-    with beside(goal, durable) as part:
+    with atomic_write(goal, durable) as part:
         part.mkdir()
         arrays = {}
         for key, array in _flat(predictions).items():

@@ -58,16 +58,16 @@ class ModelPredictions:
         """The checksum of the model's weights, or the key of its training; None of a person's own files."""
         if self.store is None:
             return None
-        parents = self.store.recipe(STAGE, self.key)["parents"]
+        parents = self.store.record(STAGE, self.key)["parents"]
         return str(parents[0]) if parents else None
 
     @property
     def looked(self) -> dict[str, Any]:
         """How the model saw the images: view, mean, std, and padding where there are two; nothing of own files."""
-        recipe = {} if self.store is None else self.store.recipe(STAGE, self.key)["recipe"]
-        view = dict(recipe.get("images", {}).get("view") or {})
+        config = {} if self.store is None else self.store.record(STAGE, self.key)["config"]
+        view = dict(config.get("images", {}).get("view") or {})
         view.pop("kind", None)
-        rest = {key: self.facts.get(key, recipe[key]) for key in ("mean", "std", "padding") if key in recipe}
+        rest = {key: self.facts.get(key, config[key]) for key in ("mean", "std", "padding") if key in config}
         return ({"view": view} if view else {}) | rest
 
     @property
@@ -116,12 +116,12 @@ def predictions_from_store(store: Store, key: str) -> ModelPredictions:
     folder = store.path(STAGE, key)
     try:
         content = read_small(folder / FACTS)
-        if hashlib.sha256(content).hexdigest() != store.recipe(STAGE, key)["files"][FACTS]["sha256"]:
+        if hashlib.sha256(content).hexdigest() != store.record(STAGE, key)["files"][FACTS]["sha256"]:
             raise ValueError("the facts are not what was written")
         facts = parse_json(content, FACTS)
         data = str(facts.pop("data"))
         for digest, name in store.names(STAGE, key).items():
-            if store.recipe(STAGE, key)["recipe"]["images"]["data"] == digest:
+            if store.record(STAGE, key)["config"]["images"]["data"] == digest:
                 data = ContentName(name, digest)
         return ModelPredictions(facts.pop("model"), data, facts, folder / DUMP, key, store)
     except PermissionError as error:
@@ -221,7 +221,7 @@ def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPr
     for folder in store.folders(STAGE):
         if re.fullmatch("[0-9a-f]{16}", folder.name):
             try:
-                if not os.path.lexists(folder / FACTS) and FACTS not in store.recipe(STAGE, folder.name)["files"]:
+                if not os.path.lexists(folder / FACTS) and FACTS not in store.record(STAGE, folder.name)["files"]:
                     continue
                 dump = predictions_from_store(store, folder.name)
             except (BadInput, Corrupted, KeyError, TypeError) as error:

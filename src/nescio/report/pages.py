@@ -14,7 +14,7 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import write_file
-from nescio.provenance import provenance
+from nescio.provenance import current_provenance
 from nescio.report.blocks import (
     Definitions,
     Details,
@@ -62,7 +62,7 @@ def write_page(
     others  pages that this one links to: address → name
     """
     folder = Path(folder)
-    story = story if story.provenance else replace(story, provenance=provenance().sentences())
+    story = story if story.provenance else replace(story, provenance=current_provenance().sentences())
     texts = {"tables.md": markdown(story), "tables.tex": latex(story), "tables.csv": tables_csv(tables_of(story))}
     texts |= {} if rows is None else {"rows.csv": rows_csv(rows)}
     texts["index.html"] = render_page(story if can_draw() else without_figures(story, UNDRAWN), others)

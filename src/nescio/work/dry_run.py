@@ -24,7 +24,7 @@ class DryRun(Work):
 
     is_dry_run = True
 
-    def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
+    def run_stage(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         steps = list({step.key: step for step in steps}.values())
         finished = [step for step in steps if step.finished(self.store)]
         if before is not None and len(finished) < len(steps):
@@ -103,14 +103,14 @@ def costs(
         if step.finished(store):
             stage.finished += 1
             continue
-        recipe = _plain(step.recipe)
-        kinds = _kinds(step.stage, recipe, _network(step), 1)
-        if step.together and processes > 1:
-            kinds = _kinds(step.stage, recipe, _network(step), processes) + kinds
+        config = _plain(step.config)
+        kinds = _kinds(step.stage, config, _network(step), 1)
+        if step.distributed and processes > 1:
+            kinds = _kinds(step.stage, config, _network(step), processes) + kinds
         if kind := next((kind for kind in kinds if kind in seen), None):
             stage.measured += 1
             seconds, size = (median(each) for each in zip(*seen[kind], strict=True))
-            cost = Cost(seconds * _units(recipe) * (1 if kind[0] == 1 else places), size * _sampled(recipe))
+            cost = Cost(seconds * _units(config) * (1 if kind[0] == 1 else places), size * _sampled(config))
         elif (guess := figures(step)) is not None:
             stage.estimated += 1
             cost = guess
@@ -125,7 +125,7 @@ def costs(
 def _seen(store: Store, clock: str) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
     """Kind of work → what each finished piece of it took; of training, the seconds of an epoch."""
     runs = [run for run in store.runs() if run.state == "finished"]
-    recipes = {run.key: run.recipe for run in runs if run.stage == "train"}
+    recipes = {run.key: run.config for run in runs if run.stage == "train"}
     seen = defaultdict(list)
     for run in runs:
         network = next((recipes[key] for key in run.parents if key in recipes), {})
@@ -134,21 +134,21 @@ def _seen(store: Store, clock: str) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
         ):  # what is damaged says nothing
             about = read_json(run.folder / ENV)
             processes = about.get("processes", 1)  # of several, the store has the processor time of the first alone
-            units = _units(run.recipe)
+            units = _units(run.config)
             seconds = about.get(clock if processes == 1 else "seconds", about["seconds"]) / units
-            size = sum(file["bytes"] for file in store.recipe(run.stage, run.key)["files"].values()) / _sampled(
-                run.recipe
+            size = sum(file["bytes"] for file in store.record(run.stage, run.key)["files"].values()) / _sampled(
+                run.config
             )
-            for kind in _kinds(run.stage, run.recipe, network, processes):
+            for kind in _kinds(run.stage, run.config, network, processes):
                 seen[kind].append(Cost(seconds, size))
     return seen
 
 
-def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any], processes: int) -> list[tuple[Any, ...]]:
+def _kinds(stage: str, config: Mapping[str, Any], network: Mapping[str, Any], processes: int) -> list[tuple[Any, ...]]:
     """What work has to share to take as long, the closest first: method and split may differ, network and data not."""
-    images, own = (_first(part) for part in (recipe.get("images"), network or recipe.get("facts") or recipe))
+    images, own = (_first(part) for part in (config.get("images"), network or config.get("facts") or config))
     data = images.get("data") or own.get("data") or own.get("dataset")
-    of = (recipe.get("benchmark"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
+    of = (config.get("benchmark"), config.get("step"), config.get("model"), str(data), own.get("backbone"))
     kind = (processes, stage, *of, images.get("sample") is None)
     return [(*kind, own.get("method"), images.get("split")), kind]
 
@@ -160,19 +160,19 @@ def _first(part: Any) -> Mapping[str, Any]:
 
 def _network(step: Step) -> Mapping[str, Any]:
     """The recipe of the trained network that a step asks, if it asks one."""
-    return next((_plain(parent.recipe) for parent in step._steps() if parent.stage == "train"), {})
+    return next((_plain(parent.config) for parent in step._steps() if parent.stage == "train"), {})
 
 
-def _units(recipe: Mapping[str, Any]) -> int:
+def _units(config: Mapping[str, Any]) -> int:
     """What the time of work grows with: epochs, or the images of a sample."""
-    return int((recipe.get("training") or {}).get("epochs", 1)) * _sampled(recipe)
+    return int((config.get("training") or {}).get("epochs", 1)) * _sampled(config)
 
 
-def _sampled(recipe: Mapping[str, Any]) -> int:
+def _sampled(config: Mapping[str, Any]) -> int:
     """Images of a sample; 1 of a whole set."""
-    return int(_first(recipe.get("images")).get("sample") or 1)
+    return int(_first(config.get("images")).get("sample") or 1)
 
 
-def _plain(recipe: Any) -> Mapping[str, Any]:
-    plain = canonical(recipe)
+def _plain(config: Any) -> Mapping[str, Any]:
+    plain = canonical(config)
     return plain if isinstance(plain, dict) else {}

@@ -38,7 +38,7 @@ class Task:
     name: str
     call: Callable[..., Any]
     args: tuple[Any, ...]
-    died: Callable[..., None] | None = None  # called with (reason, *args) when the worker dies over it
+    on_death: Callable[..., None] | None = None  # called with (reason, *args) when the worker dies over it
     folder: Path | None = None  # of what it makes, STORE/stage/key: two tasks with the same folder are the same work
     processes: int = 1  # that make it together on a node …
     nodes: int = 1  # … and so many nodes
@@ -107,11 +107,11 @@ def run_pickled_task(packed: bytes) -> tuple[str, Any]:
     return run_task(task)
 
 
-def record_death_of(task: Task, reason: str) -> str:
+def record_death(task: Task, reason: str) -> str:
     """The reason of a worker's death, after the task's own `died` wrote it down."""
     try:
-        if task.died:
-            task.died(reason, *task.args)
+        if task.on_death:
+            task.on_death(reason, *task.args)
     except StoreError as error:  # the caller still learns of it
         return f"{reason} It could not be noted: {error}"
     return reason
@@ -170,7 +170,7 @@ def run_queue(
             continue
         done += 1
         if state == "died":
-            failures.append(Failure(task.name, record_death_of(task, answer)))
+            failures.append(Failure(task.name, record_death(task, answer)))
         elif state != "done":
             failures.append(Failure(task.name, answer[0], state == "refused", answer[1]))
         if watch:

@@ -31,7 +31,7 @@ def old_work(store: Store, benchmarks: Mapping[str, int]) -> list[OldWork]:
 def _old(run: Run, benchmarks: Mapping[str, int]) -> bool:
     if run.state == "running" or run.version is None:
         return False
-    today = STAGES.get(run.stage) or benchmarks.get(str(run.recipe.get("benchmark")), 0)
+    today = STAGES.get(run.stage) or benchmarks.get(str(run.config.get("benchmark")), 0)
     return run.stage in RETIRED_STAGES or run.version < today
 
 

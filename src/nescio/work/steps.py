@@ -20,7 +20,7 @@ from nescio.files import read_list
 from nescio.identity import ContentName, content_names
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
-from nescio.work.store import Busy, Corrupted, Part, Run, Store, StoreError, describe_error, key_of
+from nescio.work.store import Busy, Corrupted, Run, StepFolder, Store, StoreError, describe_error, key_of
 from nescio.work.team import clear, make_distributed
 
 ROWS, REASONS, TIMES = "rows.parquet", "reasons.json", "times.parquet"
@@ -57,29 +57,29 @@ class Step:
 
     title: str  # what progress and failures call it
     stage: str  # the folder of the store: train, predict, evaluate …
-    recipe: Any
-    make: Callable[[Part, Context], Files | None] = field(repr=False)
+    config: Any
+    make: Callable[[StepFolder, Context], Files | None] = field(repr=False)
     parents: tuple[Step | str, ...] = ()  # steps, which are made first, and revisions of data
     version: int = 1
     summary: Callable[[Step, Context], dict[str, Any]] | None = None  # of finished work, for those who watch
     shards: tuple[Step, ...] = ()  # made first, put together by `make`, then removed: no key depends on them
-    together: bool = False  # several processes can call `make` at once (torch.distributed), the first with the part
+    distributed: bool = False  # several processes can call `make` at once (torch.distributed), the first with the part
 
     @cached_property
     def key(self) -> str:
-        return key_of(self.stage, self.recipe, self._parent_keys, self.version)
+        return key_of(self.stage, self.config, self._parent_keys, self.version)
 
     @cached_property
     def names(self) -> dict[str, ContentName]:
         """The names of the content that this step and those before it are made from, by that content."""
-        found = content_names(self.recipe)
+        found = content_names(self.config)
         for parent in self._steps():
             found = parent.names | found
         return found
 
     def update_names(self, store: Store) -> None:
         """Remembers where the content of finished work is today."""
-        if names := content_names(self.recipe):
+        if names := content_names(self.config):
             with suppress(StoreError):  # damaged: whoever uses it says so
                 store.update_names(self.stage, self.key, names)
 
@@ -122,31 +122,31 @@ class Step:
             raise elsewhere
         try:
             with context.store.work(
-                self.stage, self.recipe, self._parent_keys, self.version, wait=wait, title=self.title
-            ) as part:
-                if part is not None:
-                    for name, content in self._made(part, context).items():
-                        part.write(name, content)
+                self.stage, self.config, self._parent_keys, self.version, wait=wait, title=self.title
+            ) as step_folder:
+                if step_folder is not None:
+                    for name, content in self._made(step_folder, context).items():
+                        step_folder.write(name, content)
         except Corrupted as error:  # finished work that turns out to be damaged has no note of its own
             with suppress(StoreError):  # the first error is the one to raise
                 self.fail(context.store, str(error))
             raise
-        if self.together:
+        if self.distributed:
             clear(self.folder(context.store))
         self._remove_shards(context.store)
 
-    def _made(self, part: Part, context: Context) -> Files:
+    def _made(self, step_folder: StepFolder, context: Context) -> Files:
         """The files that are to be written; those of several processes are."""
-        if self.together and context.processes * context.nodes > 1:
-            make_distributed(self.make, part, context.alone, context.processes, context.nodes)
+        if self.distributed and context.processes * context.nodes > 1:
+            make_distributed(self.make, step_folder, context.alone, context.processes, context.nodes)
             return {}
-        return self.make(part, context) or {}
+        return self.make(step_folder, context) or {}
 
     def team(self, context: Context) -> tuple[int, int]:
         """Processes on a node, and nodes, that this or what it needs first is to be made by."""
         if self.finished(context.store):
             return 1, 1
-        if self.together or any(step.team(context) != (1, 1) for step in self._steps()):
+        if self.distributed or any(step.team(context) != (1, 1) for step in self._steps()):
             return context.processes, context.nodes
         return 1, 1
 
@@ -154,20 +154,20 @@ class Step:
         """Removes every shard of this step, those of another division too: the whole is there."""
         for stage in {shard.stage for shard in self.shards}:
             for run in store.runs(stage):
-                if run.recipe.get(SHARD_OF) == self.key:
+                if run.config.get(SHARD_OF) == self.key:
                     with suppress(Busy, StoreError):  # another process still makes it, or the store is read-only
                         store.remove(run)
 
     def fail(self, store: Store, reason: str) -> None:
         """Notes why this is not there, unless it is finished or going on."""
-        store.fail(self.stage, self.recipe, reason, self._parent_keys, self.version, self.title)
+        store.fail(self.stage, self.config, reason, self._parent_keys, self.version, self.title)
 
-    def died(self, store: Store, reason: str) -> None:
+    def record_death(self, store: Store, reason: str) -> None:
         """Notes the death of a worker where it happened: at the first step of the chain that is not finished, and that
         no other process is making."""
         for parent in self._steps():
             if not parent.finished(store) and not parent._going_on(store):
-                return parent.died(store, reason)
+                return parent.record_death(store, reason)
         self.fail(store, reason)
 
     def _going_on(self, store: Store) -> bool:
@@ -209,7 +209,7 @@ class Step:
         return [{key: self.names.get(cell, cell) for key, cell in row.items()} for row in rows]
 
 
-def table(rows: Sequence[Row], reasons: Sequence[Row] = (), times: Sequence[Row] = ()) -> dict[str, bytes]:
+def evaluation_files(rows: Sequence[Row], reasons: Sequence[Row] = (), times: Sequence[Row] = ()) -> dict[str, bytes]:
     """The files of an evaluation: its rows, the reasons for missing ones, and measured times, which vary."""
     own = {TIMES: to_parquet(_by_content(times))} if times else {}
     return {ROWS: to_parquet(_by_content(rows)), REASONS: json.dumps(_by_content(reasons)).encode(), **own}
@@ -220,17 +220,17 @@ def _by_content(rows: Sequence[Row]) -> list[Row]:
     return [{key: cell.content if isinstance(cell, ContentName) else cell for key, cell in row.items()} for row in rows]
 
 
-def evaluation(
+def make_evaluation(
     benchmark: str,
     version: int,
     title: str,
-    recipe: Mapping[str, Any],
+    config: Mapping[str, Any],
     parents: Sequence[Step | str],
-    make: Callable[[Part, Context], Files],
+    make: Callable[[StepFolder, Context], Files],
     summary: Callable[[Step, Context], dict[str, Any]] | None = None,
 ) -> Step:
     """A step of a benchmark that turns finished work into rows and other small files."""
-    return Step(title, "evaluate", {"benchmark": benchmark, **recipe}, make, tuple(parents), version, summary)
+    return Step(title, "evaluate", {"benchmark": benchmark, **config}, make, tuple(parents), version, summary)
 
 
 # ---- running
@@ -260,7 +260,7 @@ class Work:
 
     is_dry_run = False  # nothing is done: steps that results choose are those of stand-ins
 
-    def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
+    def run_stage(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         """Runs the steps that are not finished, each once, and returns those that are finished then.
 
         before  called if anything is missing, before any work: it refuses what could not be done
@@ -304,7 +304,7 @@ class Work:
     def _task(self, step: Step) -> Task:
         several = self.context.processes * self.context.nodes > 1
         team = step.team(self.context) if several else (1, 1)
-        return Task(step.title, _run, (step, self.context), _died, step.folder(self.store), *team)
+        return Task(step.title, _run, (step, self.context), _record_death, step.folder(self.store), *team)
 
     def _lost(self, steps: Sequence[Step], failed: set[str]) -> list[Failure]:
         """Steps that a worker says are done and that are not here: it has another store of the same name."""
@@ -319,7 +319,7 @@ class Work:
         """Whether later steps can be built on this one."""
         return step.finished(self.store)
 
-    def take(self, steps: Iterable[Step]) -> list[Step]:
+    def collect(self, steps: Iterable[Step]) -> list[Step]:
         """Takes the rows and reasons of finished evaluations; returns those that could be read."""
         taken = []
         for step in steps:
@@ -338,9 +338,9 @@ class Work:
 
     def evaluate(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         """Runs evaluations and takes their rows; returns those that could be read."""
-        return self.take(self.do(stage, steps, before))
+        return self.collect(self.run_stage(stage, steps, before))
 
-    def note(self, *sentences: str) -> None:
+    def add_notes(self, *sentences: str) -> None:
         """Keeps what to know beside the numbers, each sentence once."""
         self.notes += [text for text in dict.fromkeys(sentences) if text not in self.notes]
 
@@ -354,8 +354,8 @@ def _run(step: Step, context: Context) -> dict[str, Any]:
     return summary if trains else {name: fact for name, fact in summary.items() if name not in PACE}
 
 
-def _died(reason: str, step: Step, context: Context) -> None:
-    step.died(context.store, reason)
+def _record_death(reason: str, step: Step, context: Context) -> None:
+    step.record_death(context.store, reason)
 
 
 def check_writable(store: Store) -> None:

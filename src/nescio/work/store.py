@@ -41,7 +41,7 @@ from nescio.identity import canonical, content_names, to_json
 
 MOST_PIDS = 1 << 31
 BEAT, SILENCE = 5.0, 60.0  # seconds between heartbeats; after so many without one, an owner elsewhere is dead
-WORK, RECIPE, ENV, FAILURE, CHECKPOINT = ".work", "recipe.json", "env.json", "failure.json", "checkpoint.safetensors"
+WORK, CONFIG, ENV, FAILURE, CHECKPOINT = ".work", "config.json", "env.json", "failure.json", "checkpoint.safetensors"
 REMOVED = ".removed-"  # begins the name of work that is being removed
 PACKAGES = ("nescio", "numpy", "scipy", "scikit-learn", "safetensors", "torch", "torchvision", "timm", "gpytorch")
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Run:
     key: str
     state: Literal["finished", "running", "failed", "stopped", "queued", "damaged"]  # queued: see work.slurm
     folder: Path
-    recipe: dict[str, Any]  # plain JSON; empty if it cannot be read
+    config: dict[str, Any]  # plain JSON; empty if it cannot be read
     reason: str = ""  # of a failure
     owner: str = ""  # of running or queued work
     version: int | None = None  # of the stage when the work was begun; None if it cannot be read
@@ -100,9 +100,9 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(os.path.expanduser(root))
 
-    def key(self, stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1) -> str:
+    def key(self, stage: str, config: Any, parents: Sequence[str] = (), version: int = 1) -> str:
         """sha256(canonical JSON of stage, recipe, parents' keys, version of the stage)[:16]."""
-        return key_of(stage, recipe, parents, version)
+        return key_of(stage, config, parents, version)
 
     def path(self, stage: str, key: str) -> Path:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", stage):
@@ -124,19 +124,19 @@ class Store:
     def work(
         self,
         stage: str,
-        recipe: Any,
+        config: Any,
         parents: Sequence[str] = (),
         version: int = 1,
         wait: bool = True,
         title: str = "",
-    ) -> Iterator[Part | None]:
+    ) -> Iterator[StepFolder | None]:
         """A part to fill, or None if the work is finished already; leaving the block without an error finishes it.
 
         While another live process does the work this waits, or raises Busy if `wait` is False. An exception is noted
         in failure.json and goes on; the checkpoint stays, and the next one to ask for the work tries again. The title
         is what `runs` calls the work; no key depends on it.
         """
-        document = _document(stage, recipe, parents, version)
+        document = _document(stage, config, parents, version)
         goal = self.path(stage, _key(document))
         with readable_errors(self.root):
             lock = _acquire(goal, wait)
@@ -144,32 +144,35 @@ class Store:
             yield None
             return
         about: dict[str, Any] = {"title": title} if title else {}
-        if names := content_names(recipe):
+        if names := content_names(config):
             about["names"] = names
-        part = Part(goal, lock.folder.parent, lock, {**document, **about})
+        step_folder = StepFolder(goal, lock.folder.parent, lock, {**document, **about})
         try:
-            part._begin()
-            yield part
-            part._finish()
+            step_folder._begin()
+            yield step_folder
+            step_folder._finish()
         except (LockLost, Busy):  # Busy: something that this work needs is still being done; nothing failed
             raise
         except Exception as error:
-            part._fail(error)
+            step_folder._fail(error)
             raise
         finally:
             lock.release()
 
     def fail(
-        self, stage: str, recipe: Any, reason: str, parents: Sequence[str] = (), version: int = 1, title: str = ""
+        self, stage: str, config: Any, reason: str, parents: Sequence[str] = (), version: int = 1, title: str = ""
     ) -> None:
         """Notes why work failed whose process could not (killed for memory, say), unless it is finished or going on."""
-        with suppress(Busy, _Reported), self.work(stage, recipe, parents, version, wait=False, title=title) as part:
-            if part is not None:
+        with (
+            suppress(Busy, _Reported),
+            self.work(stage, config, parents, version, wait=False, title=title) as step_folder,
+        ):
+            if step_folder is not None:
                 raise _Reported(reason)
 
-    def recipe(self, stage: str, key: str) -> dict[str, Any]:
+    def record(self, stage: str, key: str) -> dict[str, Any]:
         """recipe.json of finished work: stage, version, parents, recipe, and size and checksum of every file."""
-        path = self.path(stage, key) / RECIPE
+        path = self.path(stage, key) / CONFIG
         try:
             with readable_errors(path):
                 return read_json(path)
@@ -178,12 +181,12 @@ class Store:
 
     def names(self, stage: str, key: str) -> dict[str, str]:
         """Of content that the recipe of finished work has by its digest, the name and path where it was last."""
-        return _names(self.recipe(stage, key))
+        return _names(self.record(stage, key))
 
     def update_names(self, stage: str, key: str, names: Mapping[str, str]) -> None:
         """Remembers where the content of finished work is today; a store that is read-only keeps the old names."""
-        path = self.path(stage, key) / RECIPE
-        document = self.recipe(stage, key)
+        path = self.path(stage, key) / CONFIG
+        document = self.record(stage, key)
         if names and _names(document) != names:
             with suppress(OSError):
                 _write(path, _json({**document, "names": names}))
@@ -198,13 +201,13 @@ class Store:
             state = _state(folder)
         if _verified.get(folder) == state:
             return
-        recipe = self.recipe(stage, key)
-        document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
-        if _key(document) != key or not isinstance(recipe.get("files"), dict):
-            raise Corrupted(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
+        config = self.record(stage, key)
+        document = {name: config.get(name) for name in ("stage", "version", "parents", "config")}
+        if _key(document) != key or not isinstance(config.get("files"), dict):
+            raise Corrupted(f"{folder / CONFIG} does not belong to the key {key}: {_again(folder)}")
         with readable_errors(folder):
             found = {name: _summary(path) for name, path in _payload(folder).items() if name != ENV}
-        wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
+        wrong = sorted(name for name in found.keys() | config["files"] if found.get(name) != config["files"].get(name))
         if wrong:
             raise Corrupted(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
         _verified[folder] = state
@@ -260,7 +263,7 @@ class Store:
         stage, key = folder.parent.name, folder.name.removesuffix(".part")
         if not re.fullmatch("[0-9a-f]{16}", key):
             return None
-        document = _read_json(folder / RECIPE)
+        document = _read_json(folder / CONFIG)
         run = Run(stage, key, "finished", folder, **_facts_of(document))
         if folder.name == key:
             return run
@@ -293,11 +296,11 @@ class _Reported(Exception):
 
 
 @dataclass
-class Part:
+class StepFolder:
     """Work in progress: files written to `folder` are its payload, `env` is added to env.json."""
 
     goal: Path
-    folder: Path
+    path: Path
     lock: _Lock
     document: dict[str, Any]
     env: dict[str, Any] = field(default_factory=dict)
@@ -314,7 +317,7 @@ class Part:
         if not parts or parts[0] in RESERVED or ".." in parts or Path(name).is_absolute():
             raise BadInput(f"A payload file cannot be named {name!r}.")
         self.lock.check()
-        path = self.folder / name
+        path = self.path / name
         with readable_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -334,8 +337,8 @@ class Part:
         about = {"meta": json.dumps(meta), "bytes": json.dumps([n for n in tensors if isinstance(tensors[n], bytes)])}
         content = save(arrays, {**about, "sha256": _fingerprint(arrays, about)})
         self.lock.check()
-        with readable_errors(self.folder / WORK / CHECKPOINT):
-            _write(self.folder / WORK / CHECKPOINT, content)
+        with readable_errors(self.path / WORK / CHECKPOINT):
+            _write(self.path / WORK / CHECKPOINT, content)
         if shutdown_requested.is_set():
             raise Interrupted
 
@@ -345,35 +348,35 @@ class Part:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
-        path = self.folder / WORK / CHECKPOINT
+        path = self.path / WORK / CHECKPOINT
         with readable_errors(path):
             return read_checkpoint(path) if path.is_file() else None
 
     def _begin(self) -> None:
-        with readable_errors(self.folder):
+        with readable_errors(self.path):
             self._clear()
-            _write(self.folder / RECIPE, _json(self.document))
+            _write(self.path / CONFIG, _json(self.document))
 
     def _clear(self) -> None:
         """Removes all but the checkpoint and the lock: a previous owner may have left it half-written."""
-        for path in self.folder.iterdir():
+        for path in self.path.iterdir():
             if path.name != WORK:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _finish(self) -> None:
-        with readable_errors(self.folder):
-            payload = _payload(self.folder)
+        with readable_errors(self.path):
+            payload = _payload(self.path)
             files = {name: _summary(path) for name, path in payload.items()}
-            for place in {self.folder, *payload.values(), *(path.parent for path in payload.values())}:
+            for place in {self.path, *payload.values(), *(path.parent for path in payload.values())}:
                 _flush(place)
             times = {"started": _iso(self.started), "seconds": round(time.time() - self.started, 3)}
             times["processor_seconds"] = round(time.process_time() - self.processor, 3)
-            _write(self.folder / ENV, _json({**environment(), **times, **self.env}))
-            _write(self.folder / RECIPE, _json({**self.document, "files": files}))
+            _write(self.path / ENV, _json({**environment(), **times, **self.env}))
+            _write(self.path / CONFIG, _json({**self.document, "files": files}))
             _settle(self.lock, self.goal)
 
     def _fail(self, error: Exception) -> None:
-        note = {"reason": describe_error(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
+        note = {"reason": describe_error(error, self.path), "kind": type(error).__name__, "when": _iso(time.time())}
         try:
             self.lock.check()
             try:
@@ -382,14 +385,14 @@ class Part:
                 self._begin()
                 self._note(error, note)
         except (OSError, StoreError):  # the first error is the one to raise, and most often the reason for this one
-            log.info("%s: the failure could not be noted.", self.folder)
+            log.info("%s: the failure could not be noted.", self.path)
 
     def _note(self, error: Exception, note: dict[str, Any]) -> None:
-        (self.folder / "traceback.txt").write_text("".join(traceback.format_exception(error)), "utf-8")
-        _write(self.folder / FAILURE, _json(note))
+        (self.path / "traceback.txt").write_text("".join(traceback.format_exception(error)), "utf-8")
+        _write(self.path / FAILURE, _json(note))
 
 
-RESERVED = (WORK, RECIPE, ENV, FAILURE, "traceback.txt")
+RESERVED = (WORK, CONFIG, ENV, FAILURE, "traceback.txt")
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -584,23 +587,24 @@ def _who(owner: dict[str, Any]) -> str:
 # ---- keys and files
 
 
-def key_of(stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1) -> str:
+def key_of(stage: str, config: Any, parents: Sequence[str] = (), version: int = 1) -> str:
     """The key of work: a function of its stage, recipe, parents and version, wherever the store lies."""
-    return _key(_document(stage, recipe, parents, version))
+    return _key(_document(stage, config, parents, version))
 
 
-def _document(stage: str, recipe: Any, parents: Sequence[str], version: int) -> dict[str, Any]:
-    return {"stage": stage, "version": version, "parents": list(parents), "recipe": canonical(recipe)}
+def _document(stage: str, config: Any, parents: Sequence[str], version: int) -> dict[str, Any]:
+    return {"stage": stage, "version": version, "parents": list(parents), "config": canonical(config)}
 
 
 def _key(document: dict[str, Any]) -> str:
-    return hashlib.sha256(to_json(document).encode()).hexdigest()[:16]
+    hashed = {"recipe" if name == "config" else name: value for name, value in document.items()}  # keys never change
+    return hashlib.sha256(to_json(hashed).encode()).hexdigest()[:16]
 
 
 def _payload(folder: Path) -> dict[str, Path]:
     """Name -> path of every file but the store's own."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path for name, path in files.items() if name != RECIPE and name.split("/")[0] != WORK}
+    return {name: path for name, path in files.items() if name != CONFIG and name.split("/")[0] != WORK}
 
 
 _verified: dict[Path, Any] = {}  # folders whose files this process has checked, with their sizes and times then
@@ -615,22 +619,22 @@ def _state(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _copy(source: Path, part: Path) -> None:
+def _copy(source: Path, step_folder: Path) -> None:
     """Makes `part` hold the files of `source`, all of them on the disk, and its own `.work`."""
     names = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
-    for path in [path for path in part.rglob("*") if path.is_file()]:
-        name = path.relative_to(part)
+    for path in [path for path in step_folder.rglob("*") if path.is_file()]:
+        name = path.relative_to(step_folder)
         if name.parts[0] != WORK and name not in names:
             path.unlink()
     for name in sorted(names):
-        summary, path = _summary(source / name), part / name
+        summary, path = _summary(source / name), step_folder / name
         if not path.is_file() or _summary(path) != summary:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, path)
             _flush(path)
         if _summary(path) != summary:
             raise Corrupted(f"{path} is not what was read from {source}: run again.")
-    for folder in {part, *((part / name).parent for name in names)}:
+    for folder in {step_folder, *((step_folder / name).parent for name in names)}:
         _flush(folder)
 
 
@@ -686,9 +690,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _facts_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """What recipe.json says of work, as far as it is of the type that nescio writes."""
-    recipe, parents, version = (document.get(name) for name in ("recipe", "parents", "version"))
+    config, parents, version = (document.get(name) for name in ("config", "parents", "version"))
     return {
-        "recipe": recipe if isinstance(recipe, dict) else {},
+        "config": config if isinstance(config, dict) else {},
         "parents": tuple(map(str, parents)) if isinstance(parents, list) else (),
         "version": version if type(version) is int else None,
         "title": str(document.get("title", "")),

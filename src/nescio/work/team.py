@@ -34,7 +34,7 @@ from typing import Any
 
 from nescio.files import read_list
 from nescio.work.launchers import PARENT, describe_exit, end_with_parent, python_path, use_one_thread
-from nescio.work.store import Interrupted, Part, _Lock, describe_error, readable_errors, shutdown_requested
+from nescio.work.store import Interrupted, StepFolder, _Lock, describe_error, readable_errors, shutdown_requested
 
 FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
@@ -106,14 +106,16 @@ def clear(goal: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_distributed(make: Callable[[Part, Any], Any], part: Part, context: Any, processes: int, nodes: int) -> None:
+def make_distributed(
+    make: Callable[[StepFolder, Any], Any], step_folder: StepFolder, context: Any, processes: int, nodes: int
+) -> None:
     """Has processes × nodes processes call `make`, the first of them with the part; its files are then in the part."""
-    clear(part.goal)
-    stage = part.goal.absolute().parent
-    folder = stage.parent / FOLDER / f"{stage.name}-{part.key}-{part.lock.owner['token']}"
+    clear(step_folder.goal)
+    stage = step_folder.goal.absolute().parent
+    folder = stage.parent / FOLDER / f"{stage.name}-{step_folder.key}-{step_folder.lock.owner['token']}"
     folder.mkdir(parents=True, mode=0o700)  # it holds pickles, which nobody else may write
-    lock = part.lock.folder.absolute(), part.lock.number, part.lock.owner
-    call = make, part.goal.absolute(), part.folder.absolute(), lock, part.document, context
+    lock = step_folder.lock.folder.absolute(), step_folder.lock.number, step_folder.lock.owner
+    call = make, step_folder.goal.absolute(), step_folder.path.absolute(), lock, step_folder.document, context
     _write(folder / CALL, pickle.dumps(call))
     command = [sys.executable, "-m", "nescio.work.team", "agent", str(folder), str(processes), str(nodes)]
     if nodes > 1:
@@ -122,7 +124,7 @@ def make_distributed(make: Callable[[Part, Any], Any], part: Part, context: Any,
         command += [_meeting.host, str(_meeting.port), "true"]
     code = _run(command, folder / "agent.log")
     _raise_outcome(folder, processes * nodes, code)
-    part.env["processes"] = processes * nodes
+    step_folder.env["processes"] = processes * nodes
 
 
 def _run(command: Sequence[str], log: Path) -> int:
@@ -253,11 +255,11 @@ def _member(folder: str) -> None:
     outcome: BaseException | None = None
     try:
         make, goal, inside, lock, document, context = pickle.loads((place / CALL).read_bytes())
-        part = Part(goal, inside, _OwnersLock(*lock), document) if rank == "0" else None
-        files = make(part, context) or {}
-        if part is not None:
+        step_folder = StepFolder(goal, inside, _OwnersLock(*lock), document) if rank == "0" else None
+        files = make(step_folder, context) or {}
+        if step_folder is not None:
             for name, content in files.items():
-                part.write(name, content)
+                step_folder.write(name, content)
     except (Exception, Interrupted) as error:
         traceback.print_exc()
         error.add_note("".join(traceback.format_exception(error)))  # a traceback does not reach the worker, a note does

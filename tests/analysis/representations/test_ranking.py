@@ -553,13 +553,13 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
 
     from nescio import datasets, predict
     from nescio.networks.models import trial_of
-    from nescio.networks.siblings import with_siblings
+    from nescio.networks.siblings import expand_siblings
     from nescio.runtime import runtime_for
     from nescio.training import load_method
 
     held, keys = store
-    assert with_siblings([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
-    assert with_siblings([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
+    assert expand_siblings([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
+    assert expand_siblings([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
     words = [f"simclr=siblings:{keys[0]}", f"alone=store:{keys[2][:8]}", "--store", held.root]
     words += ["--images", "digits", "--references", "digits", "--draw", 600, "--components", 3, "--bootstrap", 50]
     found = plain(capsys, *words)
@@ -627,7 +627,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
 
     held, keys = store
     monkeypatch.delenv("NESCIO_WEIGHTS", raising=False)
-    weights.index.cache_clear()
+    weights.index_folder.cache_clear()
     checkpoint(tmp_path / "w" / "test_resnet.safetensors", "test_resnet")
     photos = folder(tmp_path / "photos", ("a", "b"), each=6)
     place = tmp_path / "store"
@@ -664,15 +664,15 @@ def test_a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command
     """One letter of its recipe is another one: nothing else that the recipe says is believed."""
     held, keys = store
     shutil.copytree(held.root, tmp_path / "store")
-    recipe = tmp_path / "store/train" / keys[0] / "recipe.json"
-    recipe.write_text(recipe.read_text().replace('"init_seed"', '"init_seeD"'))
+    config = tmp_path / "store/train" / keys[0] / "config.json"
+    config.write_text(config.read_text().replace('"init_seed"', '"init_seeD"'))
     words = {
         "rank": [f"a=siblings:{keys[0]}", "--images", "digits", "--components", 0],
         "predict": [keys[0], "--to", tmp_path / "a.npz"],
         "transfer": [f"store:{keys[0]}", "--data", "digits"],
     }[command]
     code, out, err = ask(capsys, command, *words, "--store", tmp_path / "store")
-    assert (code, out) == (1, "") and f"{recipe} does not belong to the key {keys[0]}" in err
+    assert (code, out) == (1, "") and f"{config} does not belong to the key {keys[0]}" in err
 
 
 def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):

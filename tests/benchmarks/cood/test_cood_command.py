@@ -129,7 +129,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     for each in (found := [each for each in store.runs() if each.stage == "study"]):
         place = each.folder / "env.json"
         place.write_text(json.dumps(json.loads(place.read_text()) | {"started": "2023-01-01T00:00:00Z"}))
-    os.utime(next(each.folder for each in found if each.recipe["benchmark"] == "cood"))
+    os.utime(next(each.folder for each in found if each.config["benchmark"] == "cood"))
     capsys.readouterr()
     to = ("--to", str(files / "figures"))
     assert main(["report", str(store.root), "--only", "fig5,fig6,pareto", *to]) == 0
@@ -145,7 +145,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert main(["report", str(store.root), "--to", str(files / "page")]) == 0
     assert "which models notice" in (*(files / "page").glob("cood-*/index.html"),)[0].read_text().lower()
     assert len([*(files / "page").glob("*/index.html")]) == 2, "each study has its page"
-    selective = next(each for each in found if each.recipe["benchmark"] == "selective")
+    selective = next(each for each in found if each.config["benchmark"] == "selective")
     assert main(["report", str(store.root), "--study", selective.key, "--only", "overlap", *to]) == 2
     assert "`nescio run cood` makes a study of it" in capsys.readouterr().err
 

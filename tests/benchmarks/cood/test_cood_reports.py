@@ -164,7 +164,7 @@ def test_scatters_are_severity_5_with_correlations_by_family(key: str) -> None:
     of = FACTORS[key]
     groups = {"all models": list(MODELS)}
     for name in MODELS:
-        groups.setdefault(families.label(families.family(name)), []).append(name)
+        groups.setdefault(families.paper_name(families.family(name)), []).append(name)
     groups = {name: own for name, own in groups.items() if len(own) >= 3}
     assert {name for (name,), _ in table.rows} == set(groups) == {"all models", "ViT", "ResNet"}
     for name, own in groups.items():
@@ -224,7 +224,7 @@ def test_regimes_are_mean_relative_improvements_over_counterparts() -> None:
 
 def test_pruning_with_its_teacher_is_distillation_in_any_form() -> None:
     """§3 counts knapsack pruning, whose teacher is the unpruned network, as distillation."""
-    found = next(p for p in regimes.table() if p.regime == regimes.PRUNING_TAUGHT and p.counterpart)
+    found = next(p for p in regimes.regime_table() if p.regime == regimes.PRUNING_TAUGHT and p.counterpart)
     pair = (found.model, str(found.counterpart))
     (((kind,), _),) = blocks_of("fig21", Frame(rows_of(pair)))[1].rows
     assert kind == "distillation"

@@ -14,7 +14,7 @@ from nescio.benchmarks import base, shift
 from nescio.benchmarks.posthoc import PRESETS, VIT, reports, steps
 from nescio.benchmarks.shift.steps import trials_of as shift_trials
 from nescio.errors import BadInput
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
@@ -191,6 +191,6 @@ def test_other_sets_are_named_by_content_in_rows(tmp_path):
     for name in ("one", "two"):
         np.savez(tmp_path / f"{name}.npz", **arrays)
     plans = [replace(PRESETS["small"], far=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
-    network = trained(steps.trials_of(plans[0], None)[0][0])
+    network = network_of_trial(steps.trials_of(plans[0], None)[0][0])
     one, two = (steps.other_images(plan, network, None) for plan in plans)
     assert list(one) == list(two) and any(name.startswith("far:npz:content-") for name in one)

@@ -440,10 +440,10 @@ def test_transfer_and_a_lone_network(tmp_path, other):
 def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path):
     """Images of another size are resized before a network sees them; those of its own size stay as they are."""
     from nescio.datasets import views
-    from nescio.networks.models import trained
+    from nescio.networks.models import network_of_trial
     from nescio.predict import with_view_of
 
-    network = trained(siblings_of(PLAN)[0].first)
+    network = network_of_trial(siblings_of(PLAN)[0].first)
     images = with_view_of(downstream_sets(other)[1], network)
     assert (images.view.size, images.view.channels) == (8, 1)
     whole = images.load()

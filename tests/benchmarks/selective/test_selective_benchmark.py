@@ -379,7 +379,7 @@ def test_table_1_is_spearman_by_family(study):
     table, models = reports.table_1(study.frame), frame(study)
     groups = {"all models": list(models)}
     for name in models:
-        groups.setdefault(families.label(families.family(name)), []).append(name)
+        groups.setdefault(families.paper_name(families.family(name)), []).append(name)
     shown = {label: own for label, own in groups.items() if len(own) >= 3}
     assert table.rows[0][0] == ("all models",)
     assert {name for (name,), _ in table.rows} == set(shown)
@@ -432,8 +432,8 @@ def test_table_2_is_mc_dropout_beside_the_softmax(study):
 def expected_gains(study):
     """(regime, model) → relative improvements of AUROC and ECE, from the committed table."""
     models, found = frame(study), {}
-    canonical = {regimes.canonical(name): name for name in models}
-    for pair in regimes.table():
+    canonical = {regimes.timm_name(name): name for name in models}
+    for pair in regimes.regime_table():
         a, b = canonical.get(pair.model), canonical.get(pair.counterpart)
         if a and b:
             found[pair.regime, a] = gain(models[b], models[a])

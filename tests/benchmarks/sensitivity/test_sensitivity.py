@@ -20,7 +20,7 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
@@ -85,7 +85,7 @@ def test_all_angles_are_pooled(study, context):
     u, wrong = [], []
     for change in (None, Rotation(60.0), Rotation(180.0)):
         images = ImageSet("digits", change=change)
-        dump = load_predictions(predict_step(trained(trial), images, output_spec=KEEPING), context.store)
+        dump = load_predictions(predict_step(network_of_trial(trial), images, output_spec=KEEPING), context.store)
         u.append(dump.scores["density"])
         wrong.append(np.asarray(dump.logits[:, 0]).argmax(1) != dump.labels)
     expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))

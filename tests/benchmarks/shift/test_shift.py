@@ -22,7 +22,7 @@ from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
-from nescio.networks.models import build, trained
+from nescio.networks.models import build, network_of_trial
 from nescio.predict import load_predictions, predict_step
 from nescio.predictions import stack
 from nescio.report.blocks import figures_of, tables_of
@@ -98,7 +98,7 @@ def study(context, place, calls):
 
 def dump(trial, context, change=None, split="test", **more):
     images = ImageSet("digits", split, change=change, **more)
-    return load_predictions(predict_step(trained(trial), images, output_spec=steps.KEEPING), context.store)
+    return load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.KEEPING), context.store)
 
 
 def value(study, **facts):
@@ -137,7 +137,7 @@ def test_more_runs_and_members_train_no_network_again():
 def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
     """As that of a pretrained network: entropies of three digits would be tied."""
     (trial,) = next(trials for trials in lines() if trials[0].method == name)
-    module, _ = build(trained(trial), context.store, replace(runtime_for("cpu"), precision="bf16"))
+    module, _ = build(network_of_trial(trial), context.store, replace(runtime_for("cpu"), precision="bf16"))
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         logits = module(torch.rand(20, 1, 8, 8)).logits
     assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).float().mean() > 0.9
@@ -293,7 +293,7 @@ def test_images_of_another_set_against_clean_ones(study, context, place):
     (trial,) = lines()[0]
     data = f"npz:{place / 'noise.npz'}"
     images = ImageSet(data, "outside", limit=steps.OUT_ROWS)
-    out = load_predictions(predict_step(trained(trial), images, output_spec=steps.KEEPING), context.store)
+    out = load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.KEEPING), context.store)
     u, others = by_hand([dump(trial, context)])[0], measures.entropy(out)
     assert len(others) == 40
     wins = (others[:, None] > u).mean() + (others[:, None] == u).mean() / 2
@@ -313,18 +313,18 @@ def test_every_corruption_is_computed_once_and_every_network_built_once(study, c
 def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
     (trial,) = lines()[0]
     shown = ImageSet("digits", change=Corruption("fog", 2)).load()
-    network, here = trained(trial), predict.runtime("cpu")
+    network, here = network_of_trial(trial), predict.runtime("cpu")
     predict._kept.clear()
     monkeypatch.setattr(predict, "ROOM", 0)
-    first = [x for x, _ in predict.inputs(network, shown, context.store, here, 200)]
+    first = [x for x, _ in predict.input_batches(network, shown, context.store, here, 200)]
     assert predict._kept == {}
     monkeypatch.setattr(predict, "ROOM", shown.images.backing.read(shown.images.rows).nbytes)
-    again = [x for x, _ in predict.inputs(network, shown, context.store, here, 100)]
+    again = [x for x, _ in predict.input_batches(network, shown, context.store, here, 100)]
     assert len(predict._kept) == 1
-    kept = [x for x, _ in predict.inputs(network, shown, context.store, here, 300)]
+    kept = [x for x, _ in predict.input_batches(network, shown, context.store, here, 300)]
     assert torch.equal(torch.cat(first), torch.cat(again)) and torch.equal(torch.cat(first), torch.cat(kept))
     other = ImageSet("digits", change=Corruption("fog", 3)).load()
-    list(predict.inputs(network, other, context.store, here, 300))
+    list(predict.input_batches(network, other, context.store, here, 300))
     assert len(predict._kept) == 1  # full
 
 
@@ -353,7 +353,7 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
         for severity in plan.severities:
             other = tmp_path / f"{name}-{severity}.npz"
             np.savez(other, **clean, x_test=array[(severity - 1) * n : severity * n])
-            step = predict_step(trained(trial), ImageSet(f"npz:{other}"), output_spec=steps.KEEPING)
+            step = predict_step(network_of_trial(trial), ImageSet(f"npz:{other}"), output_spec=steps.KEEPING)
             step.run(context)
             u, wrong = by_hand([load_predictions(step, context.store)])
             facts = {"condition": name, "level": severity, "split": "test"}

@@ -25,9 +25,9 @@ from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.dense import CAMVID, CITYSCAPES
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.networks.models import build, trained
+from nescio.networks.models import build, network_of_trial
 from nescio.options import options_of
-from nescio.predict import inputs, load_counts
+from nescio.predict import input_batches, load_counts
 from nescio.report.blocks import Gallery, figures_of, tables_of, walk_blocks
 from nescio.report.studies import read_study
 from nescio.rows import from_parquet
@@ -100,8 +100,8 @@ def by_hand(plan, context, members, change=None):
     shown, draws = ImageSet(plan.data, change=change).load(), []
     truth = shown.images.label_maps()
     for trial in trials:
-        module, network = build(trained(trial), context.store, HERE, None)
-        x = torch.cat([part for part, _ in inputs(network, shown, context.store, HERE, 8)])
+        module, network = build(network_of_trial(trial), context.store, HERE, None)
+        x = torch.cat([part for part, _ in input_batches(network, shown, context.store, HERE, 8)])
         with torch.inference_mode():
             logits = module.eval()(x).logits[:, 0]
         size = truth.shape[1:]
@@ -198,7 +198,7 @@ def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, mon
     """Of one level: it then has no pooled row either, and every other row stays what it was."""
 
     def broken(step, store):
-        counts, images = load_counts(step, store), step.recipe["images"]
+        counts, images = load_counts(step, store), step.config["images"]
         if images.change != Corruption("contrast", 5):
             return counts
         scores = {name: own for name, own in counts.scores.items() if name != "entropy"}

@@ -374,7 +374,7 @@ def test_the_jacobian_is_exact_where_the_plan_asks_for_it(study, context):
     ensemble = steps.Ensemble((steps.trials_of(PLAN)[0],), (None,))
     for exact in (False, True):
         step = steps.line_step(ensemble, False, replace(PLAN, exact_jacobian=exact), None)
-        assert [parent.recipe["exact"] for parent in step.parents[:3]] == [exact] * 3
+        assert [parent.config["exact"] for parent in step.parents[:3]] == [exact] * 3
     parser = argparse.ArgumentParser()
     add_options(parser, Plan)
     assert options_of(parser.parse_args(["--exact-jacobian"]), Plan).exact_jacobian

@@ -352,10 +352,10 @@ def test_report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest
     keys = []
     for number, methods in enumerate((("erm", "due"), METHODS)):
         plan = Plan(methods=methods)
-        with Store(tmp_path / "store").work("study", {"benchmark": "uimnet", "plan": plan}) as part:
-            assert part is not None
+        with Store(tmp_path / "store").work("study", {"benchmark": "uimnet", "plan": plan}) as step_folder:
+            assert step_folder is not None
             for name, content in files(study_of(rows_of(methods))).items():
-                part.write(name, content)
+                step_folder.write(name, content)
         keys.append(Store(tmp_path / "store").key("study", {"benchmark": "uimnet", "plan": plan}))
         env = tmp_path / "store" / "study" / keys[-1] / "env.json"
         env.write_text(json.dumps(json.loads(env.read_text()) | {"started": f"2030-01-0{number + 1}"}))

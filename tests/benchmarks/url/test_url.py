@@ -21,7 +21,7 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.uncertainty_head import UncertaintyHead
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.report.blocks import figures_of, tables_of
@@ -88,11 +88,11 @@ def network(study, context, method="erm", trial=0, seed=0):
     for run_ in context.store.runs():
         if run_.stage == "train":
             found = from_plain(
-                context.store.recipe("train", run_.key)["recipe"], lambda name: methods[name].hparams_class
+                context.store.record("train", run_.key)["config"], lambda name: methods[name].hparams_class
             )
             facts = (found.method, found.trial, found.data_seed, found.data)
             if facts == (method, trial, seed, "digits"):
-                return trained(found)
+                return network_of_trial(found)
     raise AssertionError("there is no such network")
 
 
@@ -255,7 +255,7 @@ def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study)
 
 
 def test_all_that_was_tried_is_listed_with_its_values(study, context):
-    hparam_sets = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    hparam_sets = [context.store.record("train", run_.key)["config"] for run_ in context.store.runs("train")]
     rates = {f"{plain['recipe']['rate']:.3g}" for plain in hparam_sets if plain["method"] == "erm"}
     cells = reports.search(study.frame).cells().items()
     words = {labels: str(cell) for (labels, head), cell in cells if head == "hyper-parameters"}
@@ -370,7 +370,7 @@ def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkey
     trial = steps.trial_of(replace(plan, classes=(5, 6, 7, 8, 9)), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
     monkeypatch.setattr(steps, "evaluate_step", lambda network, targets, *_: targets)
     given = replace(plan, networks=("store:3f2a",))
-    targets = steps.step_of(trained(trial), given, [steps.downstream("digits#7-9", given, None)], None)
+    targets = steps.step_of(network_of_trial(trial), given, [steps.downstream("digits#7-9", given, None)], None)
     assert set(targets.upstream.load().labels.tolist()) == {0, 1, 2, 3, 4} and targets.upstream.classes == (
         5,
         6,
@@ -386,11 +386,13 @@ def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkey
 def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(plan, learnt, val, test):
     trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
     given = replace(plan, networks=("store:3f2a",), validation=0.4)
-    found = steps.downstream("digits", given, None, [trained(trial)])
+    found = steps.downstream("digits", given, None, [network_of_trial(trial)])
     assert (found.val, found.test) == (val, test)
-    other = steps.downstream(plan.human[0], given, None, [trained(trial)])  # other images: all of their classes
+    other = steps.downstream(
+        plan.human[0], given, None, [network_of_trial(trial)]
+    )  # other images: all of their classes
     assert {*other.val, *other.test} == {0, 1, 2, 3}
-    every = trained(replace(trial, classes=None))
+    every = network_of_trial(replace(trial, classes=None))
     with pytest.raises(BadInput, match="--downstream"):
         steps.downstream("digits", given, None, [every])
 
@@ -408,7 +410,7 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
         assert set(best) == {"epoch 1", "epoch 2", "epoch 3", None}
         (epoch,) = val.where(metric="stopped").column("value")
         assert best[None] == pytest.approx(best[f"epoch {epoch:g}"]) and best[None] == max(best.values())
-    hparam_sets = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    hparam_sets = [context.store.record("train", run_.key)["config"] for run_ in context.store.runs("train")]
     trials = [from_plain(hparams, lambda name: methods[name].hparams_class) for hparams in hparam_sets]
     ends = {row["data_seed"]: row["value"] for row in found.frame.where(metric="stopped")}
     first = [trial for trial in trials if not trial.start and ends[trial.data_seed] == (trial.stop or 3)]

@@ -29,7 +29,7 @@ from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_classes, paired_dumps
-from nescio.benchmarks.pretrained import ModelRows, recipe_of, row_of
+from nescio.benchmarks.pretrained import ModelRows, config_of, row_of
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import Validated, tag, to_json
@@ -40,8 +40,8 @@ from nescio.predictions.model_predictions import ModelPredictions
 from nescio.predictions.pairs import PairedPredictions
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Row
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder
 
 NAME, VERSION = "cood", 4
 SEVERITY = "severity"  # the condition of a group of out-classes; its level is the number
@@ -172,7 +172,7 @@ def cood(plan: Plan, work: Work) -> None:
     if plan.limit is not None:
         notes.append(subset_limit_note(plan.limit, plan.seed))
         pairs = [pair.limited(plan.limit, plan.seed) for pair in pairs]
-    work.note(*notes)
+    work.add_notes(*notes)
     grade_models(plan, pairs, class_names(plan, work, pairs), work)
 
 
@@ -191,32 +191,34 @@ def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNam
         if name.startswith(f"{SEVERITY} "):
             raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
     refused, notes = overlapping_classes(plan, names, pairs)
-    work.note(*notes)
+    work.add_notes(*notes)
     steps = work.evaluate("grading the out-classes", [_step(plan, pair, refused) for pair in pairs])
     folders = [step.folder(work.store) for step in steps]
     for folder in folders:
-        work.note(*read_json(folder / ABOUT)["notes"])
+        work.add_notes(*read_json(folder / ABOUT)["notes"])
     chosen = [read_npz(folder / CLASSES) for folder in folders]
     work.rows += overlap(chosen, plan) + alike(chosen, plan, names)
 
 
 def _step(plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Step:
     others = sorted(pair.others.items())
-    recipe = recipe_of(pair.inside, FACTS, plan, SETTINGS) | {
+    config = config_of(pair.inside, FACTS, plan, SETTINGS) | {
         "out": pair.outside.data,
         "others": [name for name, _ in others],
         "refused": sha256(to_json(refused).encode()).hexdigest()[:16],
     }
     parents = (pair.inside.rows_key, pair.outside.rows_key, *(dump.rows_key for _, dump in others))
     make = partial(_make, plan=plan, pair=pair, refused=refused)
-    return evaluation(NAME, VERSION, pair.model, recipe, parents, make)
+    return make_evaluation(NAME, VERSION, pair.model, config, parents, make)
 
 
-def _make(part: Part, context: Context, plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Files:
+def _make(
+    step_folder: StepFolder, context: Context, plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]
+) -> Files:
     graded = GradedModel(benchmark=NAME, version=VERSION, dump=pair.inside, plan=plan, pair=pair)
     graded.grade(refused)
     about = json.dumps({"notes": graded.notes}).encode()
-    return table(graded.rows, graded.reasons) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
+    return evaluation_files(graded.rows, graded.reasons) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
 
 
 # ---- one model

@@ -75,7 +75,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
     except BadInput as reason:
         if plan.hierarchy:
             raise
-        work.note(f"Whether classes of the two sets are the same could not be found out: {reason}")
+        work.add_notes(f"Whether classes of the two sets are the same could not be found out: {reason}")
         return None
     if not all(name.isdigit() for name in own):  # a number is not a name: class 3 of two sets is not one class
         return own

@@ -221,7 +221,7 @@ def scatter(frame: Frame, spec: Cloud) -> Blocks:
     head = f"ρ with {x.label}"
     rows = pretrained.correlations(both, {head: (y.values, x.values)})
     named = {row["architecture"]: _with_rho(row["architecture"], row[head], row["models"]) for row in rows}
-    colours = {name: named.get(families.label(families.family(name)), OTHERS) for name in both}
+    colours = {name: named.get(families.paper_name(families.family(name)), OTHERS) for name in both}
     words = f"{spec.words} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.words
     picture = replace(spec, words=words).figure(graded.models, graded.axes, colours)
     note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"

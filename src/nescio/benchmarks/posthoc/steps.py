@@ -38,8 +38,8 @@ from nescio.rows import Row
 from nescio.specs import method_on
 from nescio.training import train_step
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder
 
 KEEPING = OutputSpec(fields=("logits", "embeddings"), dtype="float16")
 OTHERS = ("gaussian_mixture", "vmf_mixture", "knn_distance")  # scores of representations, and slow at many rows
@@ -57,11 +57,11 @@ def compare(plan: Plan, work: Work) -> Plan:
     else:
         refuse_impossible(plan, root)
         lines = trials_of(plan, root)
-        work.do(TRAIN, [train_step(trial, root) for members in lines for trial in members])
+        work.run_stage(TRAIN, [train_step(trial, root) for members in lines for trial in members])
         done = [all(work.will_exist(train_step(trial, root)) for trial in members) for members in lines]
         predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
     work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
-    work.note(subset_limit_note(plan.limit, plan.seed, "images of the test set and of each other set"))
+    work.add_notes(subset_limit_note(plan.limit, plan.seed, "images of the test set and of each other set"))
     return plan
 
 
@@ -140,13 +140,19 @@ def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
         {name: predict_step(each, images, root=root, output_spec=KEEPING) for name, images in sets.items()}
         for each in predictor.networks
     ]
-    recipe = {"facts": predictor.facts, "sets": list(sets)}
+    config = {"facts": predictor.facts, "sets": list(sets)}
     make = partial(_evaluate, predictor=predictor, dumps=dumps, others=list(others))
-    return evaluation(NAME, VERSION, predictor.title, recipe, [step for own in dumps for step in own.values()], make)
+    return make_evaluation(
+        NAME, VERSION, predictor.title, config, [step for own in dumps for step in own.values()], make
+    )
 
 
 def _evaluate(
-    part: Part, context: Context, predictor: Predictor, dumps: Sequence[Mapping[str, Step]], others: Sequence[str]
+    step_folder: StepFolder,
+    context: Context,
+    predictor: Predictor,
+    dumps: Sequence[Mapping[str, Step]],
+    others: Sequence[str],
 ) -> Files:
     made = RowMaker((NAME, VERSION), predictor.facts)
     made.learnt(predictor, context)
@@ -162,7 +168,7 @@ def _evaluate(
         made.because(entry["reason"], entry["measure"], entry["metric"])
     for group in (MISTAKES, *dict.fromkeys(name.partition(":")[0] for name in others)):
         best_group(made, card, group)
-    return table(made.rows, made.reasons)
+    return evaluation_files(made.rows, made.reasons)
 
 
 def columns(split: str, measure: str | None) -> Row:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from nescio.analysis.representations.agreement import NEIGHBOURS, SCORING, Scored, require_some
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
-from nescio.identity import renamed
+from nescio.identity import rename_content
 from nescio.options import at_least, nested, option
 from nescio.registry import canonical_name
 from nescio.rows import Row
@@ -72,7 +72,7 @@ class Plan(Scored):
         def after(name: str) -> str:
             return name[before:]
 
-        return source, renamed(target, after)
+        return source, rename_content(target, after)
 
     @property
     def sources(self) -> dict[str, list[str]]:

@@ -17,9 +17,9 @@ from nescio.benchmarks.checks import refuse_training
 from nescio.benchmarks.reliability import NAME, VERSION, Plan
 from nescio.datasets.images import ImageSet, named
 from nescio.errors import BadInput
-from nescio.identity import renamed
+from nescio.identity import rename_content
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import EMBEDDINGS, load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz, to_npz
@@ -27,8 +27,8 @@ from nescio.rows import Row
 from nescio.runtime import runtime_for
 from nescio.training import check_views, members_facts, train_step
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part, Store
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder, Store
 
 POINTS, TRUTH = "points.npz", "truth.npz"  # beside the rows of an evaluation: a number for every test row
 
@@ -41,7 +41,7 @@ def compare(plan: Plan, work: Work) -> None:
     networks = [network for question in _questions(alive, plan) for network in question.networks]
     work.evaluate("accuracy", [accuracy_step(network, plan, embedded) for network in networks])
     members, notes = common_member_count({own.title: len(own.trials) for own in alive})
-    work.note(*notes)
+    work.add_notes(*notes)
     questions = _questions([Siblings(own.trials[:members]) for own in alive], plan)
     truths = {truth_step(question, plan, embedded): question for question in questions}
     judged = work.evaluate("heads", truths)
@@ -68,7 +68,7 @@ def by_content(plan: Plan, root: str | None) -> Plan:
     def target(text: str) -> str:
         source, name = plan.divided(text)
         before = f"{named(source, root)}=" if source else ""
-        return renamed(named(name, root), lambda name: f"{before}{name}")
+        return rename_content(named(name, root), lambda name: f"{before}{name}")
 
     data = tuple(named(name, root) for name in plan.data)
     return replace(plan, data=data, targets=tuple(map(target, plan.targets)))
@@ -100,8 +100,8 @@ def siblings_of(plan: Plan) -> list[Siblings]:
     """Pre-training sets × backbones × methods, each with its members."""
     candidates = []
     for data, backbone, name in product(*map(dict.fromkeys, (plan.data, plan.backbones, plan.methods))):
-        recipe = methods[name].hparams_class()
-        trial = Trial(method=name, hparams=recipe, data=data, backbone=backbone, training=plan.training)
+        config = methods[name].hparams_class()
+        trial = Trial(method=name, hparams=config, data=data, backbone=backbone, training=plan.training)
         count = dict(plan.members_of).get(name, plan.members)
         candidates.append(Siblings(tuple(replace(trial, init_seed=member) for member in range(count))))
     return candidates
@@ -128,11 +128,11 @@ def check_possible(plan: Plan, work: Work) -> None:
     root, nearest = work.context.root, max(plan.k, plan.k_dist)
     for data, targets in plan.sources.items():
         source = datasets.load(data, root)
-        work.note(*(f"{data}: {note}" for note in source.notes))
+        work.add_notes(*(f"{data}: {note}" for note in source.notes))
         rows = len(datasets.splits(source).train)
         if rows < plan.references:
             few = f"{data} has {rows:,} training images, and all of them are references"
-            work.note(f"{few}: samples of references do not differ.")
+            work.add_notes(f"{few}: samples of references do not differ.")
         if nearest > (count := min(rows, plan.references)):
             raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
         refuse_training(source, plan.backbones, plan.training, rows)
@@ -161,7 +161,9 @@ Dumps = Mapping[str, Sequence[Step]]  # refs, train or tests → one embedding s
 def embedding_steps(plan: Plan, trials: Iterable[Trial], root: str | None) -> dict[tuple[Trial, ImageSet], Step]:
     """One step per network and image set."""
     return {
-        (trial, images): _titled(predict_step(trained(trial, root), images, root=root, output_spec=EMBEDDINGS), trial)
+        (trial, images): _titled(
+            predict_step(network_of_trial(trial, root), images, root=root, output_spec=EMBEDDINGS), trial
+        )
         for trial in trials
         for images in image_sets(plan, trial.data)
     }
@@ -177,14 +179,14 @@ def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
     # members of low seeds first: a stopped run has some of every candidate
     trials = sorted((trial for own in wanted for trial in own.trials), key=lambda trial: trial.init_seed)
     training = {trial: _titled(train_step(trial, root), trial) for trial in trials}
-    work.do("train", training.values())
+    work.run_stage("train", training.values())
     steps = embedding_steps(plan, trials, root)
-    work.do("embed", [step for (trial, _), step in steps.items() if work.will_exist(training[trial])])
+    work.run_stage("embed", [step for (trial, _), step in steps.items() if work.will_exist(training[trial])])
     missing = {trial for (trial, _), step in steps.items() if not work.will_exist(step)}
     alive = [Siblings(tuple(trial for trial in own.trials if trial not in missing)) for own in wanted]
     for own, whole in zip(alive, wanted, strict=True):
         if len(own.trials) < len(whole.trials):
-            work.note(f"{whole.title}: {len(own.trials)} of {len(whole.trials)} members are there.")
+            work.add_notes(f"{whole.title}: {len(own.trials)} of {len(whole.trials)} members are there.")
     return [own for own in alive if own.trials], steps
 
 
@@ -227,13 +229,13 @@ class Question:
 
 
 def _step(
-    kind: str, question: Question, make: Callable[..., Files], dumps: Dumps, before: Sequence[Step] = (), **recipe: Any
+    kind: str, question: Question, make: Callable[..., Files], dumps: Dumps, before: Sequence[Step] = (), **config: Any
 ) -> Step:
     """An evaluation of the dumps of a question; `before` are evaluations that it needs."""
-    recipe |= {"kind": kind, "target": question.target, "distance": question.distance, "sample": question.sample}
+    config |= {"kind": kind, "target": question.target, "distance": question.distance, "sample": question.sample}
     parents = [*before, *(step for steps in dumps.values() for step in steps)]
     make = partial(make, question=question, dumps=dumps)
-    return evaluation(NAME, VERSION, f"{question.title}, {kind}", recipe, parents, make)
+    return make_evaluation(NAME, VERSION, f"{question.title}, {kind}", config, parents, make)
 
 
 def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -243,10 +245,10 @@ def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
     return _step("heads", question, partial(_make_truth, tasks=plan.tasks), dumps, tasks=plan.tasks)
 
 
-def _make_truth(part: Part, context: Context, question: Question, dumps: Dumps, tasks: str) -> Files:
+def _make_truth(step_folder: StepFolder, context: Context, question: Question, dumps: Dumps, tasks: str) -> Files:
     train, tests = _load(dumps, context, "train", "tests")
     losses = downstream_losses(train, tests, tasks, runtime_for(context.device).put)
-    return table(agreement.truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
+    return evaluation_files(agreement.truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
 
 
 def _load(dumps: Dumps, context: Context, *roles: str) -> list[list[Predictions]]:
@@ -260,10 +262,10 @@ def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
     return _step("accuracy", network, partial(_make_accuracy, k=plan.k_accuracy), dumps, k=plan.k_accuracy)
 
 
-def _make_accuracy(part: Part, context: Context, question: Question, dumps: Dumps, k: int) -> Files:
+def _make_accuracy(step_folder: StepFolder, context: Context, question: Question, dumps: Dumps, k: int) -> Files:
     (train,), (test,) = _load(dumps, context, "train", "tests")
     facts = question.facts(context) | {"init_seed": question.siblings.first.init_seed}
-    return table(agreement.accuracy_rows(train, test, k, facts, runtime_for(context.device).put))
+    return evaluation_files(agreement.accuracy_rows(train, test, k, facts, runtime_for(context.device).put))
 
 
 def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -275,12 +277,12 @@ def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
 
 
 def _make_components(
-    part: Part, context: Context, question: Question, dumps: Dumps, components: Sequence[int]
+    step_folder: StepFolder, context: Context, question: Question, dumps: Dumps, components: Sequence[int]
 ) -> Files:
     ((refs,),) = _load(dumps, context, "refs")
     choice = chosen_components(refs, components, question.distance)
     facts = question.facts(context) | {"condition": question.distance, "n": len(refs)}
-    return table(agreement.component_rows(choice, facts))
+    return evaluation_files(agreement.component_rows(choice, facts))
 
 
 def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -288,14 +290,20 @@ def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
     truth = truth_step(question, plan, embedded)
     choice = [components_step(question, plan, embedded)] if "ll" in plan.scores else []
     names = ("k", "k_dist", "scores", "components", "similarity")
-    recipe = {name: getattr(plan, name) for name in names}
-    recipe |= {"ks": plan.ks if question.distance == plan.swept else None}
+    config = {name: getattr(plan, name) for name in names}
+    config |= {"ks": plan.ks if question.distance == plan.swept else None}
     make = partial(_make_scores, plan=plan, truth=truth, choice=choice)
-    return _step("scores", question, make, question.dumps(plan, embedded, "refs", "tests"), [truth, *choice], **recipe)
+    return _step("scores", question, make, question.dumps(plan, embedded, "refs", "tests"), [truth, *choice], **config)
 
 
 def _make_scores(
-    part: Part, context: Context, question: Question, dumps: Dumps, plan: Plan, truth: Step, choice: Sequence[Step]
+    step_folder: StepFolder,
+    context: Context,
+    question: Question,
+    dumps: Dumps,
+    plan: Plan,
+    truth: Step,
+    choice: Sequence[Step],
 ) -> Files:
     refs, tests = _load(dumps, context, "refs", "tests")
     losses, facts = _truth(truth, context.store), question.facts(context) | {"sample": question.sample}
@@ -305,7 +313,7 @@ def _make_scores(
     rows, reasons, points = agreement.score(
         refs, tests, losses, plan, question.distance, facts, seeds=seeds, components=components
     )
-    return table(rows, reasons) | {POINTS: to_npz(points)}
+    return evaluation_files(rows, reasons) | {POINTS: to_npz(points)}
 
 
 def _truth(step: Step, store: Store) -> DownstreamLosses:
@@ -317,14 +325,14 @@ def rank_step(rivals: Sequence[Question], plan: Plan, embedded: Embedded) -> Ste
     scores = tuple(score_step(question, plan, embedded) for question in rivals)
     truths = tuple(truth_step(question, plan, embedded) for question in rivals)
     make = partial(_make_ranking, question=rivals[0], scores=scores, truths=truths)
-    return evaluation(NAME, VERSION, f"ranking of {scores[0].title}", {"kind": "ranking"}, scores, make)
+    return make_evaluation(NAME, VERSION, f"ranking of {scores[0].title}", {"kind": "ranking"}, scores, make)
 
 
 def _make_ranking(
-    part: Part, context: Context, question: Question, scores: Sequence[Step], truths: Sequence[Step]
+    step_folder: StepFolder, context: Context, question: Question, scores: Sequence[Step], truths: Sequence[Step]
 ) -> Files:
     store = context.store
     points = [from_npz(step.verified(store) / POINTS) for step in scores]
     of_all = {"method": None, "params": None, "members": None}
     facts = question.facts(context) | of_all | {"sample": question.sample, "condition": question.distance}
-    return table(*agreement.ranking_rows(points, [_truth(step, store) for step in truths], facts))
+    return evaluation_files(*agreement.ranking_rows(points, [_truth(step, store) for step in truths], facts))

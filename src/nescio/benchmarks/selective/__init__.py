@@ -20,7 +20,7 @@ from nescio.analysis.evaluation_rows import MC_DROPOUT, dropout_mean, labelled_i
 from nescio.analysis.thresholds import stratified_split
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
-from nescio.benchmarks.pretrained import USUAL, ModelRows, recipe_of
+from nescio.benchmarks.pretrained import USUAL, ModelRows, config_of
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated, seed_for, tag
 from nescio.measures import summary
@@ -30,8 +30,8 @@ from nescio.predictions.model_predictions import ModelPredictions, check_compara
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Row
 from nescio.work.launchers import Failure
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder
 
 NAME, VERSION = "selective", 5
 COVERAGE = "coverage"  # the condition of a point of a risk–coverage curve; its level is the share
@@ -128,7 +128,7 @@ def selective(plan: Plan, work: Work) -> None:
     models = with_facts(collect_predictions(plan.files, work.store, data, damaged), plan.facts)
     work.failures += [Failure("reading the store", reason) for reason in damaged]
     if plan.limit is not None:
-        work.note(subset_limit_note(plan.limit, plan.seed))
+        work.add_notes(subset_limit_note(plan.limit, plan.seed))
     judge(plan, [model.limited(plan.limit, plan.seed) for model in models], work)
 
 
@@ -145,12 +145,14 @@ def judge(plan: Plan, models: Sequence[ModelPredictions], work: Work) -> None:
 
 
 def _step(plan: Plan, model: ModelPredictions) -> Step:
-    recipe = {"kind": "model"} | recipe_of(model, FACTS, plan, SETTINGS)
-    return evaluation(NAME, VERSION, model.model, recipe, (model.rows_key,), partial(_make, plan=plan, model=model))
+    config = {"kind": "model"} | config_of(model, FACTS, plan, SETTINGS)
+    return make_evaluation(
+        NAME, VERSION, model.model, config, (model.rows_key,), partial(_make, plan=plan, model=model)
+    )
 
 
-def _make(part: Part, context: Context, plan: Plan, model: ModelPredictions) -> Files:
-    return table(*rows_of(plan, model))
+def _make(step_folder: StepFolder, context: Context, plan: Plan, model: ModelPredictions) -> Files:
+    return evaluation_files(*rows_of(plan, model))
 
 
 def share_interval(share: float, rows: int) -> tuple[float, float]:
@@ -178,18 +180,20 @@ def best_models(plan: Plan, metric: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _best_step(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> Step:
-    recipe = {"kind": "best", "metric": metric, "models": [model.model for model in models]}
-    recipe |= {name: getattr(plan, name) for name in ("fit_rows", "seed")}
+    config = {"kind": "best", "metric": metric, "models": [model.model for model in models]}
+    config |= {name: getattr(plan, name) for name in ("fit_rows", "seed")}
     make = partial(_make_best, plan=plan, metric=metric, models=tuple(models))
-    return evaluation(NAME, VERSION, f"the best by {metric}", recipe, [model.rows_key for model in models], make)
+    return make_evaluation(NAME, VERSION, f"the best by {metric}", config, [model.rows_key for model in models], make)
 
 
-def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> Files:
+def _make_best(
+    step_folder: StepFolder, context: Context, plan: Plan, metric: str, models: Sequence[ModelPredictions]
+) -> Files:
     try:
-        return table(verdict_rows(plan, metric, models))
+        return evaluation_files(verdict_rows(plan, metric, models))
     except BadInput as error:  # they share no images
         reason = f"The best models could not be compared with each other: {error}"
-        return table([], [{"measure": None, "metric": metric, "split": "test", "reason": reason}])
+        return evaluation_files([], [{"measure": None, "metric": metric, "split": "test", "reason": reason}])
 
 
 def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[Row]:

@@ -367,7 +367,7 @@ def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mappin
     placed = axes[spec.x].values.keys() & axes[spec.y].values.keys()
     linked = {model: origin for model, origin in origins.items() if {model, origin} <= placed}
     shown = {*origins, *origins.values()} if linked else set()
-    colours = {name: names.get(name) or families.label(families.architecture(name)) for name in shown}
+    colours = {name: names.get(name) or families.paper_name(families.architecture(name)) for name in shown}
     figure = spec.figure(models, axes, colours, [(origin, model) for model, origin in linked.items()])
     if figure is None:
         return None

@@ -56,8 +56,8 @@ from nescio.runtime import Runtime, runtime_for
 from nescio.specs import DatasetName
 from nescio.training import build as build_method
 from nescio.training import check_batch
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder
 
 OWN, MEMBERS = "native", "mutual_information"
 COUNTED = (OWN, "entropy", MEMBERS)  # scores of pixels, beside those of the methods
@@ -102,7 +102,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     plan = by_own_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
         able = tuple(name for name in plan.methods if not methods[name].no_dense_reason)
-        work.note(
+        work.add_notes(
             f"Not among all methods, because they cannot segment: {', '.join(sorted({*plan.methods} - {*able}))}."
         )
         plan = replace(plan, methods=able)
@@ -120,7 +120,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     work.evaluate(EVALUATE, steps, before=read if own else None)
     note_ends(plan, work)
     if first := own or [each for each in predictors if each.facts["data_seed"] == 0]:
-        for step in work.do("pictures", [pictures_step(first, levels, root)]):
+        for step in work.run_stage("pictures", [pictures_step(first, levels, root)]):
             work.pictures += read_list(step.verified(work.store) / PICTURES)
     return plan
 
@@ -202,14 +202,14 @@ def evaluation_step(
 ) -> Step:
     """Counts the pixels of every level, and takes every metric of every level and of those of one shift together."""
     counts = {level: count_step(predictor.networks, images, root=root) for level, images in levels.items()}
-    recipe = {"facts": predictor.facts, "measures": list(names), "levels": list(levels)}
+    config = {"facts": predictor.facts, "measures": list(names), "levels": list(levels)}
     groups = {name: CORRUPTION for (name, _), images in levels.items() if isinstance(images.change, Corruption)}
     make = partial(_evaluate, predictor=predictor, steps=counts, names=names, groups=groups)
-    return evaluation(NAME, VERSION, predictor.title, recipe, list(counts.values()), make)
+    return make_evaluation(NAME, VERSION, predictor.title, config, list(counts.values()), make)
 
 
 def _evaluate(
-    part: Part,
+    step_folder: StepFolder,
     context: Context,
     predictor: Predictor,
     steps: Mapping[Level, Step],
@@ -228,7 +228,7 @@ def _evaluate(
         if pooled.n:
             rows.add("bound", pooled.bound, pooled.n, **columns)
     rows.learnt(predictor, context)
-    return table(rows.rows, rows.reasons)
+    return evaluation_files(rows.rows, rows.reasons)
 
 
 def own_score(predictor: Predictor) -> str | None:
@@ -268,14 +268,16 @@ def pictures_step(predictors: Sequence[Predictor], levels: Mapping[Level, ImageS
     last = {condition: (condition, level) for condition, level in levels}  # the last level of each
     shown = {last[name]: replace(levels[last[name]], limit=PICTURED) for name in [*last][: 1 + SHIFTS]}
     images = [images.named(root) for images in shown.values()]
-    recipe = {"step": "pictures", "facts": [each.facts for each in predictors], "images": images}
+    config = {"step": "pictures", "facts": [each.facts for each in predictors], "images": images}
     parents = [member.parent(root) for each in predictors for member in each.networks]
     parents += [images.load_revision(root) for images in shown.values()]
     make = partial(_pictures, predictors=predictors, levels=shown)
-    return evaluation(NAME, VERSION, "pictures", recipe, parents, make)
+    return make_evaluation(NAME, VERSION, "pictures", config, parents, make)
 
 
-def _pictures(part: Part, context: Context, predictors: Sequence[Predictor], levels: Mapping[Level, ImageSet]) -> Files:
+def _pictures(
+    step_folder: StepFolder, context: Context, predictors: Sequence[Predictor], levels: Mapping[Level, ImageSet]
+) -> Files:
     trial = predictors[0].networks[0].trial
     assert trial is not None, "networks that segment are trials"
     here = runtime_for(context.device).at(trial.training.precision)

@@ -30,15 +30,22 @@ from nescio.datasets.images import ImageSet, Split, named, same_images
 from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
-from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
+from nescio.networks.models import (
+    Network,
+    describe_preprocessing,
+    find_network,
+    network_of_trial,
+    with_preprocessing,
+    with_weights,
+)
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import COLUMNS, Row
 from nescio.training import check_compiled, facts_of, title_of, train_step
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part, Store
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder, Store
 
 Level = tuple[str, float]  # what was changed, and how much
 Task = Literal["classification", "segmentation"]
@@ -76,20 +83,20 @@ def note_ends(plan: Plan, work: Work) -> None:
     learnt = [row for row in work.rows if row["metric"] == LEARNT]
     plain = [row["value"] for row in learnt if row["method"] == "erm" and row["members"] == 1]
     if reaches is None and not plain and learnt:
-        work.note(
+        work.add_notes(
             "What plain training can reach on these images is not known, and erm is not among the methods: no network "
             "is marked as undertrained. --reaches names a training accuracy."
         )
     if reaches is None and plain:
         reaches = median(plain)  # not the best: chance would make the others, erm's own too, look undertrained
-        work.note(
+        work.add_notes(
             "What plain training can reach on these images is not known: networks are compared with erm, whose "
             f"training accuracy is {reaches:.3f} here (the median of its networks). --reaches names another."
         )
-    work.note(*mark_undertrained(work.rows, reaches))
+    work.add_notes(*mark_undertrained(work.rows, reaches))
     images = [row["n"] for row in work.rows if row["metric"] == "accuracy" and row["task"] == "classification"]
     if plan.limit is not None and plan.limit <= max(images, default=plan.limit):  # else they are all of them
-        work.note(subset_limit_note(plan.limit, plan.seed, "test images"))
+        work.add_notes(subset_limit_note(plan.limit, plan.seed, "test images"))
 
 
 def by_own_names(plan: Plan, root: str | None = None) -> Plan:
@@ -237,7 +244,7 @@ def chosen(plan: Plan, work: Work) -> dict[str, int]:
     numbers = {name: 0 for name in plan.trained if work.is_dry_run or name not in tried}
     if rows := [row for row in work.rows if row["split"] == "val" and row["metric"] == "nll"]:
         best = best_trials(rows, 1, by=("method",), trials=range(plan.strengths))
-        work.note(*best.notes)
+        work.add_notes(*best.notes)
         numbers |= {name: number for (name,), (number,) in best.items()}
     return {name: numbers[name] for name in plan.trained if name in numbers}
 
@@ -245,17 +252,17 @@ def chosen(plan: Plan, work: Work) -> dict[str, int]:
 def strength_step(trial: Trial, root: str | None) -> Step:
     """Trains one strength in run 0 and keeps the NLL of its validation images."""
     images = ImageSet(trial.data, "val", seed=trial.data_seed)
-    dump = predict_step(trained(trial, root), images, root=root, output_spec=KEEPING)
+    dump = predict_step(network_of_trial(trial, root), images, root=root, output_spec=KEEPING)
     make = partial(_strength, trial=trial, dump=dump)
-    return evaluation(NAME, VERSION, title_of(trial), {"step": "strength"}, [dump], make)
+    return make_evaluation(NAME, VERSION, title_of(trial), {"step": "strength"}, [dump], make)
 
 
-def _strength(part: Part, context: Context, trial: Trial, dump: Step) -> Files:
+def _strength(step_folder: StepFolder, context: Context, trial: Trial, dump: Step) -> Files:
     rows = RowMaker((NAME, VERSION), trial.describe() | {"members": 1}, "val")
     answers = measures.summary(load_predictions(dump, context.store)).outcomes()
     rows.add("nll", metrics.nll(answers), answers.n)
     rows.add("strength", float(strength_of(trial) or 0), answers.n)
-    return table(rows.rows)
+    return evaluation_files(rows.rows)
 
 
 # ---- who predicts
@@ -284,15 +291,15 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
     facts = trials[0].describe() | {"members": len(trials)}
     facts["method"] = name_of_average(trials[0].method, len(trials))
     own_views = augment is not None and trials[0].training.augment != augment
-    return Predictor(tuple(trained(trial, root) for trial in trials), facts, own_views)
+    return Predictor(tuple(network_of_trial(trial, root) for trial in trials), facts, own_views)
 
 
 def existing(plan: Plan, work: Work) -> list[Predictor]:
     """Networks that exist already."""
     root = work.context.root
-    found = [with_weights(network(name, work.store, root, (plan.data,))) for name in plan.networks]
-    found = preprocessed(found, plan.preprocessing, plan.data)
-    work.note(*preprocessing_sentences(found))
+    found = [with_weights(find_network(name, work.store, root, (plan.data,))) for name in plan.networks]
+    found = with_preprocessing(found, plan.preprocessing, plan.data)
+    work.add_notes(*describe_preprocessing(found))
     for name, each in zip(plan.networks, found, strict=True):
         if each.trial and not same_images(each.trial.data, plan.data, root):
             refuse_other_classes(name, each.trial, plan.data, root)
@@ -333,7 +340,7 @@ def train(
     before  see `Work.do`
     """
     root, trials = work.context.root, trials_of(plan, numbers)
-    work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members], before)
+    work.run_stage(TRAIN, [train_step(trial, root) for members in trials for trial in members], before)
     there = [all(work.will_exist(train_step(trial, root)) for trial in members) for members in trials]
     augment = plan.training.augment
     return [average(members, root, augment) for members, done in zip(trials, there, strict=True) if done]
@@ -365,15 +372,15 @@ def evaluation_step(
     ]
     dumps = {level: [steps[images] for steps in made] for level, images in levels.items()}
     outs = {name: [steps[images] for steps in made] for name, images in out.items()}
-    recipe: dict[str, Any] = {"facts": predictor.facts, "measures": list(names)}
-    recipe |= {"levels": list(levels), "out": list(out)}
-    recipe |= {"own_views": True} if predictor.own_views else {}
+    config: dict[str, Any] = {"facts": predictor.facts, "measures": list(names)}
+    config |= {"levels": list(levels), "out": list(out)}
+    config |= {"own_views": True} if predictor.own_views else {}
     make = partial(_evaluate, about=about, predictor=predictor, dumps=dumps, outs=outs, names=names)
-    return evaluation(*about, predictor.title, recipe, [step for steps in made for step in steps.values()], make)
+    return make_evaluation(*about, predictor.title, config, [step for steps in made for step in steps.values()], make)
 
 
 def _evaluate(
-    part: Part,
+    step_folder: StepFolder,
     context: Context,
     about: tuple[str, int],
     predictor: Predictor,
@@ -393,7 +400,7 @@ def _evaluate(
         out = Outcome.of(steps, names, context.store)
         rows.detection(levels[CLEAN], out, names, target=target, condition=CLEAN[0], level=CLEAN[1])
     rows.learnt(predictor, context)
-    return table(rows.rows, rows.reasons)
+    return evaluation_files(rows.rows, rows.reasons)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,14 +24,14 @@ from nescio.datasets.images import ImageSet, named
 from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step, probe_facts, probe_step
 from nescio.rows import COLUMNS, Row
 from nescio.search import HParams, draw, guided
 from nescio.training import members_facts, pace, title_of
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation, table
-from nescio.work.store import Part, Store, StoreError
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder, Store, StoreError
 
 SPLITS = ("val", "test", "out")
 TRAIN, SCORE = "train and predict", "calibrate, probe and evaluate"  # stages
@@ -43,29 +43,29 @@ def compare(plan: Plan, work: Work) -> Plan:
     plan = replace(_named(plan), data=named(plan.data, work.context.root))
     plan = _divided(plan, work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
-    work.note(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
+    work.add_notes(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
     oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
     if plan.search == "optuna":
-        work.do(TRAIN, oracles, before)
+        work.run_stage(TRAIN, oracles, before)
         steps = guided_steps(plan, work, before)
     else:
         steps = {trial: trial_step(trial, plan.outside, root) for trial in trials_of(plan)}
-        work.do(TRAIN, [*steps.values(), *oracles], before)
-    taken = set(work.take(steps.values()))
+        work.run_stage(TRAIN, [*steps.values(), *oracles], before)
+    taken = set(work.collect(steps.values()))
     fitted = {trial: _calibrated(step, work.store) for trial, step in steps.items() if step in taken}
-    work.take(oracles)
+    work.collect(oracles)
     temperatures = {trial: own["temperature"] for trial, own in fitted.items()}
     ensembles = select(plan, temperatures, work)
     if work.is_dry_run and len(taken) < len(steps):
         ensembles = stand_ins(plan, steps)
     selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
-    work.note(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected if trial in fitted}))
+    work.add_notes(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected if trial in fitted}))
     if DEEP_ENSEMBLE in plan.methods:
         ensembles += deep_ensembles(plan, ensembles, work, before)
     lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
     evaluated = work.evaluate(SCORE, lines, before)
     if "jacobian" in plan.measures:
-        work.note(*_how_jacobian(evaluated, work.store))
+        work.add_notes(*_how_jacobian(evaluated, work.store))
     return plan
 
 
@@ -127,7 +127,7 @@ def guided_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Tri
 
     def mean_nll(number: int, hparam_sets: Mapping[Line, HParams]) -> dict[Line, float | None]:
         steps = {t: trial_step(t, plan.outside, work.context.root) for t in _round(plan, number, hparam_sets)}
-        work.do(TRAIN, steps.values(), before)
+        work.run_stage(TRAIN, steps.values(), before)
         every.update(steps)
         return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in hparam_sets}
 
@@ -180,7 +180,7 @@ def images_of(trial: Trial, split: Any, outside: tuple[int, ...] | None = None) 
 def dump_steps(
     trial: Trial, outside: tuple[int, ...] | None, root: str | None, splits: Sequence[str] = SPLITS
 ) -> dict[str, Step]:
-    network = trained(trial, root)
+    network = network_of_trial(trial, root)
     return {split: predict_step(network, images_of(trial, split, outside), root=root) for split in splits}
 
 
@@ -188,10 +188,10 @@ def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) 
     """Trains one trial, predicts its splits, and keeps what selection, calibration and the NLL-versus-AUC plot need."""
     dumps = dump_steps(trial, outside, root)
     make = partial(_trial, trial=trial, dumps=dumps)
-    return evaluation(NAME, VERSION, title_of(trial), {"step": TRIAL}, list(dumps.values()), make, _summary)
+    return make_evaluation(NAME, VERSION, title_of(trial), {"step": TRIAL}, list(dumps.values()), make, _summary)
 
 
-def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
+def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
     val, test, out = (load_predictions(dumps[split], context.store) for split in SPLITS)
     facts = {**_facts([trial], context), "calibrated": False, "condition": TRIAL}
     cards = [
@@ -201,7 +201,7 @@ def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]
     kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
     rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
     temperature, reason = calibration.temperature_or_reason(val)
-    return table(rows) | {CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()}
+    return evaluation_files(rows) | {CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()}
 
 
 def _summary(step: Step, context: Context) -> dict[str, Any]:
@@ -239,10 +239,10 @@ def oracle_step(trial: Trial, root: str | None) -> Step:
     dumps = dump_steps(trial, None, root, ("val", "test"))
     title = f"oracle, {trial.backbone}, data seed {trial.data_seed}"
     make = partial(_oracle, trial=trial, dumps=dumps)
-    return evaluation(NAME, VERSION, title, {"step": "oracle"}, list(dumps.values()), make, _summary)
+    return make_evaluation(NAME, VERSION, title, {"step": "oracle"}, list(dumps.values()), make, _summary)
 
 
-def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
+def _oracle(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
     val, test = (load_predictions(step, context.store) for step in dumps.values())
     u_val, u = (measures.mean_probs(dump)[:, 1] for dump in (val, test))
     out_val, out = (np.asarray(dump.labels) == 1 for dump in (val, test))
@@ -255,7 +255,9 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
     facts = {**_facts([trial], context), "method": "oracle", "dataset": data_of(trial.data)}
     base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
     columns = ("value", "split", "n")
-    return table([base | {"metric": metric} | dict(zip(columns, own, strict=True)) for metric, own in numbers.items()])
+    return evaluation_files(
+        [base | {"metric": metric} | dict(zip(columns, own, strict=True)) for metric, own in numbers.items()]
+    )
 
 
 # ---- calibration, selection, ensembles (§3)
@@ -307,13 +309,13 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
     ensembles: dict[Ensemble, None] = {}  # each once: where trials failed, the best five may be the best one
     for k in sorted({min(k, plan.trials) for k in plan.members}) if rows else ():
         best = best_trials(rows, k, seeds=range(plan.seeds), trials=range(plan.trials))
-        work.note(*best.notes)
+        work.add_notes(*best.notes)
         for line, numbers in best.items():
             for seed in range(plan.seeds):
                 trials = tuple(by_number[*line, number, seed] for number in numbers)
                 ensembles[Ensemble(trials, tuple(temperatures[trial] for trial in trials))] = None
     if max(plan.members) > plan.trials:
-        work.note(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
+        work.add_notes(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
     return list(ensembles)
 
 
@@ -338,7 +340,7 @@ def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before
         for trial in best
     }
     steps = {each: trial_step(each, plan.outside, work.context.root) for more in others.values() for each in more}
-    done = {*work.do(TRAIN, steps.values(), before)}
+    done = {*work.run_stage(TRAIN, steps.values(), before)}
     fitted = {each: _calibrated(step, work.store)["temperature"] for each, step in steps.items() if step in done}
     if work.is_dry_run:
         fitted = dict.fromkeys(steps) | fitted
@@ -365,7 +367,7 @@ def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None
     hparams = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
     make = partial(_line, ensemble=ensemble, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes)
     parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
-    return evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, hparams, parents, make)
+    return make_evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, hparams, parents, make)
 
 
 def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:
@@ -376,7 +378,7 @@ def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:
 
 
 def _line(
-    part: Part,
+    step_folder: StepFolder,
     context: Context,
     ensemble: Ensemble,
     calibrated: bool,
@@ -398,4 +400,4 @@ def _line(
         for name in wanted
         if name not in there
     ]
-    return table(rows, [{"method": ensemble.method, **reason} for reason in (*card.reasons, *absent)])
+    return evaluation_files(rows, [{"method": ensemble.method, **reason} for reason in (*card.reasons, *absent)])

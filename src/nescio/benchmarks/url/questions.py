@@ -25,8 +25,8 @@ from nescio.predict import FACTS, OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.rows import COLUMNS, Row
 from nescio.training import facts_of, title_of, train_step
-from nescio.work.steps import Context, Files, Step, evaluation, table
-from nescio.work.store import Part
+from nescio.work.steps import Context, Files, Step, evaluation_files, make_evaluation
+from nescio.work.store import StepFolder
 
 KEEPING = OutputSpec(precision="float32")  # bf16 has too few digits to order neighbours
 CROP = Crop()
@@ -81,12 +81,12 @@ def evaluate_step(
         if name[1] != "val" and name[2] is None
     }
     named = {"facts": dict(facts or {}), "measures": list(dict.fromkeys(names)), "bootstrap": plan.bootstrap}
-    recipe = {**named, "sets": list(sets), "crops": list(crops)}
+    config = {**named, "sets": list(sets), "crops": list(crops)}
     title = title_of(network.trial) if network.trial else network.name
     make = partial(_evaluate, network=network, sets=sets, whole=whole, crops=crops, named=named)
     title = f"{1 + len(others)} × {title}" if others else title
     parents = [step for steps in (*whole.values(), *crops.values()) for step in steps]
-    return evaluation(NAME, VERSION, title, recipe, parents, make)
+    return make_evaluation(NAME, VERSION, title, config, parents, make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Embedded:
 
 
 def _evaluate(
-    part: Part,
+    step_folder: StepFolder,
     context: Context,
     network: Network,
     sets: Mapping[Name, ImageSet],
@@ -137,7 +137,7 @@ def _evaluate(
             if split == "test":
                 rows.against(upstream, own, target)
     rows.costs(network, whole, context)
-    return table(rows.rows, rows.reasons, rows.times)
+    return evaluation_files(rows.rows, rows.reasons, rows.times)
 
 
 def averaged(dumps: Sequence[Predictions]) -> Predictions:

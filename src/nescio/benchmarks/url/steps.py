@@ -22,9 +22,16 @@ from nescio.benchmarks.url.questions import ONE_VALUE, Targets, evaluate_step
 from nescio.datasets.images import ImageSet, named, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
-from nescio.identity import renamed
+from nescio.identity import rename_content
 from nescio.methods import registry as methods
-from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
+from nescio.networks.models import (
+    Network,
+    describe_preprocessing,
+    find_network,
+    network_of_trial,
+    with_preprocessing,
+    with_weights,
+)
 from nescio.predictions.subset import subset_limit_note
 from nescio.report.format import shorten_names
 from nescio.report.labels import dataset_label
@@ -69,10 +76,10 @@ def compare(plan: Plan, work: Work) -> Plan:
     given = existing(plan, work)
     sets = [downstream(text, plan, root, given) for text in plan.downstream]
     if plan.limit is not None:
-        work.note(subset_limit_note(plan.limit, plan.seed, "images of each set"))
+        work.add_notes(subset_limit_note(plan.limit, plan.seed, "images of each set"))
     refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
     if plan.networks:
-        work.note(*preprocessing_sentences(given))
+        work.add_notes(*describe_preprocessing(given))
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
         for each in given:
             facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name, "trial": 0}
@@ -87,7 +94,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         for trial in chosen
     }
     ends = early_stopped([trial for own in seeds.values() for trial in own], plan, sets, work, before)
-    work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
+    work.evaluate(TRAIN, [step_of(network_of_trial(trial, root), plan, sets, root) for trial in ends.values()], before)
     best = [trial for trial, criteria in chosen.items() if CRITERIA[0] in criteria]
     if DEEP_ENSEMBLE in plan.methods:
         for trial in (trial for trial in best if trial.method == MEMBER):
@@ -111,8 +118,8 @@ def existing(plan: Plan, work: Work) -> list[Network]:
     """The networks of the plan that are not trained here."""
     root = work.context.root
     known = (plan.data, *(named(class_lists(text)[0], root) for text in plan.downstream))
-    networks = [with_weights(network(name, work.store, root, known)) for name in plan.networks]
-    return preprocessed(networks, plan.preprocessing, plan.data)
+    networks = [with_weights(find_network(name, work.store, root, known)) for name in plan.networks]
+    return with_preprocessing(networks, plan.preprocessing, plan.data)
 
 
 def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()) -> Downstream:
@@ -129,7 +136,7 @@ def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Netwo
         raise BadInput(f"{text} has no validation classes to choose hyper-parameters by: name some, or say --trials 1.")
     if overlap := set(val) & set(test):
         raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
-    name = renamed(data, lambda name: "#".join([name, *words]))
+    name = rename_content(data, lambda name: "#".join([name, *words]))
     return Downstream(name, data, val, test)
 
 
@@ -269,7 +276,9 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         for trial in made.values():
             work.rows.append(row_of(trial.describe(), TRIED, condition=searched_words(trial.hparams), value=number))
         ends = early_stopped(made.values(), plan, sets, work, before)
-        work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
+        work.evaluate(
+            TRAIN, [step_of(network_of_trial(trial, root), plan, sets, root) for trial in ends.values()], before
+        )
         results.update({trial: validated(trial) for trial in ends.values()})
         found = {line: results[ends[trial]] for line, trial in made.items()}
         return {line: -best[AREA][0] if best and AREA in best else None for line, best in found.items()}
@@ -292,7 +301,7 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     for line in lines:
         own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
         if not any(best and AREA in best for best in own.values()):
-            work.note(
+            work.add_notes(
                 f"No network of {line[0]} with {line[1]} can be chosen by R-AUROC: R@1 of validation classes is below "
                 f"{plan.least:g}, or always right, so that it has no R-AUROC."
             )
@@ -312,8 +321,8 @@ def deep_ensembles(firsts: Sequence[Trial], plan: Plan, sets: Sequence[Downstrea
     steps = []
     for first in firsts:
         further = [replace(first, init_seed=first.init_seed + number * APART) for number in range(1, plan.members)]
-        others = [trained(trial, root) for trial in further]
-        steps.append(step_of(trained(first, root), plan, sets, root, others))
+        others = [network_of_trial(trial, root) for trial in further]
+        steps.append(step_of(network_of_trial(first, root), plan, sets, root, others))
     work.evaluate(TRAIN, steps, before)
     facts = firsts[0].describe() | {"method": DEEP_ENSEMBLE, "members": plan.members}
     choose(work, split, {"deep": facts}, {"deep": judged(work.rows, facts, own_scores(MEMBER), split, 0.0)})
@@ -361,7 +370,7 @@ def epoch_of(trial: Trial) -> int:
 def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None, facts: Row) -> Step:
     """R@1 and R-AUROC on validation classes alone."""
     targets = Targets(downstream={(each.name, "val"): each.images("val", plan) for each in sets})
-    return evaluate_step(trained(end, root), targets, own_scores(end.method), plan, root, facts)
+    return evaluate_step(network_of_trial(end, root), targets, own_scores(end.method), plan, root, facts)
 
 
 def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
@@ -401,7 +410,9 @@ def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, l
 def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
     extended = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in trials if trial.trial >= plan.trials)
     if extended:
-        work.note(f"The best value lay at a bound of its range, and the range was extended: {', '.join(extended)}.")
+        work.add_notes(
+            f"The best value lay at a bound of its range, and the range was extended: {', '.join(extended)}."
+        )
 
 
 def note_one_value(work: Work) -> None:
@@ -412,7 +423,7 @@ def note_one_value(work: Work) -> None:
         sets = shorten_names((dataset_label(row["target"] or row["split"]) for row in own), limit=6)
         share = min(row["value"] for row in own)
         most = "all" if share == 1 else f"{share:.0%} or more"
-        work.note(f"{measure} of {method} has one value for {most} of the images of {sets}: it says nothing.")
+        work.add_notes(f"{measure} of {method} has one value for {most} of the images of {sets}: it says nothing.")
 
 
 # ---- labelled images of the test classes (§4.2, C.6)
@@ -424,7 +435,7 @@ def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | 
     for each in sets if plan.shots else ():
         unseen = shots_spec(each.data, each.test, 0, first.data_seed)
         none = Targets(tests={(each.name, 0.0): ImageSet(unseen, "outside")})
-        steps.append(shots_step(trained(first, root), none, FEW_SHOT, plan, root))
+        steps.append(shots_step(network_of_trial(first, root), none, FEW_SHOT, plan, root))
         for shots in plan.shots:
             further = labelled(first, each, shots, plan, root, f"store:{train_step(first, root).key}")
             steps.append(shots_step(*further, FEW_SHOT, plan, root))
@@ -458,7 +469,7 @@ def labelled(
     )
     trial = replace(first, data=data, classes=each.test, training=training, start=start, kept=(), stop=None)
     level = ALL if shots is None else float(shots)
-    return trained(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})
+    return network_of_trial(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})
 
 
 def shots_step(network: Network, targets: Targets, condition: str, plan: Plan, root: str | None) -> Step:

@@ -31,8 +31,8 @@ from nescio.methods.base import (
 )
 from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
-from nescio.networks.models import trained
-from nescio.predict import count_pixels, outputs
+from nescio.networks.models import network_of_trial
+from nescio.predict import count_pixels, predict_images
 from nescio.runtime import Runtime, runtime_for, seed_everything
 from nescio.search import HParams
 from nescio.training import fit, load_method, start_of, train, usual_batch
@@ -45,7 +45,7 @@ EPOCHS = {True: 6, False: 12}  # of a method that classifies, and of one that le
 MORE = {"mlp": 1}  # epochs of backbones without batch-norm, which learn more slowly
 
 
-def trial_of(
+def small_trial(
     name: str,
     *,
     data: str = "digits",
@@ -83,12 +83,12 @@ def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = No
     yield "loss falls", Evidence(f"{first:.3g} in the first epoch, {last:.3g} in the last", last < first)
     with torch.no_grad():
         yield from _general(method, trial, dataset, here)
-    yield from special(method, trial, dataset, here).items()
+    yield from method_evidence(method, trial, dataset, here).items()
     yield from _kept(trial, dataset, here, root)
     yield "spectral norm", _bounded(replace(trial, spectral=spectral), dataset, here)
 
 
-def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> dict[str, Evidence]:
+def method_evidence(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> dict[str, Evidence]:
     """What the method itself shows of its special part, compared with how it was before training."""
     start = start_of(trial, dataset, here)
     shown = _shown(trial, dataset, here)
@@ -207,14 +207,14 @@ def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
     )
     yield "same seed, same weights", Evidence(seen, not differ)
     shown = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
-    network = trained(trial, root)
+    network = network_of_trial(trial, root)
     if trial.task == "segmentation":
         u, v = (count_pixels([Segmenter(module)], network, shown, None, here) for module in (direct, loaded))
         same = u.rows() == v.rows()
         seen = f"{'the same' if same else 'other'} answers to {u.n} pixels"
         yield "saved and reloaded", Evidence(seen, same and np.array_equal(u.confusion, v.confusion))
         return
-    a, b = (outputs(module, network, shown, None, here, seed=1) for module in (direct, loaded))
+    a, b = (predict_images(module, network, shown, None, here, seed=1) for module in (direct, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
     lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]

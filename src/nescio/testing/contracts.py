@@ -27,10 +27,10 @@ def check_metric(name: str | Callable[..., Any]) -> list[str]:
     """Holds one registered metric, given by its name or its function, to the promises of its kinds."""
     name = _name(name, metrics)
     part = metrics[name]
-    promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
+    require(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = ["its docstring is a sentence of meaning"]
     for kind in part.kinds:
-        promise(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
+        require(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
         for check in METRIC_CHECKS[kind]:
             for options in _options(part.values):
                 check(name, lambda *args, options=options: part.function(*args, **options))
@@ -42,7 +42,7 @@ def check_measure(name: str | Callable[..., Any]) -> list[str]:
     """Holds one registered measure, given by its name or its function, to the promises of its kind."""
     name = _name(name, measures)
     part = measures[name]
-    promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
+    require(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = []
     for check in MEASURE_CHECKS[part.kind]:
         check(part)
@@ -57,11 +57,11 @@ def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, *
     answer depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native
     score ranks noise above data where the method claims so; and the method's own evidence holds.
     """
-    from nescio.testing.methods import observe, trial_of  # torch stays out until it is needed
+    from nescio.testing.evidence import observe, small_trial  # torch stays out until it is needed
 
-    seen = dict(observe(trial_of(name, root=root, **task), spectral=spectral, root=root))
+    seen = dict(observe(small_trial(name, root=root, **task), spectral=spectral, root=root))
     dead = [f"{what}: {evidence.observed}" for what, evidence in seen.items() if not evidence.passed]
-    promise(not dead, f"{name} is not alive. {'; '.join(dead)}.")
+    require(not dead, f"{name} is not alive. {'; '.join(dead)}.")
     return [f"{what}: {evidence.observed}" for what, evidence in seen.items()]
 
 
@@ -75,7 +75,7 @@ def _name(part: Any, registry: Any) -> str:
     raise BadInput(f"{getattr(part, '__name__', part)} is not registered as a {registry.kind}: decorate it first.")
 
 
-def promise(kept: bool, sentence: str) -> None:
+def require(kept: bool, sentence: str) -> None:
     """An assertion that python -O does not remove."""
     if not kept:
         raise AssertionError(sentence)
@@ -103,7 +103,7 @@ def order_of_rows(name: str, f: Callable[..., Any]) -> None:
     for seed in range(5):
         u, positive = _tied_case(seed)
         rows = np.random.default_rng(seed).permutation(len(u))
-        promise(_same(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
+        require(_same(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
 
 
 def monotone_maps(name: str, f: Callable[..., Any]) -> None:
@@ -111,7 +111,7 @@ def monotone_maps(name: str, f: Callable[..., Any]) -> None:
     for seed in range(5):
         u, positive = _tied_case(seed)
         for mapped in (40 * u - 400, np.exp(u), u**3):
-            promise(_same(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
+            require(_same(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
 
 
 def better_direction(name: str, f: Callable[..., Any]) -> None:
@@ -121,8 +121,8 @@ def better_direction(name: str, f: Callable[..., Any]) -> None:
     perfect, random, worst = (f(u, positive) for u in (positive + 0.0, noise, -(positive + 0.0)))
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     if sign:
-        promise(sign * perfect >= sign * random >= sign * worst, f"{name} does not prefer the better ranking.")
-        promise(sign * perfect > sign * worst, f"{name} cannot tell the best ranking from the worst.")
+        require(sign * perfect >= sign * random >= sign * worst, f"{name} does not prefer the better ranking.")
+        require(sign * perfect > sign * worst, f"{name} cannot tell the best ranking from the worst.")
 
 
 def edges(name: str, f: Callable[..., Any]) -> None:
@@ -140,7 +140,7 @@ def prepared(name: str, f: Callable[..., Any]) -> None:
     """one sort serves all: a prepared Ranking gives the same number as the arrays."""
     if metrics[name].prepared:
         u, positive = _tied_case(7)
-        promise(_same(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
+        require(_same(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
 
 
 def _answer_case(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array]:
@@ -154,12 +154,12 @@ def answer_promises(name: str, f: Callable[..., Any]) -> None:
     """row order does not matter, the truth beats uniform guesses, a prepared Answers gives the same number."""
     p, y = _answer_case()
     rows = np.random.default_rng(0).permutation(len(y))
-    promise(_same(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
+    require(_same(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
     truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    promise(sign * f(truth, y) >= sign * f(wrong, y), f"{name} does not prefer right answers.")
+    require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} does not prefer right answers.")
     if metrics[name].prepared:
-        promise(_same(f(p, y), f(outcomes(p, y))), f"{name} of prepared Answers differs.")
+        require(_same(f(p, y), f(outcomes(p, y))), f"{name} of prepared Answers differs.")
     _finite_or_said(name, lambda: f(p[:1], y[:1]))
     _refuses(name, lambda: f(p, y[1:]))
     _refuses(name, lambda: f(p * 2, y))
@@ -172,11 +172,11 @@ def mixture_promises(name: str, f: Callable[..., Any]) -> None:
     u_out = np.round(np.random.default_rng(1).normal(1, 1, 90), 1)
     rows, outs = np.random.default_rng(2).permutation(len(u)), np.random.default_rng(3).permutation(90)
     value = f(u, wrong, u_out)
-    promise(_same(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
-    promise(_same(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
+    require(_same(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
+    require(_same(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
-    promise(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
+    require(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
     for bad in (np.array([np.nan]), np.array([])):
         _refuses(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
     _refuses(name, lambda: f(u[1:], wrong, u_out))
@@ -186,9 +186,9 @@ def threshold_promises(name: str, f: Callable[..., Any]) -> None:
     """a share between 0 and 1 that moves one way with the threshold."""
     u = np.random.default_rng(0).normal(size=101)
     shares = np.array([f(u, t) for t in np.sort(u)])
-    promise(bool(((shares >= 0) & (shares <= 1)).all()), f"{name} leaves 0 to 1.")
+    require(bool(((shares >= 0) & (shares <= 1)).all()), f"{name} leaves 0 to 1.")
     steps = np.diff(shares)
-    promise(bool((steps >= 0).all() or (steps <= 0).all()), f"{name} is not monotone in the threshold.")
+    require(bool((steps >= 0).all() or (steps <= 0).all()), f"{name} is not monotone in the threshold.")
 
 
 def retrieval_promises(name: str, f: Callable[..., Any]) -> None:
@@ -200,11 +200,11 @@ def retrieval_promises(name: str, f: Callable[..., Any]) -> None:
     u = (rng.random(120),) if "retrieval-ranking" in metrics[name].kinds else ()
     rows = rng.permutation(120)
     _finite_or_said(name, lambda: f(far, y, *u))
-    promise(_same(f(near, y, *u), f(near[rows], y[rows], *(v[rows] for v in u))), f"{name} changes under a shuffle.")
+    require(_same(f(near, y, *u), f(near[rows], y[rows], *(v[rows] for v in u))), f"{name} changes under a shuffle.")
     if not u:
-        promise(f(far, y) >= f(near, y), f"{name} does not prefer separate classes.")
+        require(f(far, y) >= f(near, y), f"{name} does not prefer separate classes.")
         twins, labels = np.repeat(near[:20], 2, 0), np.arange(40)
-        promise(f(twins, labels) == 0, f"{name} lets a row find itself.")
+        require(f(twins, labels) == 0, f"{name} lets a row find itself.")
 
 
 def pair_promises(name: str, f: Callable[..., Any]) -> None:
@@ -216,8 +216,8 @@ def pair_promises(name: str, f: Callable[..., Any]) -> None:
         b = rng.dirichlet(np.ones(4) * 0.5, size=80) * 50
         a = -(b / b.sum(1, keepdims=True) * np.log(b / b.sum(1, keepdims=True))).sum(1) + 0.01 * a
     rows = rng.permutation(80)
-    promise(_same(f(a, b), f(a[rows], b[rows])), f"{name} changes when the rows are shuffled.")
-    promise(f(a, b) > f(a[::-1].copy(), b) - 1, f"{name} is out of its range.")
+    require(_same(f(a, b), f(a[rows], b[rows])), f"{name} changes when the rows are shuffled.")
+    require(f(a, b) > f(a[::-1].copy(), b) - 1, f"{name} is out of its range.")
     _refuses(name, lambda: f(a[1:], b))
 
 
@@ -225,33 +225,33 @@ def segmentation_promises(name: str, f: Callable[..., Any]) -> None:
     """a perfect map scores best and void pixels do not count."""
     labels = np.random.default_rng(0).integers(0, 3, size=(4, 8, 8))
     other = (labels + 1) % 3
-    promise(f(labels, labels, 3) > f(other, labels, 3), f"{name} does not prefer the perfect map.")
+    require(f(labels, labels, 3) > f(other, labels, 3), f"{name} does not prefer the perfect map.")
 
 
 def curve_promises(name: str, f: Callable[..., Any]) -> None:
     """one point a row, coverage rising to 1, row order irrelevant."""
     u, positive = _tied_case(3)
     coverage, risk = f(u, positive)
-    promise(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
-    promise(coverage[-1] == 1 and bool((np.diff(coverage) > 0).all()), f"{name} does not rise to full coverage.")
+    require(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
+    require(coverage[-1] == 1 and bool((np.diff(coverage) > 0).all()), f"{name} does not rise to full coverage.")
     rows = np.random.default_rng(0).permutation(len(u))
-    promise(_same(f(u, positive)[1], f(u[rows], positive[rows])[1]), f"{name} changes when the rows are shuffled.")
+    require(_same(f(u, positive)[1], f(u[rows], positive[rows])[1]), f"{name} changes when the rows are shuffled.")
 
 
 def _finite_or_said(name: str, ask: Callable[[], Any]) -> None:
     try:
         value = ask()
     except Undefined as reason:
-        promise(bool(str(reason)), f"{name} is undefined without a sentence.")
+        require(bool(str(reason)), f"{name} is undefined without a sentence.")
         return
-    promise(isinstance(value, float) and math.isfinite(value), f"{name} gives {value!r} instead of a finite float.")
+    require(isinstance(value, float) and math.isfinite(value), f"{name} gives {value!r} instead of a finite float.")
 
 
 def _refuses(name: str, ask: Callable[[], Any]) -> None:
     try:
         value = ask()
     except ValueError as reason:
-        promise(bool(str(reason)) and "\n" not in str(reason), f"{name} refuses without a sentence.")
+        require(bool(str(reason)) and "\n" not in str(reason), f"{name} refuses without a sentence.")
         return
     raise AssertionError(f"{name} took malformed input and gave {value!r}.")
 
@@ -298,19 +298,19 @@ def shape_and_order(part: Measure) -> None:
     world = _model()
     rows = np.random.default_rng(1).permutation(len(world))
     u, v = f(world), f(world.take(rows))
-    promise(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    promise(_same(u[rows], v), f"{name} depends on the order of the rows.")
+    require(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    require(_same(u[rows], v), f"{name} depends on the order of the rows.")
 
 
 def says_what_it_lacks(part: Measure) -> None:
     """without the fields it needs it says so."""
     name, f, needs = part.name, _with_example(part), part.needs
     unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
-    promise(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
+    require(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
     try:
         f(Predictions(labels=[0, 1]))
     except Undefined as reason:
-        promise(bool(str(reason)), f"{name} is undefined without a sentence.")
+        require(bool(str(reason)), f"{name} is undefined without a sentence.")
         return
     raise AssertionError(f"{name} answers without {' or '.join(needs)}.")
 
@@ -324,7 +324,7 @@ def saturated(part: Measure) -> None:
             np.array([[60000, -60000, 0], [1, 0, 0]], np.float16),
         ):
             dump = Predictions(logits=logits, embeddings=np.ones((2, 3)))
-            promise(bool(np.isfinite(f(dump)).all()), f"{name} is not finite on {logits.dtype}.")
+            require(bool(np.isfinite(f(dump)).all()), f"{name} is not finite on {logits.dtype}.")
 
 
 def sign(part: Measure) -> None:
@@ -332,12 +332,12 @@ def sign(part: Measure) -> None:
     name, f, needs = part.name, _with_example(part), part.needs
     if "logits" in needs:
         sharp, blurred = _model(scale=9.0), _model(scale=0.5)
-        promise(f(blurred).mean() > f(sharp).mean(), f"{name} is lower where the model is less sure.")
+        require(f(blurred).mean() > f(sharp).mean(), f"{name} is lower where the model is less sure.")
     if needs == ("embeddings",):
         short = _model()
         assert short.embeddings is not None
         shrunk = short.replace(embeddings=short.embeddings * 0.1)
-        promise(f(shrunk).mean() >= f(short).mean(), f"{name} is lower for fading embeddings.")
+        require(f(shrunk).mean() >= f(short).mean(), f"{name} is lower for fading embeddings.")
 
 
 def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
@@ -365,10 +365,10 @@ def far_noise(part: Measure) -> None:
         far = test.replace(embeddings=noise)
     of = fit(train)
     u = of(test)
-    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    promise(of(far).min() > np.median(u), f"{name} does not rise away from its reference.")
+    require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    require(of(far).min() > np.median(u), f"{name} does not rise away from its reference.")
     rows = np.random.default_rng(1).permutation(len(test))
-    promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
+    require(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
 def tells_mistakes(part: Measure) -> None:
@@ -377,10 +377,10 @@ def tells_mistakes(part: Measure) -> None:
     test = _network(1)
     of = fit(_network(0))
     u, wrong = of(test), summary(test).outcomes().wrong
-    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    promise(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
+    require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    require(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
     rows = np.random.default_rng(1).permutation(len(test))
-    promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
+    require(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
 def disagreement(part: Measure) -> None:
@@ -389,8 +389,8 @@ def disagreement(part: Measure) -> None:
     alike = [_model(0), _model(0)]
     unlike = [_model(0), _model(0).replace(embeddings=np.random.default_rng(5).normal(size=(120, 6)))]
     agree, differ = (f(*_members(part, dumps)) for dumps in (alike, unlike))
-    promise(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
-    promise(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
+    require(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
+    require(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
 
 
 def lonely_noise(part: Measure) -> None:
@@ -404,11 +404,11 @@ def lonely_noise(part: Measure) -> None:
     views = [Predictions(embeddings=embeddings + rng.normal(size=(120, 6)) / 2) for _ in range(3)]
     given = {"views": views} if "views" in signature(part.function).parameters else {}
     u = f(dump, **given)
-    promise(u.shape == (120,) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    promise(u[noise].mean() > u[~noise].mean(), f"{name} is surer of noise than of rows among their kind.")
+    require(u.shape == (120,) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    require(u[noise].mean() > u[~noise].mean(), f"{name} is surer of noise than of rows among their kind.")
     rows = rng.permutation(120)
     given = {role: [view.take(rows) for view in dumps] for role, dumps in given.items()}
-    promise(np.allclose(u[rows], f(dump.take(rows), **given), atol=1e-9), f"{name} depends on the order of the rows.")
+    require(np.allclose(u[rows], f(dump.take(rows), **given), atol=1e-9), f"{name} depends on the order of the rows.")
 
 
 def _members(part: Measure, dumps: list[Predictions]) -> list[list[Predictions]]:

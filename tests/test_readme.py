@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/**/*.md"))]
 PAGES = [page for page in PAGES if page.name != "tables.md"]
 GUIDE = "settling"  # the benchmark of docs/add-a-benchmark.md
+GROUPS = {f"nescio.{group}" for group in ("methods", "measures", "metrics", "datasets", "benchmarks", "launchers")}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -42,6 +44,19 @@ def _command(line):
     return line.replace("…", "").strip()
 
 
+def importable(name):
+    """Whether a dotted name is a module, or an attribute of one."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        module, _, attribute = name.rpartition(".")
+        try:
+            return hasattr(importlib.import_module(module), attribute)
+        except ImportError:
+            return False
+    return True
+
+
 def test_the_snippets_of_the_readme_run_as_they_stand(tmp_path):
     """One after the other in one process, in an empty folder; then the commands on the files that they wrote."""
     code = "\n".join(blocks(README, "python"))
@@ -50,20 +65,6 @@ def test_the_snippets_of_the_readme_run_as_they_stand(tmp_path):
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "index.html").is_file()
-
-
-def test_the_sample_of_the_readme_is_what_the_command_prints(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
-    made, shown = blocks(README, "")[:2]
-    printed = ""
-    for line in (line for line in made.splitlines() if line.startswith("nescio ")):
-        words = [sys.executable, "-m", *shlex.split(_command(line))]
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout
-    lines = [line.rstrip() for line in printed.splitlines()]
-    for line in shown.splitlines():
-        assert line == "…" or line.rstrip() in lines, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -90,14 +91,17 @@ def test_links_and_tests_exist(page):
         assert (ROOT / path).exists(), path
 
 
-def test_the_guide_to_benchmarks_shows_the_benchmark_that_the_tests_run():
-    tree = ast.parse((ROOT / "tests" / "benchmarks" / "test_outside_benchmark.py").read_text("utf-8"))
-    (source,) = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "SOURCE"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_of_the_code_exist(page):
+    """Imports of the snippets, and dotted names of nescio in the text."""
+    imports = [node for code in blocks(page, "python") for node in ast.walk(ast.parse(code))]
+    names = [
+        f"{node.module}.{name.name}" for node in imports if isinstance(node, ast.ImportFrom) for name in node.names
     ]
-    assert blocks(ROOT / "docs" / "add-a-benchmark.md", "python") == [source.lstrip("\n")]
+    names += re.findall(r"`(nescio\.[\w.]+)", page.read_text("utf-8"))
+    for name in names:
+        if name.startswith("nescio.") and name not in GROUPS:
+            assert importable(name), name
 
 
 def test_the_guide_to_data_names_every_source_and_change():

@@ -1,11 +1,15 @@
-"""Tables of docs/ that come from the code and from benchmarks/results.json. `make docs` writes them again."""
+"""Parts of README and docs/ that come from the code and from benchmarks/results.json. `make docs` writes them."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
@@ -13,9 +17,9 @@ from typing import Any
 
 from tests.support.paths import ROOT
 
-DOCS = ROOT / "docs"
 BENCHMARKS = ROOT / "benchmarks" / "results.json"
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+SAMPLE = 26  # lines of the sample in the README
 SECTIONS = {
     "Evaluation": ("scorecard", "ranking", "bootstrap", "shards"),
     "Neighbours, densities and heads": (
@@ -38,6 +42,21 @@ SECTIONS = {
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell or '–' for cell in line)} |\n" for line in lines)
+
+
+# ---- README.md
+
+
+def sample_output() -> str:
+    """The first lines that the commands of the README's first block print."""
+    first = (ROOT / "README.md").read_text("utf-8").split("```")[1]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+    with tempfile.TemporaryDirectory() as folder:
+        for line in re.findall("^nescio (.*?)(?:  #.*)?$", first, re.MULTILINE):
+            command = [sys.executable, "-m", "nescio", *line.split()]
+            run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    lines = [line.rstrip() for line in run.stdout.splitlines()[:SAMPLE]]
+    return "```\n" + "\n".join([*lines, "…"]) + "\n```\n"
 
 
 # ---- docs/methods.md
@@ -145,10 +164,16 @@ def generators() -> dict[str, dict[str, Callable[[], str]]]:
 
     built_in = [name for name in registry if registry[name].__module__.startswith("nescio.methods.")]
     return {
-        "methods.md": {name: lambda name=name: method_facts(name) for name in sorted(built_in)},
-        "posthoc.md": {"measures": measures_table},
-        "performance.md": {name: lambda name=name: benchmark_table(name) for name in SECTIONS},
+        "README.md": {"sample": sample_output},
+        "docs/methods.md": {name: lambda name=name: method_facts(name) for name in sorted(built_in)},
+        "docs/posthoc.md": {"measures": measures_table},
+        "docs/performance.md": {name: lambda name=name: benchmark_table(name) for name in SECTIONS},
     }
+
+
+def pages() -> list[str]:
+    """README and the pages of docs/, relative to the root."""
+    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 def blocks(text: str) -> list[str]:
@@ -164,10 +189,10 @@ def handwritten(text: str) -> str:
 def regenerated(page: str) -> str:
     """The page with its generated parts written anew."""
     writers = generators()[page]
-    text = (DOCS / page).read_text("utf-8")
+    text = (ROOT / page).read_text("utf-8")
     return BLOCK.sub(lambda match: match[1] + writers[match[2]]() + match[3], text)
 
 
 if __name__ == "__main__":
     for page in generators():
-        (DOCS / page).write_text(regenerated(page), "utf-8")
+        (ROOT / page).write_text(regenerated(page), "utf-8")

@@ -146,7 +146,10 @@ def test_results_hold_registered_names():
 def test_options_take_aliases(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", logits=rng.normal(size=(60, 3)), labels=np.arange(60) % 3)
-    assert main(["threshold", str(tmp_path / "a.npz"), "--coverage", "0.5", "--measure", "Margin", "--json"]) == 0
+    assert (
+        main(["threshold", str(tmp_path / "a.npz"), "--coverage", "0.5", "--measure", "Margin", "--format", "json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["measure"] == "gap"
 
 

@@ -39,7 +39,15 @@ def ask(capsys, *words):
 
 def test_json_is_strict_and_alone(capsys, files):
     code, out, err = ask(
-        capsys, "evaluate", files / "test.npz", "--val", files / "val.npz", "--ood", f"far={files}/out.npz", "--json"
+        capsys,
+        "evaluate",
+        files / "test.npz",
+        "--val",
+        files / "val.npz",
+        "--ood",
+        f"far={files}/out.npz",
+        "--format",
+        "json",
     )
     assert code == 0 and err == ""
     held = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -79,13 +87,13 @@ def test_the_table_reads_well(capsys, files):
 
 
 def test_report_writes_a_page_and_tables(capsys, files, tmp_path):
-    code, out, _ = ask(capsys, "evaluate", files / "test.npz", files / "other.npz", "--to", tmp_path / "out")
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz", files / "other.npz", "--output", tmp_path / "out")
     assert code == 0 and "index.html" in out
     assert {"index.html", "rows.csv", "tables.md", "tables.tex"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
 def test_bootstrap_fills_intervals_that_hold_the_value(capsys, files):
-    _, out, _ = ask(capsys, "evaluate", files / "test.npz", "--bootstrap", 200, "--json")
+    _, out, _ = ask(capsys, "evaluate", files / "test.npz", "--bootstrap", 200, "--format", "json")
     rows = json.loads(out)["files"][0]["rows"]
     filled = [r for r in rows if r["low"] is not None]
     assert filled and all(r["low"] <= r["high"] for r in filled)
@@ -94,7 +102,9 @@ def test_bootstrap_fills_intervals_that_hold_the_value(capsys, files):
 
 
 def test_compare(capsys, files):
-    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--json", "--bootstrap", 200)
+    code, out, _ = ask(
+        capsys, "compare", files / "test.npz", files / "other.npz", "--format", "json", "--bootstrap", 200
+    )
     held = json.loads(out)
     assert code == 0
     best = {r["method"]: r["best"] for r in held["rows"] if r["metric"] == "nll"}
@@ -124,7 +134,7 @@ def test_listings(capsys, what):
         (("evaluate", "missing.npz"), "missing.npz"),
         (("evaluate", "{test}", "--ood", "far"), "NAME=FILE"),
         (("evaluate", "{test}", "--ood", "a={out}", "--ood", "a={out}"), "twice"),
-        (("evaluate", "{test}", "--by", "weather"), "weather"),
+        (("evaluate", "{test}", "--group-by", "weather"), "weather"),
         (("evaluate", "{test}", "--bootstrap", "-3"), "-3"),
         (("evaluate", "{test}", "--calibration", "platt"), "platt"),
         (("compare", "{test}", "{test}"), "twice"),
@@ -170,7 +180,7 @@ def test_help_of_every_command(capsys):
 
 def test_every_module_of_commands_is_listed():
     modules = {path.stem for path in (ROOT / "src/nescio/commands").glob("*.py") if not path.stem.startswith("_")}
-    assert modules == set(COMMANDS)
+    assert modules == {*COMMANDS, "parsing", "option_table"}
 
 
 def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, monkeypatch):
@@ -198,12 +208,12 @@ def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, mo
         ),
         (["evaluate", "a.npz", "--bootstrap", "many"], "--bootstrap is a whole number, not 'many'."),
         (["metrics", "auroc", "aurc"], "'aurc' is one word too many."),
-        (["threshold", "a.npz", "--json", "promise.json"], "--json > promise.json"),
+        (["threshold", "a.npz", "--format", "json", "promise.json"], "--format json > promise.json"),
         (["run", "uimnt"], "There is no benchmark 'uimnt'. Did you mean 'uimnet'?"),
         (["store", "prun"], "There is no action 'prun'. Did you mean 'prune'?"),
         (["store", "prune", "--dryrun"], "no option --dryrun. Did you mean '--dry-run'?"),
         (
-            ["evaluate", "{folder}/grouped.npz", "--by", "sites"],
+            ["evaluate", "{folder}/grouped.npz", "--group-by", "sites"],
             "no group named 'sites' in this dump. Did you mean 'site'?",
         ),
         (["evaluate", "{folder}/tst.npz"], "there is no such file or folder. Did you mean 'test.npz'?"),
@@ -246,8 +256,8 @@ def test_pages_are_drawn_without_pandas(files, tmp_path):
         f"import sys; sys.path.insert(0, r'{tmp_path}')\n"
         "from nescio.cli import main\n"
         f"one = main(['evaluate', r'{files / 'test.npz'}', '--val', r'{files / 'val.npz'}', "
-        f"'--ood', r'far={files / 'out.npz'}', '--to', r'{tmp_path / 'one'}'])\n"
-        f"study = main(['report', r'{ROOT / 'results/uimnet/rows.parquet'}', '--to', r'{tmp_path / 'study'}'])\n"
+        f"'--ood', r'far={files / 'out.npz'}', '--output', r'{tmp_path / 'one'}'])\n"
+        f"study = main(['report', r'{ROOT / 'results/uimnet/rows.parquet'}', '--output', r'{tmp_path / 'study'}'])\n"
         "print('CODES', one, study, 'altair' in sys.modules)"
     )
     done = fresh(code)
@@ -273,9 +283,18 @@ def test_no_exported_name_is_a_submodule():
     assert not modules & set(nescio.__all__)
 
 
-@pytest.mark.parametrize("words", [("--all",), ("--json",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--all",),
+        (
+            "--format",
+            "json",
+        ),
+    ],
+)
 def test_a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_path, words):
-    command = [sys.executable, "-m", "nescio", "evaluate", str(files / "test.npz"), "--to", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "nescio", "evaluate", str(files / "test.npz"), "--output", str(tmp_path / "out")]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     process.stdout.readline()

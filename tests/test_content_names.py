@@ -150,7 +150,7 @@ def test_transfer_judges_the_test_images_of_a_networks_own_set_in_every_spelling
     names = spellings(here, "npz", "set.npz")
     ask(capsys, "train", "--data", names[0], *BUDGET)
     (key,) = [run.key for run in Store("store").runs("train")]
-    words = ("--crops", "0", "--bootstrap", "0", "--k", "2", "--j", "2", "--json")
+    words = ("--crops", "0", "--bootstrap", "0", "--k", "2", "--j", "2", "--format", "json")
     for name in names:
         assert json.loads(ask(capsys, "transfer", f"store:{key}", "--data", name, *words))["n"] == TEST
         assert "was finished before" in ask(capsys, "train", "--data", name, *BUDGET)
@@ -165,13 +165,13 @@ def test_finished_work_is_found_where_the_data_has_moved(here: Path, capsys: pyt
     os.rename("set.npz", "moved.npz")
     _load.cache_clear()
     _loaded.cache_clear()
-    assert main(["predict", key, "--to", "test.npz"]) == 2
+    assert main(["predict", key, "--output", "test.npz"]) == 2
     assert f"{here / 'set.npz'} any more" in capsys.readouterr().err
-    words = ("--crops", "0", "--bootstrap", "0", "--k", "2", "--j", "2", "--json")
+    words = ("--crops", "0", "--bootstrap", "0", "--k", "2", "--j", "2", "--format", "json")
     assert json.loads(ask(capsys, "transfer", f"store:{key}", "--data", "npz:moved.npz", *words))["n"] == TEST
     assert "was finished before" in ask(capsys, "train", "--data", "npz:moved.npz", *BUDGET)
-    ask(capsys, "predict", key, "--to", "test.npz")
-    (run,) = json.loads(ask(capsys, "runs", "--json"))[-1:]
+    ask(capsys, "predict", key, "--output", "test.npz")
+    (run,) = json.loads(ask(capsys, "runs", "--format", "json"))[-1:]
     assert run["data"] == f"npz:{here / 'moved.npz'}" and str(here) not in json.dumps(run["config"])
 
 
@@ -192,7 +192,8 @@ def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
         "1",
         "--batch-size",
         "16",
-        "--json",
+        "--format",
+        "json",
     )
     first = json.loads(ask(capsys, "run", "sensitivity", "--data", "npz:set.npz", *words, "--workers", "0"))
     before = {run.key for run in Store("store").runs() if run.stage != "study"}
@@ -213,7 +214,7 @@ def test_shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folde
     folder(here / "birds", ("a", "b"), each=10)
     ask(capsys, "train", "--data", "folder:birds@16", *BUDGET, "--batch-size", "8")
     (key,) = [run.key for run in Store("store").runs("train")]
-    words = ("--networks", f"store:{key}", "--corruptions", "brightness", "--severities", "1", "--json")
+    words = ("--networks", f"store:{key}", "--corruptions", "brightness", "--severities", "1", "--format", "json")
     rows = json.loads(ask(capsys, "run", "shift", "--data", f"folder:{here / 'birds'}@16", *words, "--workers", "0"))
     assert {row["n"] for row in rows if row["metric"] == "accuracy"} == {4}
 
@@ -229,18 +230,18 @@ def test_moved_data_of_a_network_are_named_once(tmp_path, capsys):
     assert main(["train", "--method", "erm", *words, *place]) == 0
     (key,) = [run.key for run in store.runs() if run.stage == "train"]
     (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
-    predict = ["predict", key, "--to", str(tmp_path / "p.npz"), *place]
-    export = ["export", f"store:{key}", "--threshold", "0.5", "--to", str(tmp_path / "p.pt2"), *place]
+    predict = ["predict", key, "--output", str(tmp_path / "p.npz"), *place]
+    export = ["export", f"store:{key}", "--threshold", "0.5", "--output", str(tmp_path / "p.pt2"), *place]
     moved, other = f"npz:{tmp_path / 'moved.npz'}", f"npz:{tmp_path / 'other.npz'}"
     for command in (export, predict):
         _load.cache_clear()
         _loaded.cache_clear()
         capsys.readouterr()
         assert main(command) == 2
-        assert f"nescio predict {key} --data" in capsys.readouterr().err
-        assert main([*command, "--data", other]) == 2
-    assert main([*export, "--data", moved]) == 0
-    assert main([*predict, "--data", moved]) == 0
+        assert f"nescio predict {key} --training-data" in capsys.readouterr().err
+        assert main([*command, "--training-data", other]) == 2
+    assert main([*export, "--training-data", moved]) == 0
+    assert main([*predict, "--training-data", moved]) == 0
     assert main(predict) == 0  # the store knows the new path
     capsys.readouterr()
     assert main([*predict, "--data", other]) == 2

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from nescio.benchmarks.base import BUILT_IN
 from nescio.benchmarks.base import registry as benchmarks
+from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
 from nescio.identity import Validated, canonical, tag
 from nescio.options import (
     REQUIRED,
-    add_options,
     argument,
     at_least,
     command_of,
@@ -86,7 +86,7 @@ def test_nothing_given_is_the_default_or_the_first_preset():
 def test_every_kind_of_value():
     words = (
         "--data cifar10 --methods erm,due --spectral none,3 --in 0-2,7 --no-oracle --whole-rows --clip 2 "
-        "--names a b --pair x=1 --pair y=2 --csv --epochs 3 --kind lamb"
+        "--names a b --pair x=1 --pair y=2 --format csv --epochs 3 --kind lamb"
     )
     plan = parsed(words.split())
     assert plan == Plan(
@@ -119,7 +119,7 @@ def test_names_of_before_work_and_are_not_listed():
 
     parser = argparse.ArgumentParser(prog="nescio")
     add_options(parser, Moved)
-    assert options_of(parser.parse_args(["--report", "a", "--to", "b"]), Moved) == Moved(("a", "b"))
+    assert options_of(parser.parse_args(["--report", "a", "--output", "b"]), Moved) == Moved(("a", "b"))
     assert "--report" not in parser.format_help()
 
 
@@ -202,13 +202,13 @@ def test_arguments_and_required_options(capsys):
         files: tuple[str, ...] = argument("predictions", metavar="FILE")
         to: str = option(REQUIRED, "where to write")
 
-    assert parsed(["a", "b", "--to", "c"], Needs) == Needs(files=("a", "b"), to="c")
-    for words in (["--to", "c"], ["a"]):
+    assert parsed(["a", "b", "--output", "c"], Needs) == Needs(files=("a", "b"), to="c")
+    for words in (["--output", "c"], ["a"]):
         with pytest.raises(SystemExit):
             parsed(words, Needs)
         assert "required" in capsys.readouterr().err
     needs = Needs(files=("a b", "c"), to="-")
-    assert command_of(needs, ("nescio",)) == "nescio 'a b' c --to=-"
+    assert command_of(needs, ("nescio",)) == "nescio 'a b' c --output=-"
     assert parsed(shlex.split(command_of(needs, ("nescio",)))[1:], Needs) == needs
 
 

@@ -49,9 +49,9 @@ def nescio(folder, *words):
 
 def test_a_measure_stands_on_the_scorecard(folder):
     for words in (["--plugin", "my_measure.py", "evaluate"], ["evaluate", "--plugin", "my_measure.py"]):
-        done = nescio(folder, *words, "preds.npz", "--json")
+        done = nescio(folder, *words, "preds.npz", "--format", "json")
         assert done.returncode == 0 and "my_constant" in done.stdout, done.stderr
-    assert "my_constant" not in nescio(folder, "evaluate", "preds.npz", "--json").stdout
+    assert "my_constant" not in nescio(folder, "evaluate", "preds.npz", "--format", "json").stdout
 
 
 def test_the_dataset_of_the_guide_is_trained_on(folder, warm):
@@ -70,7 +70,9 @@ def test_the_dataset_of_the_guide_is_trained_on(folder, warm):
 
 
 def test_a_method_is_trained_by_workers(folder, warm):
-    words = "run uimnet --methods my-erm --backbones mlp --spectral none --trials 1 --seeds 1 --epochs 1 --no-oracle"
+    words = (
+        "run uimnet --methods my-erm --backbones mlp --spectral-bounds none --trials 1 --seeds 1 --epochs 1 --no-oracle"
+    )
     words += " --workers 1 --measures entropy"
     code, command = warm.run("--plugin", "my_method.py", *words.split(), cwd=folder)
     assert code == 0 and "my-erm" in command.out, command.err

@@ -266,10 +266,12 @@ def test_the_command_writes_the_same_file_in_ranges(tmp_path, capsys):
     key = capsys.readouterr().out.split()[0]
     for name, how in (("whole", ["--shards", "1"]), ("cut", ["--shards", "2"])):
         place = str(tmp_path / name)
-        assert main(["predict", key, "--store", str(tmp_path / "store"), "--device", "cpu", "--to", place, *how]) == 0
+        assert (
+            main(["predict", key, "--store", str(tmp_path / "store"), "--device", "cpu", "--output", place, *how]) == 0
+        )
         Store(tmp_path / "store").remove(Store(tmp_path / "store").runs("predict")[0])
     whole, cut = (Predictions.load(tmp_path / name) for name in ("whole", "cut"))
     for (name, ours), (_, theirs) in zip(whole.columns(), cut.columns(), strict=True):
         assert np.array_equal(ours, theirs), name
-    assert main(["predict", key, "--store", str(tmp_path / "store"), "--to", "x.npz", "--shards", "0"]) == 2
+    assert main(["predict", key, "--store", str(tmp_path / "store"), "--output", "x.npz", "--shards", "0"]) == 2
     assert "--shards is a number of ranges from 1 on, not 0." in capsys.readouterr().err

@@ -104,13 +104,13 @@ def _run(command: str | None, words: Sequence[str]) -> int:
 
 def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
     """Says which word means nothing, and what may have been meant."""
-    from nescio.options import names_part
+    from nescio.commands.parsing import names_part
 
     if not word.startswith("-"):
         flag = next((action.option_strings[0] for action in parser._actions if names_part(action, word)), "")
         cure = f": write {flag} {word}" if flag else ""
-        if word.endswith(".json") and any("--json" in action.option_strings for action in parser._actions):
-            cure = f": --json prints, so write --json > {word}"
+        if word.endswith(".json") and any("--format" in action.option_strings for action in parser._actions):
+            cure = f": --format json prints, so write --format json > {word}"
         raise BadInput(f"{word!r} is one word too many{cure}. See `{parser.prog} --help`.")
     option = word.partition("=")[0]
     hint = did_you_mean(option, [text for action in parser._actions for text in action.option_strings])

@@ -14,7 +14,7 @@ from typing import Any
 
 from nescio.specs import SEPARATORS, SpecError, split, unquote
 
-OUTPUTS = ("--to", "--output", "--report", "--store", "--root")  # options whose values are no input files
+OUTPUTS = ("--output", "--output", "--report", "--store", "--root")  # options whose values are no input files
 MOST_BYTES = 1 << 30  # of a file whose checksum is taken
 _words: list[str] = []  # of the command that runs in this process
 

@@ -26,8 +26,8 @@ class Training(Validated):
     momentum: float = option(0.9, "momentum of SGD", group=BUDGET)
     nesterov: bool = option(False, "use Nesterov momentum", group=BUDGET)
     weight_decay: float = option(1e-4, "weight decay", group=BUDGET, in_keys="decay")
-    epochs: int = option(100, "passes over the training set", group=BUDGET)
-    batch_size: int = option(256, "images per batch", metavar="B", group=BUDGET, in_keys="batch")
+    epochs: int = option(100, group=BUDGET)
+    batch_size: int = option(256, group=BUDGET, in_keys="batch")
     schedule: Literal["step", "cosine", "constant"] = option("step", "learning-rate schedule", group=BUDGET)
     step_epochs: int = option(
         30, "epochs between reductions of the learning rate (schedule step)", metavar="E", group=BUDGET, in_keys="every"
@@ -54,18 +54,14 @@ class Training(Validated):
     warmup: float = option(0.0, "epochs over which the learning rate rises to --lr", metavar="E", group=BUDGET)
     accumulate: int = option(1, "equal parts of a batch, processed in turn to save memory", metavar="A", group=SPEED)
     clip: float | None = option(None, "maximum norm of the gradient", metavar="NORM", group=BUDGET)
-    augment: Literal["none", "shift", "crop-flip", "full"] = option(
-        "crop-flip", "augmentation of training images", group=BUDGET
-    )
+    augment: Literal["none", "shift", "crop-flip", "full"] = option("crop-flip", group=BUDGET)
     border: Literal["black", "reflect"] = option(
         "black", "fill beyond the edges of shifted images", group=BUDGET, introduced="black"
     )
-    precision: Literal["auto", "float32", "bf16"] = option(
-        "auto", "floating-point precision; auto: bf16 on a GPU, else float32", group=SPEED
-    )
-    compile: bool = option(False, "compile the network with torch.compile", group=SPEED)
+    precision: Literal["auto", "float32", "bf16"] = option("auto", group=SPEED)
+    compile: bool = option(False, group=SPEED)
     threads: int = option(
-        1, "CPU threads of torch; they change the last bits of results, and so the key", group=SPEED, introduced=1
+        1, "CPU threads of torch; their number changes the last bits of results", group=SPEED, introduced=1
     )
 
     def check(self) -> None:

@@ -625,7 +625,7 @@ def test_every_model_needs_rows_outside(sure_and_unsure, tmp_path, monkeypatch, 
     for name in models:
         models[name].save(f"{name}.npz")
         outside[name].save(f"{name}_svhn.npz")
-    words = ["compare", "sure.npz", "unsure.npz", "--bootstrap", "50", "--json", "--ood"]
+    words = ["compare", "sure.npz", "unsure.npz", "--bootstrap", "50", "--format", "json", "--ood"]
     assert main([*words, "svhn=sure_svhn.npz"]) == 2
     assert "write svhn=FILE for each, in the order sure, unsure." in capsys.readouterr().err
     assert main([*words, "svhn=sure_svhn.npz,svhn=unsure_svhn.npz", "--metrics", "scod_augrc"]) == 0

@@ -204,7 +204,7 @@ def test_an_accuracy_that_no_model_attains_is_said(hopeless):
 
 def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
     files = [str(each.place) for each in hopeless]
-    assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50", "--json"]) == 1
+    assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50", "--format", "json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] is None and told["group"] == [] and told["closest"]["accuracy"] == pytest.approx(0.9)
     assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50"]) == 1
@@ -313,7 +313,7 @@ def store(tmp_path_factory, held):
 
 
 def test_a_store_of_models(store, held, capsys):
-    args = ["choose", "--store", str(store.root), "--accuracy", "0.95", "--bootstrap", "100", "--json"]
+    args = ["choose", "--store", str(store.root), "--accuracy", "0.95", "--bootstrap", "100", "--format", "json"]
     assert main(args) == 0
     told = json.loads(capsys.readouterr().out)
     expected = {each.model: coverage_of(each.load(), 0.95) for each in held[:5]}
@@ -332,7 +332,7 @@ def test_the_table_for_people(held, capsys):
     assert main(["choose", *files, "--accuracy", "0.95", "--bootstrap", "60"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Choose ") and "answers at 95 % right ↑" in out and "against the best" in out
-    for form in ("--csv", "--markdown", "--latex"):
+    for form in ("--format", "csv", "--format", "markdown", "--format", "latex"):
         assert main(["choose", *files, "--coverage", "0.8", "--bootstrap", "20", form]) == 0
         assert held[0].model.replace("_", "") in capsys.readouterr().out.replace("\\_", "").replace("_", "")
 
@@ -341,7 +341,7 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
     facts = tmp_path / "results.csv"
     facts.write_text('model,top1,param_count,img_size\nlight,80.1,5.29,224\nheavy,85.0,"1,304.33",560\n')
     files = [f"light={held[0].place}", f"heavy={held[1].place}"]
-    args = ["choose", *files, "--facts", str(facts), "--bootstrap", "50", "--json"]
+    args = ["choose", *files, "--facts", str(facts), "--bootstrap", "50", "--format", "json"]
     assert main([*args, "--max-params", "30M"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] == "light" and told["models"][0]["params"] == pytest.approx(5.29e6)
@@ -361,8 +361,8 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
         (["--max-params", "lots"], "such as 30M"),
         (["--measure", "knn_distance"], "must be fitted first"),
         (["--measure", "nothing"], "no measure named 'nothing'"),
-        (["--among", "0"], "at least 1"),
-        (["--family", "vit"], "not of the family vit"),
+        (["--compare-top", "0"], "at least 1"),
+        (["--families", "vit"], "not of the family vit"),
         (["--data", "npz:x"], "omit one of them"),
         (["--bootstrap", "0"], "resamples is 0"),
     ],
@@ -399,7 +399,7 @@ def test_the_next_command_runs(store, held, tmp_path, capsys):
         line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Next"))
         program, *command = shlex.split(line.partition(": ")[2])
         assert program == "nescio" and command[0] == "threshold" and "--risk 0.1" in line
-        assert main([*command, "--json"]) in (0, 1)
+        assert main([*command, "--format", "json"]) in (0, 1)
         promise = json.loads(capsys.readouterr().out)
         assert promise["model"] and promise["predictions"] and promise["risk"] == pytest.approx(0.1)
 
@@ -441,5 +441,5 @@ def test_two_sets_of_a_store_are_named_with_the_option_that_chooses_one(tmp_path
     assert main(["choose", *models, "--store", root]) == 2
     assert "--data digits or --data 'some letters'" in capsys.readouterr().err
     for words in ([], models):
-        assert main(["choose", *words, "--store", root, "--data", "some letters", "--json"]) == 0
+        assert main(["choose", *words, "--store", root, "--data", "some letters", "--format", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["n"] == 200

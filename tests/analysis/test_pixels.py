@@ -241,21 +241,25 @@ def test_maps_that_are_large_are_read_and_those_that_fill_the_memory_refused(fol
 def test_the_command(folders, capsys):
     place, truth, called, u = folders
     words = ["evaluate", "--labels", str(place / "truth"), "--predictions", str(place / "answers")]
-    assert main([*words, "--scores", f"u={place / 'half'}", "--scores", str(place / "single"), "--json"]) == 0
+    assert (
+        main([*words, "--score-maps", f"u={place / 'half'}", "--score-maps", str(place / "single"), "--format", "json"])
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)["rows"]
     found = {(row.get("measure"), row["metric"]): row["value"] for row in rows}
     assert found[None, "miou"] == pytest.approx(metrics.miou(called, truth, 4))
     assert found["u", "auroc"] == pytest.approx(metrics.auroc(u.astype(float), truth != called))
     assert ("single", "raulc") in found
     assert main(words) == 0 and "Every class" in capsys.readouterr().out
-    assert main([*words, "--void", "none"]) == 0
+    assert main([*words, "--ignore-label", "none"]) == 0
     assert main(["evaluate", "--predictions", str(place / "answers")]) == 2
     assert "name the folders --labels and --predictions" in capsys.readouterr().err
-    assert main([*words, "--scores", str(place / "half"), "--scores", f"half={place / 'single'}"]) == 2
+    assert main([*words, "--score-maps", str(place / "half"), "--score-maps", f"half={place / 'single'}"]) == 2
 
 
 @pytest.mark.parametrize(
-    "words", [("--limit", "1"), ("--bootstrap", "10"), ("--by", "city"), ("--ood", "x=no.npz"), ("--val", "no.npz")]
+    "words",
+    [("--limit", "1"), ("--bootstrap", "10"), ("--group-by", "city"), ("--ood", "x=no.npz"), ("--val", "no.npz")],
 )
 def test_options_about_rows_are_refused(folders, capsys, words):
     place = folders[0]

@@ -94,7 +94,7 @@ def folder(tmp_path):
 
 
 def told(capsys, *words):
-    assert main(["evaluate", *map(str, words), "--json"]) == 0
+    assert main(["evaluate", *map(str, words), "--format", "json"]) == 0
     (file,) = json.loads(capsys.readouterr().out)["files"]
     return file
 

@@ -549,7 +549,7 @@ def test_a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files)
 
 
 def test_json_says_what_to_do(capsys, files):
-    code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--json")
+    code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--format", "json")
     found = json.loads(out)
     assert code == 0 and err == "" and found["attainable"]
     assert found["measure"] == "msp" and found["method"] == "ltt" and found["delta"] == 0.05
@@ -562,7 +562,7 @@ def test_json_says_what_to_do(capsys, files):
     assert found["bound"] == 0.05
     assert [more["rows"] for more in found["more_rows"]] == [4000, 20_000]
     assert found["coverage"] < found["more_rows"][0]["coverage"] < found["more_rows"][1]["coverage"] < 1
-    _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--method", "sgr", "--json")
+    _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--guarantee", "sgr", "--format", "json")
     fewer = json.loads(out)
     assert fewer["bound"] == upper_limit(fewer["errors"], fewer["accepted"], 0.05 / 11) <= 0.05
     assert fewer["coverage"] < found["coverage"]
@@ -570,7 +570,7 @@ def test_json_says_what_to_do(capsys, files):
 
 def test_the_sentences(capsys, files):
     code, out, _ = ask(
-        capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--temperature", "fit", "--check", files / "other.npz"
+        capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--fit-temperature", "--test", files / "other.npz"
     )
     assert code == 0
     for words in (
@@ -592,8 +592,8 @@ def test_what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):
     u, wrong = sure_and_wrong()
     surest = 1 - u / 2
     Predictions(probs=np.stack([surest, 1 - surest], 1), labels=wrong.astype(int)).save(tmp_path / "p.npz")
-    code, _, err = ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05, "--method", "sgr")
-    assert code == 1 and "Not found: bisection met no threshold" in err and "or try --method ltt." in err
+    code, _, err = ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05, "--guarantee", "sgr")
+    assert code == 1 and "Not found: bisection met no threshold" in err and "or try --guarantee ltt." in err
     assert "limit" not in err
     assert ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05)[0] == 0
 
@@ -602,7 +602,7 @@ def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.0001)
     assert code == 1 and out == "" and "Not attainable" in err and "if every answer were right" in err
     code, out, _ = ask(
-        capsys, "threshold", files / "preds.npz", "--risk", 0.005, "--check", files / "other.npz", "--json"
+        capsys, "threshold", files / "preds.npz", "--risk", 0.005, "--test", files / "other.npz", "--format", "json"
     )
     found = json.loads(out)
     assert code == 1 and found["threshold"] is None and not found["attainable"] and found["coverage"] == 0
@@ -637,7 +637,7 @@ def test_it_needs_no_torch(files):
         "import sys; from nescio.cli import main; main(sys.argv[1:]); "
         "sys.exit(str({'torch', 'scipy.stats', 'sklearn', 'pandas'} & set(sys.modules)))"
     )
-    words = ["threshold", str(files / "preds.npz"), "--risk", "0.05", "--method", "both"]
+    words = ["threshold", str(files / "preds.npz"), "--risk", "0.05", "--guarantee", "both"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.stderr.strip() == "set()"
 

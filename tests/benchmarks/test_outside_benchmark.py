@@ -82,7 +82,7 @@ def test_it_is_killed_resumed_and_reported(site, tmp_path):
 def test_its_reports_have_names(site, tmp_path):
     store = tmp_path / "store"
     assert run(site, "run", "settling", "--sizes", "10,100", "--seeds", "2", "--store", store).returncode == 0
-    done = run(site, "report", store, "--only", "settling/table,figure", "--to", tmp_path / "out")
+    done = run(site, "report", store, "--only", "settling/table,figure", "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     written = {path.name for path in (tmp_path / "out").rglob("*.*")}
     assert {"table.csv", "table.md", "figure.svg"} <= {name.split("settling-")[-1] for name in written}, written

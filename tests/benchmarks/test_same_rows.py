@@ -22,7 +22,10 @@ RUNS = {
     "shift": ("--methods erm,mc-dropout --backbone mlp --runs 1 --strengths 1 --ensemble-size 2 --severities 1,5", "0"),
     "sensitivity": ("--methods ddu,duq --strengths 2 --runs 1 --degrees 60,180", "0"),
     "url": ("--methods erm,mc-dropout --backbones mlp --trials 2 --seeds 2 --shots 1 --bootstrap 20", "0"),
-    "reliability": ("--methods simclr,byol --backbones mlp --members 2 --references 100 --k 5 --seeds 2", "0"),
+    "reliability": (
+        "--methods simclr,byol --backbones mlp --seeds 2 --reference-size 100 --k 5 --reference-samples 2",
+        "0",
+    ),
     "posthoc": ("--trained erm/mlp,mc-dropout/mlp --members 2 --left-out 2 --fitted 200", "0"),
     "selective": ("FILES", "0"),
     "cood": ("PAIRS --estimation 6 --test 4", "2"),
@@ -63,7 +66,7 @@ def test_rows_do_not_depend_on_hash_seeds_nor_on_workers(name: str, servers: lis
     words = words_of(name, tmp_path)
     stores = [tmp_path / "one", tmp_path / "two"]
     commands = [
-        server.start("run", name, *words, "--store", store, "--workers", workers, "--json")
+        server.start("run", name, *words, "--store", store, "--workers", workers, "--format", "json")
         for server, store, workers in zip(servers, stores, ("0", RUNS[name][1]), strict=True)
     ]
     assert [command.wait() for command in commands] == [0, 0], [command.err for command in commands]

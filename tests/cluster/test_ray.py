@@ -344,7 +344,8 @@ def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_on
 
 
 def test_the_command_line_gives_the_same_bytes(cluster, tmp_path):
-    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu --json"
+    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu"
+    words += " --format json"
     ways = {"local": ["--workers", "0"], "ray": ["--launcher", "ray", "--address", cluster.address, "--in-flight", "2"]}
     said = {}
     for name, how in ways.items():
@@ -379,8 +380,8 @@ def test_members_predictions_and_the_zoo_are_the_same_on_the_cluster(cluster, tm
 
         run("train --method erm --data digits --backbone mlp --epochs 1 --ensemble-size 2")
         first, second = sorted(path.name for path in (store / "train").iterdir())
-        run(f"predict {first} --shards 2", "--to", str(tmp_path / name / "dump"))
-        rows = run(f"zoo store:{first} store:{second} --data digits --shards 2 --json")
+        run(f"predict {first} --shards 2", "--output", str(tmp_path / name / "dump"))
+        rows = run(f"zoo store:{first} store:{second} --data digits --shards 2 --format json")
         weights = [(store / "train" / key / "weights.safetensors").read_bytes() for key in (first, second)]
         made[name] = weights, content(tmp_path / name / "dump"), rows
     assert made["ray"] == made["local"] and json.loads(made["ray"][2])

@@ -296,7 +296,7 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_pa
     (failure,) = work.failures
     assert failure.name == "large" and len(lines(context.store.root, "hoards")) == 1
     assert work.rows == undisturbed(tmp_path / "local", 2)
-    assert main(["runs", "--failed", "--json", "--store", str(context.store.root)]) == 0
+    assert main(["runs", "--failed", "--format", "json", "--store", str(context.store.root)]) == 0
     (shown,) = json.loads(capsys.readouterr().out)
     where = Path(shown["reason"].rpartition("Log: ")[2])
     assert shown["reason"] == failure.reason and "memory limit" in where.read_text()
@@ -438,7 +438,8 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
 
 
 def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
-    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu --json"
+    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu"
+    words += " --format json"
     ways = {
         "local": ["--workers", "0"],
         "slurm": ["--launcher", "slurm", "--mem", "1G", "--time", "9", "--slurm-partition", "normal"],

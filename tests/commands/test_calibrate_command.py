@@ -30,7 +30,9 @@ def files(tmp_path):
 def test_the_file_holds_the_calibrated_rows_and_all_else(files, tmp_path, capsys, method, ending):
     test, val = files
     to = tmp_path / f"out.{ending}"
-    assert main(["calibrate", test, "--val", val, "--to", str(to), "--method", method, "--json"]) == 0
+    assert (
+        main(["calibrate", test, "--val", val, "--output", str(to), "--calibration", method, "--format", "json"]) == 0
+    )
     said = json.loads(capsys.readouterr().out)
     written, expected = Predictions.load(to), getattr(calibration, method)(model(1))(model(0))
     np.testing.assert_allclose(written.logits, expected.logits, rtol=1e-6)
@@ -48,21 +50,21 @@ def test_logits_that_are_computed_when_read_are_written_whole(files, tmp_path, m
     test, val = files
     for ending in ("npz", "safetensors", "csv"):
         to = tmp_path / f"out.{ending}"
-        assert main(["calibrate", test, "--val", val, "--to", str(to)]) == 0
+        assert main(["calibrate", test, "--val", val, "--output", str(to)]) == 0
         expected = calibration.temperature(model(1))(model(0))
         np.testing.assert_allclose(Predictions.load(to).logits, np.asarray(expected.logits), rtol=1e-5)
 
 
 def test_the_rows_that_it_is_fitted_on_are_refused(files, tmp_path, capsys):
     test, _ = files
-    assert main(["calibrate", test, "--val", test, "--to", str(tmp_path / "out.npz")]) == 2
+    assert main(["calibrate", test, "--val", test, "--output", str(tmp_path / "out.npz")]) == 2
     assert "same rows" in capsys.readouterr().err and not (tmp_path / "out.npz").exists()
 
 
 def test_what_is_read_is_not_overwritten(files, capsys):
     test, val = files
     before = Predictions.load(test).logits.copy()
-    assert main(["calibrate", test, "--val", val, "--to", test]) == 2
+    assert main(["calibrate", test, "--val", val, "--output", test]) == 2
     assert "name another file" in capsys.readouterr().err
     np.testing.assert_array_equal(Predictions.load(test).logits, before)
 
@@ -96,7 +98,7 @@ def test_a_model_of_the_store_is_calibrated_and_no_other_models_rows_fit_it(file
     store = Store(tmp_path / "store")
     for name, seed in (("resnet18", 0), ("vgg11", 2)):
         keep(store, name, "digits", model(seed), False)
-    words = ["--to", str(tmp_path / "out.npz"), "--store", str(store.root)]
+    words = ["--output", str(tmp_path / "out.npz"), "--store", str(store.root)]
     assert main(["calibrate", "zoo:resnet18", "--val", files[1], *words]) == 0
     expected = calibration.temperature(model(1))(model(0))
     np.testing.assert_allclose(Predictions.load(tmp_path / "out.npz").logits, expected.logits, rtol=1e-5)
@@ -104,7 +106,7 @@ def test_a_model_of_the_store_is_calibrated_and_no_other_models_rows_fit_it(file
     for command, flag, rest in (
         ("calibrate", "--val", words[:2]),
         ("threshold", "--val", ["--risk", "0.4"]),
-        ("threshold", "--check", ["--risk", "0.4"]),
+        ("threshold", "--test", ["--risk", "0.4"]),
         ("evaluate", "--val", []),
     ):
         assert main([command, "zoo:resnet18", flag, "zoo:vgg11", *rest, *words[2:]]) == 2, command

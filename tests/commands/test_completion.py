@@ -61,7 +61,7 @@ def offered(script):
         (["evaluate", "--ca"], ["--calibration"]),
         (["evaluate", "a.npz", "--calibration", ""], ["temperature", "vector"]),
         (["evaluate", "a.npz", "--calibration", "=", "v"], ["vector"]),
-        (["threshold", "a.npz", "--method", ""], ["ltt", "sgr", "both"]),
+        (["threshold", "a.npz", "--guarantee", ""], ["ltt", "sgr", "both"]),
         (["threshold", "a.npz", "--measure", "mutual"], ["mutual_information"]),
         (["compare", "a.npz", "b.npz", "--metrics", "auroc,augr"], ["auroc,augrc"]),
         (["run", "uim"], ["uimnet"]),

@@ -15,7 +15,8 @@ def test_a_class_that_the_data_lack_is_named(classes, tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     "words",
     [
-        "--log=inf", "--device inf", "--device /dev/zero", "--processes 1000000000000", "--nodes 0", "--to /dev/null/x",
+        "--log=inf", "--device inf", "--device /dev/zero", "--processes 1000000000000", "--nodes 0",
+        "--output /dev/null/x",
         "--checkpoint-seconds nan", "--strengths 18446744073709551616", "--runs 99999999999",
     ],
 )  # fmt: skip

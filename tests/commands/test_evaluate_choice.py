@@ -24,7 +24,7 @@ def files(tmp_path_factory):
 
 
 def evaluated(capsys, *words):
-    code = main(["evaluate", *map(str, words), "--json"])
+    code = main(["evaluate", *map(str, words), "--format", "json"])
     out = capsys.readouterr()
     assert code == 0, out.err
     return json.loads(out.out)["files"][0]

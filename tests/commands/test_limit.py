@@ -32,7 +32,7 @@ def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
     words = COMMANDS[command].split()
     answers = {}
     for seed in ("0", "1"):
-        assert main([*words, "--limit", "100", "--seed", seed, "--json"]) == 0
+        assert main([*words, "--limit", "100", "--seed", seed, "--format", "json"]) == 0
         answers[seed] = json.loads(capsys.readouterr().out)
         assert answers[seed]["n"] == 100
         assert f"A random part: 100 of 300 rows (seed {seed})." in answers[seed]["notes"]
@@ -40,7 +40,7 @@ def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
     assert main([*words, "--limit", "100"]) == 0
     said = capsys.readouterr()
     assert "A random part: 100 of 300 rows (seed 0)." in said.out + said.err
-    assert main([*words, "--limit", "300", "--json"]) == 0
+    assert main([*words, "--limit", "300", "--format", "json"]) == 0
     assert not any("random part" in note for note in json.loads(capsys.readouterr().out)["notes"])
     assert main([*words, "--limit", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err
@@ -60,7 +60,7 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
         files = " ".join(f"{letter}={letter}{names}.npz" for letter in "ab")
         pairs = " ".join(f"--pair {letter}={letter}{names}.npz,o{names}.npz" for letter in "ab")
         words = f"run selective {files} {every}" if benchmark == "selective" else f"run cood {pairs} {small}"
-        assert main([*words.split(), *more.split(), "--json"]) == 0
+        assert main([*words.split(), *more.split(), "--format", "json"]) == 0
         said = capsys.readouterr()
         return [row | {"key": None} for row in json.loads(said.out)], said.err
 
@@ -83,7 +83,7 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
 
 @pytest.mark.parametrize("command", ["rank", "reliability"])
 def test_the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys, command):
-    assert main([*COMMANDS[command].split(), "--limit", "100", "--to", "out,scores.csv"]) == 0
+    assert main([*COMMANDS[command].split(), "--limit", "100", "--output", "out,scores.csv"]) == 0
     assert "A random part: 100 of 300 rows (seed 0)." in (folder / "out/index.html").read_text()
     said = capsys.readouterr().out
     assert "scores.csv holds the scores of 100 rows." in said and "The page is out/index.html." in said

@@ -49,14 +49,14 @@ def store(tmp_path_factory):
     "words",
     [
         ["train"],
-        ["predict", "0a", "--to", "x.npz", "--store", "{store}"],
+        ["predict", "0a", "--output", "x.npz", "--store", "{store}"],
         ["methods"],
         ["verify"],
-        ["demo", "--to", "{store}/demo"],
+        ["demo", "--output", "{store}/demo"],
         ["zoo", "resnet18", "--data", "digits"],
         ["run", "uimnet", "--store", "{store}"],
         ["run", "reliability", "--store", "{store}"],
-        ["rank", "resnet18", "--images", "digits"],
+        ["rank", "resnet18", "--data", "digits"],
         ["export", "resnet18", "--threshold", "0.5"],
     ],
     ids=lambda words: " ".join(words[: 2 if words[0] == "run" else 1]),
@@ -72,7 +72,7 @@ def test_what_needs_no_torch_works_without(tmp_path):
     labels = np.arange(60) % 3
     file = tmp_path / "test.npz"
     np.savez(file, labels=labels, logits=np.eye(3)[labels] + np.random.default_rng(0).normal(size=(60, 3)))
-    page = ["--to", tmp_path / "page"]
+    page = ["--output", tmp_path / "page"]
     for words in (
         ["evaluate", file],
         ["threshold", file, "--coverage", 0.5],

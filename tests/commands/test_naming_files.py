@@ -47,19 +47,19 @@ def numbers(out):
 
 
 def test_fields_under_other_names_and_in_files_of_their_own_are_the_same_predictions(ask):
-    truth = numbers(ask("evaluate", "a.npz", "--json")[1])
+    truth = numbers(ask("evaluate", "a.npz", "--format", "json")[1])
     for words in (
         ("a-trainer.npz", "--map", "logits=predictions,labels=label_ids"),
         ("--logits", "a-logits.npy", "--labels", "labels.npy"),
         ("logits:a-logits.npy,labels:labels.npy",),
         ("mine=logits:a-logits.npy,labels:labels.npy",),
     ):
-        code, out, err = ask("evaluate", *words, "--json")
+        code, out, err = ask("evaluate", *words, "--format", "json")
         assert code == 0, err
         assert numbers(out) == pytest.approx(truth), words
-    promise = json.loads(ask("threshold", "a.npz", "--risk", 0.1, "--json")[1])
+    promise = json.loads(ask("threshold", "a.npz", "--risk", 0.1, "--format", "json")[1])
     again = json.loads(
-        ask("threshold", "--logits", "a-logits.npy", "--labels", "labels.npy", "--risk", 0.1, "--json")[1]
+        ask("threshold", "--logits", "a-logits.npy", "--labels", "labels.npy", "--risk", 0.1, "--format", "json")[1]
     )
     assert promise["threshold"] == again["threshold"] and promise["coverage"] == again["coverage"]
 
@@ -68,17 +68,17 @@ def test_torch_files_are_read(ask, folder):
     torch = pytest.importorskip("torch")
     arrays = dict(np.load(folder / "a.npz"))
     torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, folder / "a.pt")
-    truth = numbers(ask("evaluate", "a.npz", "--json")[1])
-    assert numbers(ask("evaluate", "a.pt", "--json")[1]) == pytest.approx(truth)
+    truth = numbers(ask("evaluate", "a.npz", "--format", "json")[1])
+    assert numbers(ask("evaluate", "a.pt", "--format", "json")[1]) == pytest.approx(truth)
 
 
 def test_answers_with_their_confidence_will_do(ask):
-    truth = numbers(ask("evaluate", "a.npz", "--json")[1])
-    top = numbers(ask("evaluate", "a-top.csv", "--json")[1])
+    truth = numbers(ask("evaluate", "a.npz", "--format", "json")[1])
+    top = numbers(ask("evaluate", "a-top.csv", "--format", "json")[1])
     for cell in (("accuracy", None), ("ece", None), ("auroc", "msp"), ("aurc", "msp"), ("sac@0.95", "msp")):
         assert top[cell] == pytest.approx(truth[cell]), cell
-    code, out, _ = ask("compare", "a-top.csv", "b-top.csv", "--json", "--bootstrap", 200)
-    whole = json.loads(ask("compare", "a.npz", "b.npz", "--json", "--bootstrap", 200)[1])
+    code, out, _ = ask("compare", "a-top.csv", "b-top.csv", "--format", "json", "--bootstrap", 200)
+    whole = json.loads(ask("compare", "a.npz", "b.npz", "--format", "json", "--bootstrap", 200)[1])
     assert code == 0
 
     def intervals(said):
@@ -90,9 +90,9 @@ def test_answers_with_their_confidence_will_do(ask):
 
 
 def test_files_have_names(ask):
-    said = json.loads(ask("evaluate", "small=a.npz", "large=b.npz", "--json")[1])
+    said = json.loads(ask("evaluate", "small=a.npz", "large=b.npz", "--format", "json")[1])
     assert [one["file"] for one in said["files"]] == ["small", "large"]
-    said = json.loads(ask("compare", "small=a.npz", "b.npz", "--json", "--bootstrap", 100)[1])
+    said = json.loads(ask("compare", "small=a.npz", "b.npz", "--format", "json", "--bootstrap", 100)[1])
     assert {row["method"] for row in said["rows"]} == {"small", "b"}
 
 
@@ -103,7 +103,7 @@ def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
     stamp = "A random part: 200 of 600 rows (seed 3)."
     code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3)
     assert code == 0 and stamp in " ".join(out.split())
-    code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3, "--json")
+    code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3, "--format", "json")
     assert stamp in out
     said = json.loads(out)
     n = said["n"] if command == "threshold" else said.get("files", [said])[0]["rows"][0]["n"]
@@ -112,7 +112,7 @@ def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
 
 
 def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
-    assert ask("evaluate", "a.npz", "--limit", 100, "--to", tmp_path)[0] == 0
+    assert ask("evaluate", "a.npz", "--limit", 100, "--output", tmp_path)[0] == 0
     assert "A random part: 100 of 600 rows (seed 0)." in (tmp_path / "index.html").read_text()
 
 
@@ -125,7 +125,7 @@ def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
         (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--train and --val hold the same rows"),
         (("evaluate", "a.npz", "b=a.npz"), "hold the same predictions: give files of different models."),
         (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "FILE and --val hold the same rows"),
-        (("threshold", "a.npz", "--risk", "0.1", "--check", "a.npz"), "FILE and --check hold the same rows"),
+        (("threshold", "a.npz", "--risk", "0.1", "--test", "a.npz"), "FILE and --test hold the same rows"),
         (("compare", "a.npz", "copy.npz"), "hold the same predictions: give files of different models."),
         (("threshold", "a.npz", "b.npz", "--risk", "0.1"), "one FILE, and 2 are given"),
         (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit one of them"),
@@ -167,14 +167,14 @@ def overlapping(folder, shared, name="overlap.npz"):
 def test_a_few_rows_in_common_are_counted(ask, folder):
     val = overlapping(folder, 7)
     sentence = "and --val have 7 rows in common"
-    notes = json.loads(ask("evaluate", "a.npz", "--val", val, "--json")[1])["files"][0]["notes"]
+    notes = json.loads(ask("evaluate", "a.npz", "--val", val, "--format", "json")[1])["files"][0]["notes"]
     assert any(sentence in note for note in notes)
     assert sentence in ask("evaluate", "a.npz", "--val", val)[1]
     assert sentence in ask("threshold", "a.npz", "--risk", 0.1, "--val", val)[1]
     assert "in common" not in ask("threshold", "a.npz", "--risk", 0.1, "--val", "val.npz")[1]
 
 
-@pytest.mark.parametrize("words", [("evaluate", "a.npz", "--val"), ("threshold", "a.npz", "--risk", 0.1, "--check")])
+@pytest.mark.parametrize("words", [("evaluate", "a.npz", "--val"), ("threshold", "a.npz", "--risk", 0.1, "--test")])
 def test_many_rows_in_common_are_refused(ask, folder, words):
     code, _, err = ask(*words, overlapping(folder, 150, "half.npz"))
     assert code == 2 and "have 150 rows in common" in err and err.count("\n") == 1

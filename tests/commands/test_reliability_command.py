@@ -72,8 +72,8 @@ def read_csv(path):
 
 def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
     to = tmp_path / "scores.csv"
-    references = ["--references", *files(place, "r")]
-    code, out, err = ask(capsys, "reliability", *files(place, "t"), *references, "--k", 30, "--to", to)
+    references = ["--reference-files", *files(place, "r")]
+    code, out, err = ask(capsys, "reliability", *files(place, "t"), *references, "--k", 30, "--output", to)
     assert code == 0 and err == "" and f"{to} holds the scores of {N} rows." in out
     held, refs, tests = read_csv(to), loaded(place, "r"), loaded(place, "t")
     assert list(held) == ["index", "nc", "u_nc", "u_dist", "u_norm", "u_ll", "u_fv"]
@@ -92,7 +92,7 @@ def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
 @pytest.mark.parametrize("options", [("--distance", "euclidean"), ("--similarity", "overlap")])
 def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options):
     to, how = tmp_path / "s.csv", {"--distance": "metric", "--similarity": "similarity"}[options[0]]
-    words = ["--references", *files(place, "r"), *options, "--k", 30, "--components", 0, "--to", to]
+    words = ["--reference-files", *files(place, "r"), *options, "--k", 30, "--components", 0, "--output", to]
     assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     right = measures.neighborhood_inconsistency(loaded(place, "r"), loaded(place, "t"), 30, **{how: options[1]})
     held = read_csv(to)
@@ -101,7 +101,7 @@ def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options)
 
 
 def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
-    words = ["--references", *files(place, "r"), "--components", 3, "--least", ODD, "--json"]
+    words = ["--reference-files", *files(place, "r"), "--components", 3, "--list-rows", ODD, "--format", "json"]
     code, out, err = ask(capsys, "reliability", *files(place, "t"), *words)
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert code == 0 and err == ""
@@ -115,7 +115,7 @@ def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, pla
 
 
 def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
-    code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--components", 0, "--to", tmp_path / "s.csv")
+    code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--components", 0, "--row-scores", tmp_path / "s.csv")
     held, tests = read_csv(tmp_path / "s.csv"), loaded(place, "t")
     assert code == 0 and "each of the two halves" in re.sub(r"\s+", " ", out)
     parts = split_references(tests[0].index, None, 0)
@@ -129,7 +129,7 @@ def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
 
 
 def test_a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path):
-    words = ["--split-references", 80, "--to", tmp_path / "s.npz", "--components", 5]
+    words = ["--split-references", 80, "--row-scores", tmp_path / "s.npz", "--components", 5]
     assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     with np.load(tmp_path / "s.npz") as held:
         ((refs, asked),) = split_references(1000 + np.arange(N), 80, 0)
@@ -144,10 +144,10 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
     wide = np.hstack([second.embeddings, np.zeros((N, 2))])[order]
     Predictions(embeddings=wide, index=second.index[order]).save(tmp_path / "wide.npz")
     code, _, err = ask(
-        capsys, "reliability", place / "t0.npz", tmp_path / "wide.npz", "--k", 5, "--to", tmp_path / "a.csv"
+        capsys, "reliability", place / "t0.npz", tmp_path / "wide.npz", "--k", 5, "--row-scores", tmp_path / "a.csv"
     )
     assert code == 0 and "fv: The members have [6, 8] features" in err
-    ask(capsys, "reliability", place / "t0.npz", place / "t1.npz", "--k", 5, "--to", tmp_path / "b.csv")
+    ask(capsys, "reliability", place / "t0.npz", place / "t1.npz", "--k", 5, "--row-scores", tmp_path / "b.csv")
     a, b = read_csv(tmp_path / "a.csv"), read_csv(tmp_path / "b.csv")
     np.testing.assert_allclose(a["nc"], b["nc"], atol=1e-12)
     assert "u_fv" in b and "u_fv" not in a and len(first) == N
@@ -155,7 +155,7 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
 
 def test_every_format_holds_the_same(capsys, place, tmp_path):
     for ending in ("csv", "parquet", "npz"):
-        words = ["--references", *files(place, "r"), "--components", 3, "--to", tmp_path / f"s.{ending}"]
+        words = ["--reference-files", *files(place, "r"), "--components", 3, "--output", tmp_path / f"s.{ending}"]
         assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     table, held = read_csv(tmp_path / "s.csv"), pq.ParquetFile(tmp_path / "s.parquet").read()
     with np.load(tmp_path / "s.npz") as arrays:
@@ -179,7 +179,9 @@ def test_usual_k_and_chance():
 
 
 def test_the_terminal_states_k_and_references(capsys, place):
-    code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--references", *files(place, "r"), "--least", 3)
+    code, out, _ = ask(
+        capsys, "reliability", *files(place, "t"), "--reference-files", *files(place, "r"), "--list-rows", 3
+    )
     words = re.sub(r"\s+", " ", out)
     assert code == 0 and "k = 20 neighbours (Jaccard similarity), 400 references" in words
     assert "NC@20 ↑" in words and "median" in words
@@ -189,7 +191,7 @@ def test_the_terminal_states_k_and_references(capsys, place):
 
 
 def test_rows_on_a_reference_are_noted(capsys, place):
-    code, _, err = ask(capsys, "reliability", *files(place, "t"), "--references", *files(place, "t"), "--k", 5)
+    code, _, err = ask(capsys, "reliability", *files(place, "t"), "--reference-files", *files(place, "t"), "--k", 5)
     assert code == 0 and f"{N} rows lie on a reference" in err
 
 
@@ -224,7 +226,18 @@ def digits(tmp_path_factory):
 def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind):
     folder, images, odd = digits
     pair = [folder / f"{kind}{member}.npz" for member in range(2)]
-    words = ["--images", "digits", "--to", tmp_path / "out", "--least", 8, "--components", 0, "--json"]
+    words = [
+        "--thumbnails",
+        "digits",
+        "--output",
+        tmp_path / "out",
+        "--list-rows",
+        8,
+        "--components",
+        0,
+        "--format",
+        "json",
+    ]
     code, out, _ = ask(capsys, "reliability", *pair, *words)
     assert code == 0
     least = [row["index"] for row in json.loads(out)["least"]]
@@ -244,7 +257,7 @@ def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind
 
 
 def test_a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
-    words = ["--references", *files(place, "r"), "--to", tmp_path / "out", "--least", 5]
+    words = ["--reference-files", *files(place, "r"), "--output", tmp_path / "out", "--list-rows", 5]
     code, out, _ = ask(capsys, "reliability", *files(place, "t"), *words)
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert code == 0 and "index.html" in out and not shown(page)
@@ -273,7 +286,7 @@ def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
         np.savez(tmp_path / f"by-name{member}.npz", embeddings=held[::-1], index=names[::-1])
     for kind in ("by-order", "by-name"):
         pair = [tmp_path / f"{kind}{member}.npz" for member in range(2)]
-        words = ["--images", photos, "--to", tmp_path / kind, "--least", 4, "--k", 2, "--components", 0]
+        words = ["--thumbnails", photos, "--output", tmp_path / kind, "--list-rows", 4, "--k", 2, "--components", 0]
         assert ask(capsys, "reliability", *pair, *words)[0] == 0
         galleries = shown((tmp_path / kind / "index.html").read_text("utf-8"))
         for name, picture in galleries[0] + galleries[1]:
@@ -346,12 +359,12 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
         ([one, two, "--k-dist", 61], "--k-dist is 61, but there are only 60 references"),
         ([one, two, "--split-references", N], "must leave some of them to be judged"),
         ([one, two, "--split-references", 0], "must leave some of them to be judged"),
-        ([one, two, "--references", place / "r0.npz"], "2 files of embeddings and 1 of references"),
-        ([one, two, "--references", place / "r0.npz", place / "r1.npz", "--split-references", 5], "drop one"),
-        ([one, two, "--references", narrow, place / "r1.npz"], "they must come from the same network"),
-        ([one, two, "--to", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
-        ([one, two, "--least", 0], "--least is a number of rows from 1 on"),
-        ([one, two, "--images", tmp_path / "nowhere", "--to", tmp_path / "o"], "nowhere"),
+        ([one, two, "--reference-files", place / "r0.npz"], "2 files of embeddings and 1 of references"),
+        ([one, two, "--reference-files", place / "r0.npz", place / "r1.npz", "--split-references", 5], "drop one"),
+        ([one, two, "--reference-files", narrow, place / "r1.npz"], "they must come from the same network"),
+        ([one, two, "--output", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
+        ([one, two, "--list-rows", 0], "--list-rows is a number of rows from 1 on"),
+        ([one, two, "--thumbnails", tmp_path / "nowhere", "--output", tmp_path / "o"], "nowhere"),
     ]
     for words, sentence in cases:
         code, out, err = ask(capsys, "reliability", *words)
@@ -360,8 +373,8 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
 
 
 def test_dumps_alone_never_import_torch(place, tmp_path):
-    words = ["reliability", *map(str, files(place, "t")), "--to", str(tmp_path / "out"), "--images", "digits"]
-    words += ["--to", str(tmp_path / "s.parquet"), "--json"]
+    words = ["reliability", *map(str, files(place, "t")), "--output", str(tmp_path / "out"), "--thumbnails", "digits"]
+    words += ["--row-scores", str(tmp_path / "s.parquet"), "--format", "json"]
     Predictions(embeddings=np.random.default_rng(0).normal(size=(599, 3))).save(tmp_path / "a.npz")
     Predictions(embeddings=np.random.default_rng(1).normal(size=(599, 3))).save(tmp_path / "b.npz")
     words[1:4] = [str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]
@@ -379,19 +392,19 @@ def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(
         np.savez(tmp_path / f"{member}.npz", embeddings=points)
     words = [tmp_path / "a.npz", tmp_path / "b.npz"]
     words = [f"mine={words[0]},{words[1]}", "--bootstrap", 20] if command == "rank" else words
-    code, out, _ = ask(capsys, command, *words, "--json")
+    code, out, _ = ask(capsys, command, *words, "--format", "json")
     said = json.loads(out)
     choice = said["candidates"][0]["components"] if command == "rank" else said["components"]
     swept = choice["log_likelihoods"]
     assert code == 0 and choice["components"] == 5 and list(swept) == ["1", "2", "5", "10", "20", "50"]
     assert max(swept, key=swept.get) in ("5", "10")
-    _, out, _ = ask(capsys, command, *words, "--to", tmp_path / "out")
+    _, out, _ = ask(capsys, command, *words, "--output", tmp_path / "out")
     title = "How likely unseen references are"
     assert title in out and "C = 5" in out and title in (tmp_path / "out/index.html").read_text()
     files = {}
     for name, more in (("chosen", []), ("five", ["--components", 5]), ("two", ["--components", 2])):
         files[name] = tmp_path / f"{name}.npz"
-        _, out, _ = ask(capsys, command, *words, *more, "--to", files[name])
+        _, out, _ = ask(capsys, command, *words, *more, "--output", files[name])
         assert (title in out) == (name == "chosen"), "one number is no choice"
     column = "mine/u_ll" if command == "rank" else "u_ll"
     ll = {name: np.load(file)[column] for name, file in files.items()}

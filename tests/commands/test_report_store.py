@@ -64,10 +64,10 @@ def test_a_damaged_study_is_named_and_the_next_one_is_shown(tmp_path, capsys, mo
     (newest.folder / "config.json").write_text("[" * 100_000)
     (newest.folder / "env.json").unlink()
     os.mkfifo(newest.folder / "env.json")
-    assert main(["report", str(store.root), "--csv"]) == 1
+    assert main(["report", str(store.root), "--format", "csv"]) == 1
     said = capsys.readouterr()
     assert newest.key in said.err and "0.25" in said.out and said.err.count("config.json is damaged") == 1
-    assert main(["report", str(store.root), "--csv", "--study", newest.key]) == 1
+    assert main(["report", str(store.root), "--format", "csv", "--study", newest.key]) == 1
     assert not capsys.readouterr().out
 
 
@@ -84,12 +84,12 @@ def test_a_source_is_only_read_and_links_are_not_followed(tmp_path, capsys, monk
     before = sorted(sent.rglob("*"))
     assert main(["report", str(sent)]) == 0 and sorted(sent.rglob("*")) == before
     assert (tmp_path / "nescio-report" / "uimnet" / "index.html").is_file()
-    assert main(["report", str(sent), "--to", "page"]) == 0  # a link in the folder is replaced
+    assert main(["report", str(sent), "--output", "page"]) == 0  # a link in the folder is replaced
     assert victim.read_text() == "mine" and not (tmp_path / "page" / "rows.csv").is_symlink()
     shutil.rmtree(tmp_path / "nescio-report")
     (tmp_path / "nescio-report").symlink_to(sent)
     capsys.readouterr()
-    assert main(["report", str(sent)]) == 2 and "--to" in capsys.readouterr().err
+    assert main(["report", str(sent)]) == 2 and "--output" in capsys.readouterr().err
     assert sorted(sent.rglob("*")) == before
 
 
@@ -97,7 +97,7 @@ def test_rows_that_lack_what_a_table_needs_end_in_a_sentence(tmp_path, capsys):
     odd = replace(study(0.5), rows=[ROW | {"method": None, "split": None}], reasons=[{"x": 1}], plan={"data": [1]})
     for name, content in files(odd).items():
         (tmp_path / name).write_bytes(content)
-    assert main(["report", str(tmp_path), "--csv"]) in (0, 2)
+    assert main(["report", str(tmp_path), "--format", "csv"]) in (0, 2)
 
 
 def test_every_study_of_a_store_has_a_page_of_its_own(tmp_path, capsys, monkeypatch):

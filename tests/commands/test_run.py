@@ -96,13 +96,13 @@ def test_a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
     pages = {name: (page_of(tmp_path, name) / "index.html").read_text() for name in ("counting", "recounting")}
     assert "counting: [0.0, 1.0, 2.0]" in pages["counting"]
     assert "recounting: [0.0, 1.0]" in pages["recounting"]
-    assert run(capsys, "counting", "--store", tmp_path, "--to", tmp_path / "elsewhere")[0] == 0
+    assert run(capsys, "counting", "--store", tmp_path, "--output", tmp_path / "elsewhere")[0] == 0
     assert (tmp_path / "elsewhere" / "index.html").is_file()
 
 
 def test_a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
     place = tmp_path / "page"
-    words = ["counting", "--store", tmp_path / "store", "--to", place]
+    words = ["counting", "--store", tmp_path / "store", "--output", place]
     assert run(capsys, *words)[0] == 0
     first = (place / "index.html").read_text()
     assert "another study" not in run(capsys, *words)[2]  # the same one again
@@ -114,12 +114,12 @@ def test_a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
         assert (place / "index.html").read_text() == first != (beside / "index.html").read_text()
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("a page of another program")
-    assert run(capsys, "counting", "--store", tmp_path / "store", "--to", tmp_path / "site")[0] == 0
+    assert run(capsys, "counting", "--store", tmp_path / "store", "--output", tmp_path / "site")[0] == 0
     assert (tmp_path / "site" / "index.html").read_text() == "a page of another program"
 
 
 def test_a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsys, monkeypatch):
-    words = ["counting", "--bad", 1, "--store", tmp_path / "store", "--to", tmp_path / "page"]
+    words = ["counting", "--bad", 1, "--store", tmp_path / "store", "--output", tmp_path / "page"]
     assert run(capsys, *words)[0] == 1
     monkeypatch.setattr(sys.modules[__name__], "count", count_all)
     assert run(capsys, *words)[0] == 0
@@ -129,7 +129,7 @@ def test_a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsy
 def test_rows_name_the_evaluation_that_they_are_from(tmp_path, capsys):
     keys = []
     for store in (tmp_path / "one", tmp_path / "two"):
-        _, out, _ = run(capsys, "counting", "--json", "--store", store)
+        _, out, _ = run(capsys, "counting", "--format", "json", "--store", store)
         keys.append([row["key"] for row in json.loads(out)])
         for row in json.loads(out):
             assert from_parquet(store / "evaluate" / row["key"] / "rows.parquet")[0]["value"] == row["value"]
@@ -145,15 +145,15 @@ def test_a_finished_study_is_neither_made_nor_drawn_again(tmp_path, capsys):
 
 
 def test_json_is_alone_and_writes_no_page(tmp_path, capsys):
-    code, out, _ = run(capsys, "counting", "--json", "--store", tmp_path)
+    code, out, _ = run(capsys, "counting", "--format", "json", "--store", tmp_path)
     assert code == 0 and [row["value"] for row in json.loads(out)] == [0.0, 1.0, 2.0]
     assert not (tmp_path / "report").exists()
 
 
 def test_presets_and_options_reach_the_plan(tmp_path, capsys):
-    _, out, _ = run(capsys, "counting", "--preset", "long", "--json", "--store", tmp_path)
+    _, out, _ = run(capsys, "counting", "--preset", "long", "--format", "json", "--store", tmp_path)
     assert len(json.loads(out)) == 5
-    _, out, _ = run(capsys, "counting", "--preset", "long", "--upto", 4, "--json", "--store", tmp_path)
+    _, out, _ = run(capsys, "counting", "--preset", "long", "--upto", 4, "--format", "json", "--store", tmp_path)
     assert len(json.loads(out)) == 4
     code, _, err = run(capsys, "counting", "--preset", "lng", "--store", tmp_path)
     assert code == 2 and "Did you mean 'long'?" in err
@@ -196,18 +196,18 @@ def test_what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
 def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / "file" / "page"
-    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--to", place)
-    assert code == 2 and out == "" and f"--to {place} cannot be written: {tmp_path / 'file'} is a file" in err
+    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", place)
+    assert code == 2 and out == "" and f"--output {place} cannot be written: {tmp_path / 'file'} is a file" in err
     assert not (tmp_path / "store").exists()
     if os.path.isdir("/proc"):  # where permissions promise what the file system does not keep
-        code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--to", "/proc/nescio-page")
-        assert code == 2 and "--to /proc/nescio-page cannot be written" in err and not (tmp_path / "store").exists()
+        code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", "/proc/nescio-page")
+        assert code == 2 and "--output /proc/nescio-page cannot be written" in err and not (tmp_path / "store").exists()
 
 
 def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("nescio.commands.run.check_place", lambda *_: None)  # it came in the way later
     (tmp_path / "file").write_text("in the way")
-    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--to", tmp_path / "file" / "page")
+    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", tmp_path / "file" / "page")
     assert code == 1 and "Counted 3." in out
     assert "failed: writing the report:" in err and "a file stands where a folder should be" in err
 
@@ -264,5 +264,7 @@ def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
     code, out, _ = run(capsys, "counting", "--upto", 5, "--dry-run", "--store", tmp_path / "store")
     assert code == 0 and "2 steps are missing" in out and "2 seen here" in out
     assert sorted(tmp_path.rglob("*")) == before
-    (stage,) = json.loads(run(capsys, "counting", "--upto", 5, "--dry-run", "--json", "--store", tmp_path / "store")[1])
+    (stage,) = json.loads(
+        run(capsys, "counting", "--upto", 5, "--dry-run", "--format", "json", "--store", tmp_path / "store")[1]
+    )
     assert (stage["stage"], stage["finished"], stage["missing"]) == ("evaluate", 3, 2) and stage["bytes"] > 0

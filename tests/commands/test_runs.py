@@ -17,7 +17,7 @@ def test_every_line_says_what_it_is(tmp_path, capsys):
     assert main(["runs", "--store", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "erm, trial 0, seed 1" in out and "mixup, trial 2, seed 1" in out
-    assert main(["runs", "--store", str(tmp_path), "--json"]) == 0
+    assert main(["runs", "--store", str(tmp_path), "--format", "json"]) == 0
     assert {run["title"] for run in json.loads(capsys.readouterr().out)} == {
         "erm, trial 0, seed 1",
         "mixup, trial 2, seed 1",
@@ -25,7 +25,7 @@ def test_every_line_says_what_it_is(tmp_path, capsys):
 
 
 def test_damaged_work_is_said_to_be(tmp_path, capsys):
-    """A file that is cut, lost or added to shows at once; a changed byte of the same size with --check."""
+    """A file that is cut, lost or added to shows at once; a changed byte of the same size with --verify."""
     store = Store(tmp_path)
     paths = {}
     for name in ("whole", "cut", "lost", "flipped", "config", "listless"):
@@ -39,13 +39,13 @@ def test_damaged_work_is_said_to_be(tmp_path, capsys):
     (paths["listless"] / "config.json").write_text('{"files": [1], "title": "listless"}')
 
     def states(*words):
-        assert main(["runs", "--store", str(tmp_path), "--json", *words]) == 0
+        assert main(["runs", "--store", str(tmp_path), "--format", "json", *words]) == 0
         return {run["key"]: (run["state"], run["reason"]) for run in json.loads(capsys.readouterr().out)}
 
     damaged = {key for key, (state, reason) in states().items() if state == "damaged" and reason}
     assert damaged == {paths[name].name for name in ("cut", "lost", "config", "listless")}
     assert states("--failed").keys() == damaged
-    assert states("--check", "--failed").keys() == damaged | {paths["flipped"].name}
+    assert states("--verify", "--failed").keys() == damaged | {paths["flipped"].name}
     assert main(["runs", "--store", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "net.bin went missing or changed" in said and "2 finished, 4 damaged." in said
@@ -67,7 +67,7 @@ def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", logits=np.eye(4)[labels] + np.eye(4)[labels[::-1]], labels=labels)
     assert main(words) == 0
     capsys.readouterr()
-    assert main(["runs", "--store", str(tmp_path / "store"), "--json"]) == 0
+    assert main(["runs", "--store", str(tmp_path / "store"), "--format", "json"]) == 0
     (study,) = [run for run in json.loads(capsys.readouterr().out) if run["stage"] == "study"]
     assert study["command"] == shlex.join(["nescio", *words])
     assert study["date"] and study["benchmark"] == "selective"
@@ -84,6 +84,6 @@ def test_a_study_of_given_networks_names_these_and_not_the_methods_of_its_preset
             "study", {"benchmark": "shift", "plan": plan | {"networks": networks}}, title="shift"
         ):
             pass
-    assert main(["runs", "--store", str(tmp_path), "--json"]) == 0
+    assert main(["runs", "--store", str(tmp_path), "--format", "json"]) == 0
     studies = [run["methods"] for run in json.loads(capsys.readouterr().out) if run["stage"] == "study"]
     assert sorted(studies) == ["erm, sngp", "store:3f2a"]

@@ -29,7 +29,7 @@ def place(tmp_path_factory):
     return folder
 
 
-COMMANDS = ["calibrate test.npz --val val.npz --to a.npz", "transfer test.npz --bootstrap 5", "evaluate test.npz"]
+COMMANDS = ["calibrate test.npz --val val.npz --output a.npz", "transfer test.npz --bootstrap 5", "evaluate test.npz"]
 
 
 def ask(words, place, encoding, **how):
@@ -48,7 +48,7 @@ def test_a_terminal_that_lacks_characters(place, words, encoding):
 
 
 def test_json_is_the_same_on_any_terminal(place):
-    words = "reliability test.npz other.npz --components 0 --json"
+    words = "reliability test.npz other.npz --components 0 --format json"
     other = Predictions.load(place / "test.npz")
     noise = np.random.default_rng(1).normal(size=(60, 4))
     Predictions(index=other.index, embeddings=noise).save(place / "other.npz")

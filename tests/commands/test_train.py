@@ -15,9 +15,9 @@ import torch
 from nescio.benchmarks.base import registry as benchmarks
 from nescio.cli import main
 from nescio.commands import train
+from nescio.commands.parsing import add_options
 from nescio.datasets import base, images
 from nescio.methods import registry
-from nescio.options import add_options
 from nescio.predictions import Predictions
 from nescio.training import usual_batch
 from nescio.trials import Training, from_plain
@@ -55,7 +55,7 @@ def test_a_bad_log_is_refused_of_a_finished_network_too(store, capsys):
 
 
 def test_options_reach_the_trial(tmp_path):
-    words = "--method mc-dropout --hparams dropout=0.2 mc_samples=3 --spectral 5 --data-seed 1 --init-seed 2"
+    words = "--method mc-dropout --hparams dropout=0.2 mc_samples=3 --spectral-bound 5 --data-seed 1 --init-seed 2"
     words += " --batch-size 64 --lr 0.05"
     more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
     assert main([*TRAIN, *words.split(), *more.split(), "--store", str(tmp_path)]) == 0
@@ -92,7 +92,7 @@ def test_train_and_run_have_one_budget_and_name_where_it_starts():
 
 
 def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
-    for words, target in (([], 3.0), (["--spectral", "none"], None), (["--spectral", "5"], 5.0)):
+    for words, target in (([], 3.0), (["--spectral-bound", "none"], None), (["--spectral-bound", "5"], 5.0)):
         place = tmp_path / str(target)
         assert (
             main(["train", "--method", "due", "--backbone", "mlp", "--epochs", "1", *words, "--store", str(place)]) == 0
@@ -108,18 +108,18 @@ def test_predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
     key = key_in(store)
     for split, rows in (("test", 361), ("val", 72), ("train", 650), ("out", 238)):
         file = tmp_path / f"{split}.npz"
-        assert main(["predict", key[:6], "--split", split, "--store", store, "--to", str(file)]) == 0
+        assert main(["predict", key[:6], "--split", split, "--store", store, "--output", str(file)]) == 0
         dump = Predictions.load(file)
         assert abs(len(dump) - rows) < 5 and dump.logits.shape[1:] == (1, 6)
         assert dump.in_distribution.all() if split != "out" else not dump.in_distribution.any()
         assert set(dump.scores) == {"native"}
     file = tmp_path / "probed.npz"
-    assert main(["predict", key, "--probes", "--store", store, "--to", str(file)]) == 0
+    assert main(["predict", key, "--probes", "--store", store, "--output", str(file)]) == 0
     dump = Predictions.load(file)
     assert set(dump.scores) == {"native", "jacobian"} and set(dump.variants) == {"tta"}
     assert np.allclose(np.exp(dump.variants["tta"]).sum(1), 1, atol=1e-4)
     capsys.readouterr()
-    assert main(["evaluate", str(file), "--ood", f"out={tmp_path / 'out.npz'}", "--json"]) == 0
+    assert main(["evaluate", str(file), "--ood", f"out={tmp_path / 'out.npz'}", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["files"][0]["rows"]
     assert any(row["measure"] == "jacobian" for row in rows)
 
@@ -139,18 +139,18 @@ def test_predict_does_not_train_another_network_under_the_same_name(tmp_path, mo
     assert main(words) == 0
     (run,) = Store("store").runs()
     write(1)
-    assert main(["predict", run.key, "--to", "other.npz"]) == 2
+    assert main(["predict", run.key, "--output", "other.npz"]) == 2
     assert f"set.npz has changed since {run.key} was trained: bring" in capsys.readouterr().err
     assert [one.key for one in Store("store").runs()] == [run.key] and not Path("other.npz").exists()
     write(0)
-    assert main(["predict", run.key, "--to", "own.npz"]) == 0
+    assert main(["predict", run.key, "--output", "own.npz"]) == 0
 
 
 def test_predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):
     drawn = {}
     for seed in ("0", "1"):
         file = tmp_path / f"{seed}.npz"
-        words = ["predict", key_in(store), "--store", store, "--to", str(file), "--limit", "20", "--seed", seed]
+        words = ["predict", key_in(store), "--store", store, "--output", str(file), "--limit", "20", "--seed", seed]
         assert main(words) == 0
         stamp = f"A random part: 20 of 361 images (seed {seed})."
         assert stamp in capsys.readouterr().out
@@ -168,11 +168,11 @@ def test_runs_lists_what_there_is_and_why_it_failed(tmp_path, capsys):
     assert main([*TRAIN, "--lr", "1e12", *place]) == 1
     said = capsys.readouterr().err
     assert "The loss became" in said and len(said.strip().splitlines()) == 1
-    assert main(["runs", *place, "--json"]) == 0
+    assert main(["runs", *place, "--format", "json"]) == 0
     runs = json.loads(capsys.readouterr().out)
     assert sorted(run["state"] for run in runs) == ["failed", "finished"]
     assert all(run["method"] == "erm" and run["config"]["training"]["batch"] == 64 for run in runs)
-    assert main(["runs", *place, "--failed", "--json"]) == 0
+    assert main(["runs", *place, "--failed", "--format", "json"]) == 0
     (failed,) = json.loads(capsys.readouterr().out)
     assert "The loss became" in failed["reason"]
     assert main(["runs", *place]) == 0
@@ -187,7 +187,7 @@ def test_methods_lists_hparams_and_ranges(capsys):
     assert main(["methods", "mixup"]) == 0
     said = capsys.readouterr().out
     assert "Zhang et al." in said and "Beta(α, α)" in said and "0.1 to 1" in said
-    assert main(["methods", "--json"]) == 0
+    assert main(["methods", "--format", "json"]) == 0
     found = {each["method"]: each for each in json.loads(capsys.readouterr().out)}
     settings = {each["setting"]: each for each in found["mc-dropout"]["hparams"]}
     assert settings["dropout"]["default"] == 0.1 and settings["dropout"]["search"] == "0.05 to 0.25, uniform"
@@ -206,8 +206,8 @@ def test_methods_lists_hparams_and_ranges(capsys):
         (["train", "--hparams", "lr=1", "lr=2"], "twice"),
         (["train", "--lr", "0"], "above 0"),
         (["train", "--epochs", "0"], "at least 1"),
-        (["train", "--spectral", "much"], "--spectral is a number"),
-        (["train", "--spectral", "-1"], "above 0"),
+        (["train", "--spectral-bound", "much"], "--spectral-bound is a number"),
+        (["train", "--spectral-bound", "-1"], "above 0"),
         (["train", "--classes", "0-x"], "list of class numbers"),
         (["train", "--classes", "0-12"], "no class 10"),
         (["train", "--classes", "3"], "two classes"),
@@ -237,12 +237,21 @@ def test_a_missing_gpu_is_one_sentence_before_any_work(tmp_path, capsys, monkeyp
 
 
 def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
-    assert main(["predict", "ffff", "--store", store, "--to", str(tmp_path / "x.npz")]) == 2
+    assert main(["predict", "ffff", "--store", store, "--output", str(tmp_path / "x.npz")]) == 2
     assert "no trained network ffff" in capsys.readouterr().err
     assert main(["runs", "--store", str(tmp_path / "nowhere")]) == 2
     assert "There is no store" in capsys.readouterr().err
     assert main([*TRAIN, "--epochs", "1", "--store", str(tmp_path)]) == 0
-    words = ["predict", key_in(tmp_path), "--split", "out", "--store", str(tmp_path), "--to", str(tmp_path / "x.npz")]
+    words = [
+        "predict",
+        key_in(tmp_path),
+        "--split",
+        "out",
+        "--store",
+        str(tmp_path),
+        "--output",
+        str(tmp_path / "x.npz"),
+    ]
     assert main(words) == 2
     assert "every class is in-distribution" in capsys.readouterr().err
     assert not [run for run in Store(tmp_path).runs() if run.state == "failed"]
@@ -295,7 +304,9 @@ def test_tensorboard_files_hold_the_loss(tmp_path):
 def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
     monkeypatch.setattr("nescio.commands.run.end", lambda *_: 0)  # no page: it takes seconds
-    words = "run uimnet --methods erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 1 --measures gap"
+    words = (
+        "run uimnet --methods erm --backbones mlp --spectral-bounds none --trials 2 --seeds 1 --epochs 1 --measures gap"
+    )
     place = ["--workers", "0", "--store", str(tmp_path / "store"), "--log", f"tensorboard:{tmp_path / 'logs'}"]
     assert main([*words.split(), *place]) == 0
     held = scalars(tmp_path / "logs")
@@ -337,6 +348,6 @@ def test_a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path,
         said = capsys.readouterr().out
         assert command == "predict" or re.search(r"training accuracy 0\.\d{4}", said)
         words = shlex.split(said.partition("Next: nescio ")[2])
-    assert words == ["evaluate", "test.npz", "--plugin", "mine.py"] and main([*words, "--json"]) == 0
+    assert words == ["evaluate", "test.npz", "--plugin", "mine.py"] and main([*words, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["files"][0]["rows"]
     assert len(rows) > 1 and all(any(row[name] is not None for row in rows) for name in rows[0])

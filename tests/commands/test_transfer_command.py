@@ -42,7 +42,7 @@ def value(rows, metric, measure=None):
 def test_files(place, tmp_path, capsys):
     views = f"{place}/view0.npz,{place}/view1.npz"
     words = ("transfer", place / "own.npz", "--views", views, "--bootstrap", 50)
-    code, out, _ = ask(capsys, *words, "--to", f"{tmp_path / 'page'},{tmp_path / 'u.csv'}", "--json")
+    code, out, _ = ask(capsys, *words, "--output", f"{tmp_path / 'page'},{tmp_path / 'u.csv'}", "--format", "json")
     told = json.loads(out)
     dump, *seen = (Predictions.load(place / f"{name}.npz") for name in ("own", "view0", "view1"))
     doubt = gallery_uncertainty(dump, seen)
@@ -54,7 +54,7 @@ def test_files(place, tmp_path, capsys):
     assert "Scores that see the gallery" in (tmp_path / "page" / "index.html").read_text()
     code, out, _ = ask(capsys, *words)
     assert code == 0 and out.index("see the image alone") < out.index("entropy") < out.index("gallery_margin")
-    code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--json")
+    code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--format", "json")
     assert value(json.loads(out)["files"][0]["rows"], "r_auroc", "gallery_uncertainty") == value(
         told["rows"], "r_auroc", "gallery_uncertainty"
     )
@@ -67,11 +67,11 @@ def test_a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
     weights = checkpoint(tmp_path / "w.pth", MODEL)
     images = folder(tmp_path / "birds", tuple("abcdefgh"), each=3)
     words = ("transfer", f"{MODEL}@{weights}", "--data", f"folder:{images}", "--store", tmp_path / "store")
-    code, out, err = ask(capsys, *words, "--crops", 1, "--k", 3, "--j", 4, "--bootstrap", 0, "--json")
+    code, out, err = ask(capsys, *words, "--crops", 1, "--k", 3, "--j", 4, "--bootstrap", 0, "--format", "json")
     told = json.loads(out)
     assert code == 0 and told["n"] == 24, err
     assert {"gallery_uncertainty", "entropy", "norm"} <= set(told["sees"])
-    _, out, _ = ask(capsys, *words, "--classes", "0-3", "--crops", 0, "--k", 3, "--j", 4, "--json")
+    _, out, _ = ask(capsys, *words, "--classes", "0-3", "--crops", 0, "--k", 3, "--j", 4, "--format", "json")
     few = json.loads(out)
     assert few["n"] == 12 and "gallery_uncertainty" not in few["sees"] and few["use"] == "gallery_margin"
 
@@ -85,7 +85,7 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
     (key,) = [run.key for run in Store(tmp_path / "store").runs() if run.stage == "train"]
     used = {}
     for classes in ("0-4", "5-9"):
-        words = ("transfer", f"store:{key}", "--data", "digits", "--crops", 1, "--bootstrap", 0, "--json")
+        words = ("transfer", f"store:{key}", "--data", "digits", "--crops", 1, "--bootstrap", 0, "--format", "json")
         _, out, _ = ask(capsys, *words, *(("--classes", classes) if classes == "5-9" else ()), *store)
         used[classes] = json.loads(out)
     assert [used[classes]["use"] for classes in ("0-4", "5-9")] == ["entropy", "gallery_uncertainty"]

@@ -43,7 +43,10 @@ def test_dead(capsys, dead):
 
 
 def test_json_holds_every_observation(capsys, dead):
-    assert main(["verify", "dead", "--epochs", "2", "--backbone", "mlp", "--spectral", "0.5", "--json"]) == 1
+    assert (
+        main(["verify", "dead", "--epochs", "2", "--backbone", "mlp", "--spectral-check", "0.5", "--format", "json"])
+        == 1
+    )
     rows = json.loads(capsys.readouterr().out)
     assert {row["method"] for row in rows} == {"dead"}
     (special,) = (row for row in rows if row["evidence"] == "special part")
@@ -56,7 +59,7 @@ def test_json_holds_every_observation(capsys, dead):
     ("words", "sentence"),
     [
         (["nothing"], "no method named 'nothing'"),
-        (["erm", "--spectral", "0"], "above 0"),
+        (["erm", "--spectral-check", "0"], "above 0"),
         (["erm", "--epochs", "1"], "at least 2"),
         (["erm", "--data", "nowhere"], "no dataset named"),
         (["erm", "--backbone", "nonet"], "no backbone named"),

@@ -36,12 +36,12 @@ def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
     table.write_text("model,top1,img_size\ntest_resnet.r160_in1k,80.0,160\ntest_vit.r160_in1k,0.1,160\n")
     words = ["test_resnet", "test_vit", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
     words += ["--store", tmp_path / "store", "--published", table]
-    assert run(*words, "--to", tmp_path / "page") == 0
+    assert run(*words, "--output", tmp_path / "page") == 0
     out, err = capsys.readouterr()
     assert "test_resnet" in out and "test_vit" in out and (tmp_path / "page/index.html").is_file()
     assert "note: test_resnet has top-1 0.00% on 12 images and 80.00% is published" in err
     assert "test_vit has top-1" not in err.split("note:", 1)[1]
-    assert run(*words, "--json") == 0
+    assert run(*words, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     accuracy = {row["backbone"]: row["value"] for row in rows if row["metric"] == "accuracy" and not row["calibrated"]}
     assert accuracy.keys() == {"test_resnet", "test_vit"}
@@ -51,33 +51,43 @@ def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
 
 def test_the_page_of_one_model_has_its_scorecard(place, tmp_path, capsys):
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
-    assert run(*words, "--to", tmp_path / "page") == 0
+    assert run(*words, "--output", tmp_path / "page") == 0
     page = (tmp_path / "page" / "index.html").read_text()
     rows = from_parquet(tmp_path / "page" / "rows.parquet")
     for table in card_tables([row for row in rows if row["metric"] in ("accuracy", "nll", "auroc", "aurc")]):
         assert f"<h3>{table.title}</h3>" in page
     assert 'data-figure="fig' not in page.replace('data-figure="fig2"', "")
-    others = ["test_resnet", "test_vit", *words[1:], "--to", tmp_path / "two"]
+    others = ["test_resnet", "test_vit", *words[1:], "--output", tmp_path / "two"]
     assert run(*others) == 0 and "How good are the answers" not in (tmp_path / "two" / "index.html").read_text()
 
 
 def test_the_command_goes_on_after_a_failure_and_ends_with_one(place, tmp_path, capsys):
     words = ["test_resnet", "test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
-    assert run(*words, "--store", tmp_path / "store", "--json") == 1
+    assert run(*words, "--store", tmp_path / "store", "--format", "json") == 1
     out, err = capsys.readouterr()
     assert {row["backbone"] for row in json.loads(out)} == {"test_resnet"}
     assert "failed: test_byobnet on val: The weights of test_byobnet are not on this machine" in err
 
 
 def test_nothing_but_failures(place, tmp_path, capsys):
-    assert run("test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
+    assert run("test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--format", "json") == 1
     out, err = capsys.readouterr()
     assert json.loads(out) == [] and "failed: test_byobnet" in err
 
 
 def test_all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
-    words = ["--all", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path, "--json"]
-    assert run(*words, "--forget") == 0
+    words = [
+        "--all-models",
+        "--data",
+        f"npz:{place / 'val.npz'}",
+        "--weights",
+        place / "w",
+        "--store",
+        tmp_path,
+        "--format",
+        "json",
+    ]
+    assert run(*words, "--no-pixel-cache") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["backbone"] for row in rows} == {"test_resnet", "test_vit", "test_efficientnet"}
     assert not list((tmp_path / "pixels").glob("[0-9a-f]*")), "forgotten when the last model was done"
@@ -89,7 +99,7 @@ def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
     images["blob"][images["offsets"][4] : images["offsets"][5]] = 0
     np.savez(tmp_path / "val.npz", **images)
     words = ["test_resnet", "test_vit", "--data", f"npz:{tmp_path / 'val.npz'}", "--weights", place / "w"]
-    words += ["--store", tmp_path / "store", "--json"]
+    words += ["--store", tmp_path / "store", "--format", "json"]
     assert run(*words) == 1
     assert "Image 4 of val cannot be read" in (err := capsys.readouterr().err) and "With --skip-damaged such" in err
     for _ in range(2):
@@ -108,12 +118,15 @@ def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
 
 def test_all_without_any_weights_names_the_folder(place, tmp_path, capsys):
     (tmp_path / "none").mkdir()
-    assert run("--all", "--weights", tmp_path / "none", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path) == 2
+    assert (
+        run("--all-models", "--weights", tmp_path / "none", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path)
+        == 2
+    )
     assert "No pretrained model has its weights in" in capsys.readouterr().err
 
 
 def test_many_models_without_weights_are_one_line(place, tmp_path, capsys):
-    assert run("test_*", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
+    assert run("test_*", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--format", "json") == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed")]
     assert len(lines) == 1 and "predictions that need weights: The weights of test_" in lines[0]
 
@@ -122,7 +135,18 @@ def test_graded_detection_of_other_classes(place, tmp_path, capsys):
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
     fixed = folder(tmp_path / "fixed", ("x", "y"), each=3)
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
-    words += ["--out", f"folder:{other}", "--also", f"hard=folder:{fixed}", "--estimation", 4, "--test", 2, "--json"]
+    words += [
+        "--ood-data",
+        f"folder:{other}",
+        "--extra-ood",
+        f"hard=folder:{fixed}",
+        "--estimation-images",
+        4,
+        "--test-images",
+        2,
+        "--format",
+        "json",
+    ]
     assert run(*words) == 0
     rows = json.loads(capsys.readouterr().out)
     graded = [row for row in rows if row["benchmark"] == "cood" and row["metric"] == "auroc"]
@@ -134,11 +158,11 @@ def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_
     names = ("crane", "Fox_Squirrel", "n01443537", *(f"my {letter}" for letter in "abcdefgh"))
     other = folder(tmp_path / "animals", names, each=6)
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
-    words += ["--out", f"folder:{other}", "--estimation", 4, "--test", 2]
-    assert run(*words, "--json") == 0
+    words += ["--ood-data", f"folder:{other}", "--estimation-images", 4, "--test-images", 2]
+    assert run(*words, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {8}
-    assert run(*words, "--to", tmp_path / "report") == 0
+    assert run(*words, "--output", tmp_path / "report") == 0
     page = (tmp_path / "report" / "cood" / "index.html").read_text()
     assert "3 of 11 out-classes are in-classes, or bear the name of a class of ImageNet-1k, and are left out" in page
     assert "Fox_Squirrel, crane (the name of 2 classes), n01443537." in page
@@ -172,7 +196,7 @@ def test_options_are_checked_before_any_model_predicts(place, tmp_path, capsys, 
 def test_grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, capsys):
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
-    assert run(*words, "--out", f"folder:{other}", "--estimation", 8, "--test", 2) == 1
+    assert run(*words, "--ood-data", f"folder:{other}", "--estimation-images", 8, "--test-images", 2) == 1
     told = capsys.readouterr()
     assert "No out-class has 10 images" in told.err and told.err.count("failed: ") == 1
     assert "nothing to show" not in told.out
@@ -185,13 +209,13 @@ def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_pat
     (tmp_path / "tree.txt").write_text("n0 a\nn1 n2\n")
     (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
     words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
-    words += ["--out", f"folder:{other}", "--estimation", 4, "--test", 2]
-    words += ["--hierarchy", tmp_path / "tree.txt", "--in-names", tmp_path / "in.txt"]
+    words += ["--ood-data", f"folder:{other}", "--estimation-images", 4, "--test-images", 2]
+    words += ["--hierarchy", tmp_path / "tree.txt", "--data-names", tmp_path / "in.txt"]
     assert run(*words) == 0
     assert "1 of 8 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
     known, new = (page_of(tmp_path / "s", "zoo") / name / "index.html" for name in ("", "cood"))
     assert 'href="cood/index.html"' in known.read_text() and 'href="../index.html"' in new.read_text()
-    assert main(["report", str(tmp_path / "s"), "--only", "cood/models,fig6", "--to", str(tmp_path / "f")]) == 0
+    assert main(["report", str(tmp_path / "s"), "--only", "cood/models,fig6", "--output", str(tmp_path / "f")]) == 0
 
 
 def test_files_that_are_no_images_are_counted(place, tmp_path, capsys):
@@ -214,14 +238,14 @@ def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
         said = capsys.readouterr()
         stamp = f"A random part: 7 of {N} images of val (seed {seed})."
         assert stamp in said.err and stamp in (page_of(store, "zoo") / "index.html").read_text()
-        assert run(*words, "--store", store, "--seed", seed, "--json") == 0
+        assert run(*words, "--store", store, "--seed", seed, "--format", "json") == 0
         assert {(row["limit"], row["seed"]) for row in json.loads(capsys.readouterr().out)} == {(7, seed)}
         drawn[seed] = list_stored_predictions(Store(store))[0].load().index.tolist()
     assert drawn[0] != drawn[1]
 
 
 def test_a_look_at_a_few(place, tmp_path, capsys):
-    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--json"]
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--format", "json"]
     assert run(*words, "--store", tmp_path, "--limit", 5) == 0
     rows = json.loads(capsys.readouterr().out)
     assert max(row["n"] for row in rows) == 5
@@ -237,22 +261,37 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
     [
         (["test_resnet"], "the following arguments are required: --data"),
         (["--data", "VAL"], "There is no model to predict with"),
-        (["resnet51", "--data", "VAL"], "Did you mean"),
-        (["test_resnet", "--data", "npz:nowhere.npz"], "There is nothing at"),
-        (["test_resnet", "--data", "VAL", "--limit", "0"], "--limit is a number of images from 1 on"),
-        (["test_resnet", "--data", "VAL", "--mc-samples", "-1"], "is -1: it must be at least 0"),
-        (["test_resnet", "--data", "VAL", "--dropout", "1"], "dropout is 1"),
-        (["test_resnet", "--data", "VAL", "--batch-size", "0"], "at least 1, got 0"),
-        (["test_resnet", "--data", "VAL", "--also", "x=digits"], "--also names further sets beside --out"),
-        (["test_resnet", "--data", "VAL", "--in-names", "nosuch"], "--in-names has no effect without --out"),
-        (["test_resnet", "--data", "VAL", "--out", "digits", "--in-names", "nosuch", "--dry-run"], "nosuch"),
-        (["test_resnet", "--data", "VAL", "--classes="], "--classes is empty"),
-        (["test_resnet", "--data", "VAL", "--out", "digits", "--also", "x"], "--also: 'x'"),
-        (["test_resnet", "--data", "VAL", "--weights", "nowhere"], "no folder and no file of weights at nowhere"),
-        (["test_resnet", "test_vit", "--data", "VAL", "--weights", "FILE"], "is one checkpoint and 2 models are named"),
-        (["test_*", "--data", "digits"], "digits has 10 classes and the model 1000"),
-        (["test_resnet", "--data", "VAL", "--classes", "x"], "numbers such as 0-5,7, or a file, and there is no x"),
-        (["test_resnet", "--data", "VAL", "--classes", "0-999999999"], "lists more than 1,000,000 class numbers"),
+        (["resnet51", "--training-data", "VAL"], "Did you mean"),
+        (["test_resnet", "--training-data", "npz:nowhere.npz"], "There is nothing at"),
+        (["test_resnet", "--training-data", "VAL", "--limit", "0"], "--limit is a number of images from 1 on"),
+        (["test_resnet", "--training-data", "VAL", "--mc-samples", "-1"], "is -1: it must be at least 0"),
+        (["test_resnet", "--training-data", "VAL", "--dropout", "1"], "dropout is 1"),
+        (["test_resnet", "--training-data", "VAL", "--batch-size", "0"], "at least 1, got 0"),
+        (
+            ["test_resnet", "--training-data", "VAL", "--extra-ood", "x=digits"],
+            "--extra-ood names further sets beside --out",
+        ),
+        (["test_resnet", "--training-data", "VAL", "--in-names", "nosuch"], "--in-names has no effect without --out"),
+        (["test_resnet", "--training-data", "VAL", "--out", "digits", "--in-names", "nosuch", "--dry-run"], "nosuch"),
+        (["test_resnet", "--training-data", "VAL", "--classes="], "--classes is empty"),
+        (["test_resnet", "--training-data", "VAL", "--out", "digits", "--extra-ood", "x"], "--extra-ood: 'x'"),
+        (
+            ["test_resnet", "--training-data", "VAL", "--weights", "nowhere"],
+            "no folder and no file of weights at nowhere",
+        ),
+        (
+            ["test_resnet", "test_vit", "--training-data", "VAL", "--weights", "FILE"],
+            "is one checkpoint and 2 models are named",
+        ),
+        (["test_*", "--training-data", "digits"], "digits has 10 classes and the model 1000"),
+        (
+            ["test_resnet", "--training-data", "VAL", "--classes", "x"],
+            "numbers such as 0-5,7, or a file, and there is no x",
+        ),
+        (
+            ["test_resnet", "--training-data", "VAL", "--classes", "0-999999999"],
+            "lists more than 1,000,000 class numbers",
+        ),
     ],
 )
 def test_bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
@@ -267,7 +306,7 @@ def test_bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
 
 
 def test_a_set_of_other_classes_is_a_failure_of_a_named_model(place, tmp_path, capsys):
-    words = ["test_resnet", "--data", "digits", "--weights", place / "w", "--store", tmp_path, "--json"]
+    words = ["test_resnet", "--data", "digits", "--weights", place / "w", "--store", tmp_path, "--format", "json"]
     assert run(*words) == 1
     assert "digits has 10 classes and the model 1000" in capsys.readouterr().err
 
@@ -279,8 +318,8 @@ def test_a_network_of_ones_own(tmp_path, capsys):
     assert main(["train", "--method", "erm", "--epochs", "1", "--store", str(store), "--device", "cpu"]) == 0
     key = capsys.readouterr().out.split()[0]
     to = tmp_path / "test.npz"
-    assert main(["predict", key, "--to", str(to), "--store", str(store), "--device", "cpu"]) == 0
-    assert run(f"store:{key[:6]}", "--data", "digits", "--store", store, "--json") == 0
+    assert main(["predict", key, "--output", str(to), "--store", str(store), "--device", "cpu"]) == 0
+    assert run(f"store:{key[:6]}", "--training-data", "digits", "--store", store, "--format", "json") == 0
     (found,) = list_stored_predictions(Store(store), "digits")
     ours, theirs = found.load(), Predictions.load(to)
     assert found.model == f"store:{key}"
@@ -297,7 +336,7 @@ REAL, FILES = os.environ.get("NESCIO_DATA", ""), os.environ.get("NESCIO_WEIGHTS"
 def test_efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NESCIO_WEIGHTS", FILES)
     data = f"npz:{Path(REAL) / 'imagenet_val_2k.npz'}"
-    assert run("tf_efficientnet_lite0", "--data", data, "--store", tmp_path, "--json") == 0
+    assert run("tf_efficientnet_lite0", "--data", data, "--store", tmp_path, "--format", "json") == 0
     (found,) = list_stored_predictions(Store(tmp_path))
     assert found.facts["accuracy"] == pytest.approx(0.75, abs=0.03)
 
@@ -313,12 +352,12 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     (tmp_path / "classes.txt").write_text("tulips=0\na rose=1\nsome lilies=2\n")
     (tmp_path / "names.txt").write_text("tulips\na rose\nsome lilies\n")
     name, store = f"test_resnet@{tmp_path / 'flowers.pth'}", str(tmp_path / "store")
-    words = ["--data", f"folder:{data}", "--store", store, "--mc-samples", "0", "--json", "--classes"]
+    words = ["--data", f"folder:{data}", "--store", store, "--mc-samples", "0", "--format", "json", "--classes"]
     for file in ("classes.txt", "names.txt"):
         assert main(["zoo", name, *words, str(tmp_path / file)]) == 0
         assert {row["backbone"] for row in json.loads(capsys.readouterr().out)} == {name}
     for about in (["--classes", str(tmp_path / "names.txt")], ["--classes", str(tmp_path / "classes.txt")]):
-        goal = ["--threshold", "0.3", "--to", str(tmp_path / "flowers.pt2"), "--store", store, "--json"]
+        goal = ["--threshold", "0.3", "--output", str(tmp_path / "flowers.pt2"), "--store", store, "--format", "json"]
         assert main(["export", name, *goal, *about]) == 0
         assert json.loads(capsys.readouterr().out)["names"] == ["tulips", "a rose", "some lilies"]
     assert exportable_network(f"zoo:{name}", Store(store)).about["names"] == ["tulips", "a rose", "some lilies"]
@@ -336,7 +375,7 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     assert "does not name 1 of 3 classes of set (some lilies): their images are left out" in capsys.readouterr().err
     assert main(["zoo", name, *words[:-1]]) == 0, "as many classes, in their order"
     capsys.readouterr()
-    assert main(["runs", "--store", store, "--csv"]) == 0
+    assert main(["runs", "--store", store, "--format", "csv"]) == 0
     assert name in capsys.readouterr().out
 
 
@@ -370,7 +409,7 @@ def test_a_dry_run_names_every_step_and_what_is_finished(place, tmp_path, capsys
 
     before = stages()
     assert {finished for finished, _ in before.values()} == {"0"} and before["predict"] == ("0", "2")
-    assert main([*words, "--json"]) == 0
+    assert main([*words, "--format", "json"]) == 0
     capsys.readouterr()
     after = stages()
     assert after["predict"] == ("2", "0") and "decode" not in after

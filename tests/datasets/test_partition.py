@@ -376,19 +376,19 @@ def weights(tmp_path_factory):
 
 def test_the_command_writes_draws_and_prints(digits, tmp_path, capsys):
     to, tree = tmp_path / "imagenot.json", tmp_path / "pictures" / "tree.svg"
-    assert main(["imagenot", "--data", "digits", "--to", str(to), "--draw", str(tree)]) == 0
+    assert main(["imagenot", "--data", "digits", "--output", str(to), "--tree", str(tree)]) == 0
     out = capsys.readouterr().out
     assert "in-distribution (3)" in out and "out-of-distribution (3)" in out and "4 of 10 classes are neither" in out
     made = Partition.load(to)
     made.check(digits)
     assert made.inside == (0, 4, 6) and made.features == "pixels"
     assert tree.read_text("utf-8") == draw(made)
-    assert main(["imagenot", "--data", "digits", "--json"]) == 0
+    assert main(["imagenot", "--data", "digits", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(to.read_text("utf-8"))
 
 
 def command(capsys, *words):
-    assert main(["imagenot", *words, "--json"]) == 0
+    assert main(["imagenot", *words, "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -472,7 +472,7 @@ def test_wrong_weights_are_a_sentence(weights, tmp_path, capsys):
     [
         (["--features", "resnet18"], "name its weights with --weights"),
         (["--features", "x", "--weights", "a", "--store", "b"], "Both --weights and --store"),
-        (["--draw", "tree.png"], "must end in .svg"),
+        (["--tree", "tree.png"], "must end in .svg"),
         (["--features", "0123456789abcdef", "--store", "nowhere"], "no trained network"),
     ],
 )

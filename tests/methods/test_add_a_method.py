@@ -53,7 +53,7 @@ def test_the_page_shows_a_package():
 
 
 def test_nescio_finds_it(nescio):
-    code, command = nescio.run("methods", "logit-norm", "--json")
+    code, command = nescio.run("methods", "logit-norm", "--format", "json")
     assert code == 0, command.err
     facts = json.loads(command.out)
     assert facts["paper"].startswith("Wei et al.") and [each["setting"] for each in facts["hparams"]] == [
@@ -61,12 +61,12 @@ def test_nescio_finds_it(nescio):
         "weight_decay",
         "tau",
     ]
-    code, command = nescio.run("methods", "--json")
+    code, command = nescio.run("methods", "--format", "json")
     assert {"logit-norm", "erm", "due"} <= {each["method"] for each in json.loads(command.out)}
 
 
 def test_it_is_alive(nescio):
-    code, command = nescio.run("verify", "logit-norm", "--backbone", "mlp", "--epochs", "4", "--json")
+    code, command = nescio.run("verify", "logit-norm", "--backbone", "mlp", "--epochs", "4", "--format", "json")
     assert code == 0, command.out + command.err
     seen = {each["evidence"]: each["passed"] for each in json.loads(command.out)}
     assert seen["one length"] and all(seen.values()) and len(seen) >= 6
@@ -92,10 +92,11 @@ assert dead == ["one length"], dead
 
 
 def test_it_goes_through_the_whole_benchmark(nescio, tmp_path):
-    words = (
-        "run uimnet --in 0-5 --methods logit-norm,erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 2"
+    words = "run uimnet --classes 0-5 --methods logit-norm,erm --backbones mlp --spectral-bounds none --trials 2"
+    words += " --seeds 1 --epochs 2"
+    code, command = nescio.run(
+        *words.split(), "--seeds", "1", "--epochs", "2", "--no-oracle", "--workers", "0", "--store", tmp_path / "store"
     )
-    code, command = nescio.run(*words.split(), "--no-oracle", "--workers", "0", "--store", tmp_path / "store")
     assert code == 0, command.err
     text = (page_of(tmp_path / "store", "uimnet") / "tables.md").read_text()
     assert "| logit-norm | 1 | calibrated |" in text and "| logit-norm | 2 |" in text

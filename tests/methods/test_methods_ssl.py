@@ -553,19 +553,19 @@ def test_members_on_workers_are_those_of_one_process(store, tmp_path):
 
 def test_predict_writes_embeddings_alone(store, tmp_path, capsys):
     key, file = next(run.key for run in Store(store).runs() if run.stage == "train"), tmp_path / "test.npz"
-    assert main(["predict", key, "--store", store, "--to", str(file), "--device", "cpu"]) == 0
+    assert main(["predict", key, "--store", store, "--output", str(file), "--device", "cpu"]) == 0
     dump = Predictions.load(file)
     assert dump.logits is None and dump.embeddings.shape == (599, 100) and len(dump.labels) == 599
     capsys.readouterr()
-    assert main(["evaluate", str(file), "--json"]) == 0
+    assert main(["evaluate", str(file), "--format", "json"]) == 0
     metrics = {row["metric"] for row in json.loads(capsys.readouterr().out)["files"][0]["rows"]}
     assert "recall_at_1" in metrics and "accuracy" not in metrics
-    assert main(["predict", key, "--store", store, "--to", str(file), "--probes"]) == 2
+    assert main(["predict", key, "--store", store, "--output", str(file), "--probes"]) == 2
     assert "features and no answers" in capsys.readouterr().err
 
 
 def test_methods_are_listed_with_their_kind(capsys):
-    assert main(["methods", "--json"]) == 0
+    assert main(["methods", "--format", "json"]) == 0
     kinds = {each["method"]: each["kind"] for each in json.loads(capsys.readouterr().out)}
     assert all(kinds[name] == "features" for name in THREE) and kinds["erm"] == "classifier"
     assert {name for name, kind in kinds.items() if kind == "classifier"} == set(classifiers())
@@ -586,11 +586,11 @@ def test_uimnet_is_about_classifiers(tmp_path, capsys):
     ("words", "sentence"),
     [
         (["--method", "simclr", "--augment", "none"], "2 views of an image"),
-        (["--method", "moco", "--augment", "none", "--ensemble-size", "2"], "2 views of an image"),
-        (["--ensemble-size", "0"], "--ensemble-size is a number from 1 on"),
-        (["--ensemble-size", "2", "--log", "tensorboard:x"], "--log is for one network"),
-        (["--ensemble-size", "2", "--workers", "-1"], "--workers is a number"),
-        (["--ensemble-size", "2", "--batch-size", "5000"], "fewer than one batch of 5000"),
+        (["--method", "moco", "--augment", "none", "--ensemble-sizes", "2"], "2 views of an image"),
+        (["--ensemble-sizes", "0"], "--ensemble-sizes is a number from 1 on"),
+        (["--ensemble-sizes", "2", "--log", "tensorboard:x"], "--log is for one network"),
+        (["--ensemble-sizes", "2", "--workers", "-1"], "--workers is a number"),
+        (["--ensemble-sizes", "2", "--batch-size", "5000"], "fewer than one batch of 5000"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):

@@ -246,7 +246,16 @@ def test_images_that_are_no_squares(tmp_path):
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (60, 6, 10), np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "set.npz", x_train=images, y_train=labels, x_test=images[:9], y_test=labels[:9])
-    words = ["--data", f"npz:{tmp_path / 'set.npz'}", "--backbone", "mlp", "--epochs", "1", "--augment", "none"]
+    words = [
+        "--training-data",
+        f"npz:{tmp_path / 'set.npz'}",
+        "--backbone",
+        "mlp",
+        "--epochs",
+        "1",
+        "--augment",
+        "none",
+    ]
     assert main(["train", "--method", "erm", *words, "--store", str(tmp_path / "store")]) == 0
     store = Store(tmp_path / "store")
     key = next(run.key for run in store.runs() if run.state == "finished")
@@ -444,7 +453,7 @@ def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_
     name = "tf_efficientnet_lite0"
     file = checkpoint(tmp_path / "w" / f"{name}.safetensors", name)
     data = f"npz:{pack(tmp_path / 'val.npz', n=2)}"
-    words = (name, "--weights", str(file.parent), "--data", data, "--mc-samples", "1", "--json")
+    words = (name, "--weights", str(file.parent), "--training-data", data, "--mc-samples", "1", "--format", "json")
     for flag, padding in (([], "map"), (["--image-padding"], "image")):
         assert main(["zoo", *words, *flag, "--store", padding]) == 0
         made = exportable_network(f"zoo:{name}", Store(padding), weights=file)
@@ -474,7 +483,7 @@ def trained(tmp_path_factory):
     key = next(run.key for run in Store(folder / "store").runs() if run.state == "finished")
     for split in ("test", "val"):
         to = str(folder / f"{split}.npz")
-        assert main(["predict", key, "--split", split, "--to", to, "--store", str(folder / "store")]) == 0
+        assert main(["predict", key, "--split", split, "--output", to, "--store", str(folder / "store")]) == 0
     return folder, key
 
 
@@ -482,11 +491,11 @@ def trained(tmp_path_factory):
 def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
     folder, key = trained
     promise, file = tmp_path / "promise.json", tmp_path / f"digits.{ending}"
-    asked = ["--coverage", 0.6, "--measure", "entropy", "--val", folder / "val.npz", "--json"]
+    asked = ["--coverage", 0.6, "--measure", "entropy", "--val", folder / "val.npz", "--format", "json"]
     code, out, _ = say(capsys, "threshold", folder / "test.npz", *asked)
     promise.write_text(out)
     code, out, err = say(
-        capsys, "export", f"store:{key[:6]}", "--threshold", promise, "--to", file, "--store", folder / "store"
+        capsys, "export", f"store:{key[:6]}", "--threshold", promise, "--output", file, "--store", folder / "store"
     )
     assert code == 0 and err == "" and "Checked: the file gives" in out and "entropy >" in out
     run, about = load(file)
@@ -581,12 +590,23 @@ def test_what_cannot_be_a_file_or_is_none_is_refused(tmp_path):
 def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained, capsys, tmp_path, measure, ending):
     folder, key = trained
     promise, file, fitted = tmp_path / "promise.json", tmp_path / f"digits.{ending}", tmp_path / "score.safetensors"
-    asked = ["--coverage", 0.6, "--measure", measure, "--train", folder / "val.npz", "--score", fitted, "--json"]
+    asked = [
+        "--coverage",
+        0.6,
+        "--measure",
+        measure,
+        "--train",
+        folder / "val.npz",
+        "--score",
+        fitted,
+        "--format",
+        "json",
+    ]
     asked += ["--temperature", 2.5]
     code, out, _ = say(capsys, "threshold", folder / "test.npz", *asked)
     assert code == 0
     promise.write_text(out)
-    words = ["--threshold", promise, "--to", file, "--store", folder / "store"]
+    words = ["--threshold", promise, "--output", file, "--store", folder / "store"]
     code, out, err = say(capsys, "export", f"store:{key[:6]}", *words)
     assert code == 0 and err == "" and f"{measure} >" in out
     said = load(file)[0](datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
@@ -604,9 +624,9 @@ def test_a_fitted_measure_without_training_rows_names_the_option(trained, capsys
     folder, _ = trained
     code, _, err = say(capsys, "threshold", folder / "test.npz", "--coverage", 0.6, "--measure", "nnguide")
     assert code == 2 and f"{shlex.quote(str(folder / 'test.npz'))} --coverage 0.6 --measure nnguide --train FILE" in err
-    words = ("--coverage", 0.6, "--measure", "nnguide", "--train", folder / "val.npz", "--json")
+    words = ("--coverage", 0.6, "--measure", "nnguide", "--train", folder / "val.npz", "--format", "json")
     code, out, err = say(capsys, "threshold", folder / "test.npz", *words)
-    assert code == 0 and json.loads(out) and "--json --score nnguide.safetensors" in err
+    assert code == 0 and json.loads(out) and "--format json --save-measure nnguide.safetensors" in err
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -617,7 +637,7 @@ def test_a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
     order.save(head)
     u = order(dump)
     middle = float(np.median(u))
-    words = ["--threshold", middle, "--loss-order", head, "--to", file, "--store", folder / "store"]
+    words = ["--threshold", middle, "--loss-order", head, "--output", file, "--store", folder / "store"]
     code, out, err = say(capsys, "export", f"store:{key[:6]}", *words)
     assert code == 0 and err == "" and "loss_order >" in out
     run, about = load(file)
@@ -653,13 +673,13 @@ def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
 def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):
     """The file names no model, so NAME=FILE does; one without a name is said to be unchecked."""
     folder, key = trained
-    promise, words = tmp_path / "promise.json", ["--store", folder / "store", "--to", tmp_path / "digits.pt2"]
+    promise, words = tmp_path / "promise.json", ["--store", folder / "store", "--output", tmp_path / "digits.pt2"]
     for name, code, sentence in (
         (f"store:{key[:8]}=", 0, ""),
         ("", 0, "does not name its model"),
         ("store:0123=", 2, "The promise was made for the model store:0123"),
     ):
-        _, out, _ = say(capsys, "threshold", f"{name}{folder / 'test.npz'}", "--coverage", 0.6, "--json")
+        _, out, _ = say(capsys, "threshold", f"{name}{folder / 'test.npz'}", "--coverage", 0.6, "--format", "json")
         promise.write_text(out)
         found, out, err = say(capsys, "export", f"store:{key}", "--threshold", promise, *words)
         assert found == code and sentence in out + err and ("does not name" in out) == (not name)
@@ -672,7 +692,7 @@ def test_a_flipped_bit_of_stored_weights_is_a_sentence(trained, capsys, tmp_path
     content = bytearray(file.read_bytes())
     content[-1] ^= 0x40
     file.write_bytes(content)
-    words = ["--threshold", 0.3, "--store", copy, "--to", tmp_path / "f.pt2"]
+    words = ["--threshold", 0.3, "--store", copy, "--output", tmp_path / "f.pt2"]
     code, _, err = say(capsys, "export", f"store:{key}", *words)
     assert code != 0 and "weights.safetensors changed" in err and not (tmp_path / "f.pt2").exists()
 
@@ -697,7 +717,7 @@ def test_timm_in_onnxruntime_equals_timm_in_torch(checkpoints, capsys, tmp_path,
     import timm
 
     monkeypatch.chdir(tmp_path)
-    words = ["--threshold", 0.9985, "--temperature", 0.7, "--weights", checkpoints, "--json"]
+    words = ["--threshold", 0.9985, "--temperature", 0.7, "--weights", checkpoints, "--format", "json"]
     code, out, _ = say(capsys, "export", name, *words)
     about = json.loads(out)
     assert code == 0 and about["checked"] and about["file"] == f"{name}.onnx" and about["view"]["size"] == 160
@@ -723,7 +743,7 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
     key = next(run.key for run in Store(tmp_path).runs() if run.state == "finished")
     capsys.readouterr()
     code, _, err = say(
-        capsys, "export", f"store:{key}", "--threshold", 0.3, "--to", tmp_path / "a.pt2", "--store", tmp_path
+        capsys, "export", f"store:{key}", "--threshold", 0.3, "--output", tmp_path / "a.pt2", "--store", tmp_path
     )
     assert code == 2 and "differently at every call" in err and len(err.splitlines()) == 1
 
@@ -733,8 +753,8 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
     [
         (("test_resnet",), "--threshold"),
         (("test_resnot", "--threshold", "0.3"), "test_resnot"),
-        (("test_resnet", "--threshold", "0.3", "--to", "x.onnx", "--format", "pt2"), "omit one of them"),
-        (("test_resnet", "--threshold", "0.3", "--to", "x.tflite"), "--to ends in .tflite"),
+        (("test_resnet", "--threshold", "0.3", "--output", "x.onnx", "--file-format", "pt2"), "omit one of them"),
+        (("test_resnet", "--threshold", "0.3", "--output", "x.tflite"), "--output ends in .tflite"),
         (("test_resnet", "--threshold=-0.5"), "between 0 and 0.999: the file would always abstain"),
         (("test_resnet", "--threshold", "1"), "between 0 and 0.999: the file would never abstain"),
         (

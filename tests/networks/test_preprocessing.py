@@ -148,7 +148,7 @@ def predicted(tmp_path):
 
 def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, tmp_path, capsys):
     store, own, _ = predicted
-    assert main(["threshold", f"zoo:{own.name}", "--risk", "0.99", "--store", str(store.root), "--json"]) == 0
+    assert main(["threshold", f"zoo:{own.name}", "--risk", "0.99", "--store", str(store.root), "--format", "json"]) == 0
     promise = json.loads(capsys.readouterr().out)
     assert (promise["names"], promise["weights_path"]) == (list(CLASSES), str(tmp_path / "a.pth"))
     assert promise["mean"] == [0.5] * 3 and promise["view"]["size"] == 48

@@ -41,7 +41,7 @@ def refusal(capsys, *words):
 
 
 def accepted(capsys, *words):
-    assert main([*words, "--json"]) == 0, capsys.readouterr().err
+    assert main([*words, "--format", "json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
 
@@ -90,8 +90,8 @@ def test_fitted_measures_are_known_in_any_case(capsys):
     for name in ("a.npz", "train.npz"):
         np.savez(name, logits=LOGITS, labels=LABELS, embeddings=embeddings + len(name))
     words = ["threshold", "a.npz", "--risk", "0.9", "--measure", "KNN"]
-    assert "--train FILE --score knn.safetensors" in refusal(capsys, *words)
-    assert accepted(capsys, *words, "--train", "train.npz", "--score", "knn.safetensors")["measure"] == "knn"
+    assert "--train FILE --save-measure knn.safetensors" in refusal(capsys, *words)
+    assert accepted(capsys, *words, "--train", "train.npz", "--save-measure", "knn.safetensors")["measure"] == "knn"
     assert "omit --train" in refusal(capsys, *words[:-1], "MSP", "--train", "train.npz")
 
 

@@ -22,8 +22,8 @@ from nescio.work.store import Store
 from tests.support.waiting import until
 
 SWEEP = shlex.split(
-    "run uimnet --in 0-5 --out 6-9 --methods erm,mc-dropout --backbones mlp --spectral none --trials 2 --seeds 1 "
-    "--epochs 2 --no-oracle --device cpu --checkpoint-seconds 0"
+    "run uimnet --classes 0-5 --ood-classes 6-9 --methods erm,mc-dropout --backbones mlp --spectral-bounds none "
+    "--trials 2 --seeds 1 --epochs 2 --no-oracle --device cpu --checkpoint-seconds 0"
 )
 LONG_SWEEP = [*SWEEP, "--trials", "5"]  # enough work that twenty kills come before its end
 KEPT = ("rows.parquet", "rows.csv", "tables.md", "tables.tex", "plan.json")
@@ -226,7 +226,7 @@ def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_
     assert fine == {("erm", 0), ("erm", 1), ("greedy", 0)}
     assert runs["greedy", 1].reason == wanted["greedy, mlp, trial 1"]
     assert runs["diverging", 0].reason == wanted["diverging, mlp, trial 0"]
-    code, command = warm.run("runs", "--failed", "--json", "--store", store, path=path)
+    code, command = warm.run("runs", "--failed", "--format", "json", "--store", store, path=path)
     told = {(each["method"], each["trial"]): each["reason"] for each in json.loads(command.out)}
     assert code == 0
     assert told == {key: each.reason for key, each in runs.items() if each.state == "failed"}

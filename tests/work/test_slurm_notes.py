@@ -47,7 +47,7 @@ def test_runs_shows_the_queue_and_the_logs_of_what_failed(tmp_path, monkeypatch,
         note = {"job": f"7_{number}", "title": f"step {number}", "log": f"/log/{number}"}
         (store.root / ".slurm" / f"toy-{key}.json").write_text(json.dumps(note))
     queue_of(tmp_path, monkeypatch, "echo '7_1|FAILED|None'; echo '7_2|PENDING|Resources'; echo '7_3|OUT_OF_MEMORY|x'")
-    assert main(["runs", "--json", "--store", str(store.root)]) == 0
+    assert main(["runs", "--format", "json", "--store", str(store.root)]) == 0
     shown = {run["key"]: run for run in json.loads(capsys.readouterr().out)}
     assert [shown[key]["state"] for key in keys] == ["finished", "failed", "queued", "failed"]
     assert shown[keys[1]]["reason"] == "It broke. Log: /log/1"
@@ -61,7 +61,7 @@ def test_jobs_that_another_user_submitted_are_in_the_queue_as_well(tmp_path, mon
     note = {"job": "7", "title": "a step", "log": "/log", "user": 4242}
     (store.root / ".slurm" / f"toy-{'0' * 16}.json").write_text(json.dumps(note))
     queue_of(tmp_path, monkeypatch, """case "$*" in *--user=*4242*) echo '7|PENDING|Priority' ;; esac""")
-    assert main(["runs", "--json", "--store", str(store.root)]) == 0
+    assert main(["runs", "--format", "json", "--store", str(store.root)]) == 0
     (run,) = json.loads(capsys.readouterr().out)
     assert (run["state"], run["owner"]) == ("queued", "SLURM job 7, pending (Priority)")
 

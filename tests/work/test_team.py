@@ -380,7 +380,8 @@ def test_processes_stop_at_the_same_step_and_go_on_to_the_same_end(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_line_trains_and_evaluates_with_two_processes(tmp_path):
-    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu --json"
+    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu"
+    words += " --format json"
     said = [main_of([*words.split(), "--store", str(tmp_path / n), "--processes", n, "--workers", "2"]) for n in "12"]
     values = [[row["value"] for row in rows] for rows in said]
     assert values[0] == pytest.approx(values[1], abs=0.02)  # a row may change sides

@@ -92,7 +92,7 @@ def choose_model(
     resamples  None takes enough of them for Holm's first step among so many models, and at least a thousand
     """
     if among < 1:
-        raise BadInput(f"--among is a number of models, at least 1, not {among}.")
+        raise BadInput(f"--compare-top is a number of models, at least 1, not {among}.")
     check_comparable(models)
     left = list((refused or {}).items())
     allowed = {model.model: model for model in models if model.model not in dict(left)}

@@ -31,7 +31,7 @@ class Presented:
         return presenter().plots(self)
 
     def report(self, folder: str | Path) -> Path:
-        """Writes the page and its tables as `--to` does; returns where the page is."""
+        """Writes the page and its tables as `--output` does; returns where the page is."""
         return Path(presenter().write(self, folder))
 
     def _repr_html_(self) -> str:

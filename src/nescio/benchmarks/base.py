@@ -135,8 +135,7 @@ def benchmark(
 
 def networks_option(instead_of: str) -> Any:
     """The field of a plan for networks that exist already; `instead_of` names the fields that are about training."""
-    words = "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY"
-    return option((), words, metavar="NAME", instead_of=instead_of)
+    return option((), instead_of=instead_of)
 
 
 def check_preprocessing(plan: Any) -> None:

@@ -16,15 +16,7 @@ SPECTRAL = "spectral"  # not a field of the hyper-parameters: every method can b
 
 
 def fixed_option(default: tuple[str, ...] = ()) -> Any:
-    return option(
-        default,
-        "hyper-parameters other than a method's own, and METHOD.spectral, the bound of every layer; of methods that "
-        "are not compared they have no effect",
-        style="words",
-        metavar="METHOD.FIELD=VALUE,…",
-        unset="none",
-        introduced=(),
-    )
+    return option(default, metavar="METHOD.FIELD=VALUE,…", unset="none", introduced=())
 
 
 def check_fixed(words: Iterable[str]) -> None:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 from nescio import __version__
-from nescio.errors import BadInput, did_you_mean
-from nescio.options import add_options, options_of
+from nescio.commands.parsing import Parser, add_options
+from nescio.options import options_of
 
 GROUPS = {
     "I have a model's outputs": {
@@ -62,23 +62,9 @@ START = """\
 start here:
   nescio demo                      a first look, on data that comes along
   nescio evaluate preds.npz        does your model know what it does not know?
-  nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz --to out
+  nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz --output out
   nescio compare a.npz b.npz       which of two models knows better
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Words that it cannot read are bad input, in one sentence."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuses a command that is none, and says which may have been meant."""
-        if action.choices is not None and value not in action.choices:
-            known, what = list(action.choices), str(action.metavar or "command").lower()
-            raise BadInput(f"There is no {what} {value!r}.{did_you_mean(value, known)} There are: {', '.join(known)}.")
-
-    def error(self, message: str) -> NoReturn:
-        sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise BadInput(f"{sentence}. See `{self.prog} --help`.")
 
 
 def parser_for(command: str | None, words: Sequence[str] = ()) -> Parser:

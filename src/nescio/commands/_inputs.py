@@ -26,35 +26,16 @@ AT_ONCE = 1 << 28  # bytes of a folder of shards that are read together; more ar
 MOST_SHARED = 0.1  # of the rows of two parts: an image may be in a dataset twice, a split that overlaps is a mistake
 
 
-def limit_option(what: str, **how: Any) -> Any:
-    """--limit of the commands that read rows or images."""
-    return option(None, f"a random part of so many {what}", metavar="N", unset="all", **how)
-
-
-def own_data_option() -> Any:
-    """--data of the commands that rebuild a network of the store."""
-    words = "the data that the network of the store was trained on, at their new path"
-    return option(None, words, metavar="SET", unset="where they were last seen", part="dataset")
-
-
-def ood_share_option() -> Any:
-    """--ood-share of the commands that judge both kinds of rows at once."""
-    words = "share of out-of-distribution rows in mixtures with the others, where both are judged at once"
-    return option(0.5, words, metavar="S")
-
-
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """How the files of a command are read."""
 
-    map: tuple[str, ...] = option((), "names that fields have in the files", metavar="FIELD=NAME,…", unset="their own")
-    logits: str | None = option(None, "one array (.npy, .npz, .pt), with --labels in place of FILE", metavar="FILE")
-    probs: str | None = option(None, "the same of probabilities", metavar="FILE")
-    labels: str | None = option(
-        None, "the true classes of --logits or --probs; a folder of label maps beside --predictions", metavar="FILE"
-    )
-    limit: int | None = limit_option("rows of every file")
-    store: str = option("store", "folder where `nescio zoo` keeps its work, for zoo:NAME in place of FILE")
+    map: tuple[str, ...] = option((), unset="standard names")
+    logits: str | None = option(None)
+    probs: str | None = option(None)
+    labels: str | None = option(None)
+    limit: int | None = option(None, unset="all")
+    store: str = option("store")
 
     def files(self, words: Sequence[str]) -> list[str]:
         """The files that were named, those of single arrays as one of them."""

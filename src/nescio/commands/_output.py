@@ -9,23 +9,43 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from nescio.errors import BadInput
 from nescio.options import argument, option
 from nescio.rows import without_empty
 
-FORMATS = {
-    "json": "strict JSON, alone on stdout",
-    "csv": "long, tidy rows",
-    "markdown": "Markdown tables",
-    "latex": "LaTeX tables (booktabs)",
-}
+Format = Literal["table", "json", "csv", "markdown", "latex"]
+TextOrJson = Literal["text", "json"]
 
 
-def formats() -> Any:
-    """The field `format` of a command that prints rows; "table" without a flag."""
-    return option("table", switches=FORMATS, group="output")
+def emit(
+    format: Format,
+    *,
+    table: Callable[[], object],
+    plain: Callable[[], Any],
+    rows: Callable[[], Any],
+    story: Callable[[], Any],
+    csv: Callable[[Any], str] | None = None,
+) -> None:
+    """Print a result in one of the formats; only what that format needs is computed.
+
+    table  prints the tables for a terminal
+    plain  value for JSON
+    rows   rows for CSV
+    story  blocks for Markdown and LaTeX
+    csv    text of the rows (default: one line per row)
+    """
+    from nescio.report import text
+
+    if format == "table":
+        table()
+    elif format == "json":
+        say(json_of(plain()))
+    elif format == "csv":
+        say((csv or text.rows_csv)(rows()))
+    else:
+        say((text.markdown if format == "markdown" else text.latex)(story()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +53,18 @@ class PartOptions:
     """The options of a command that lists registered parts."""
 
     name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
-    format: str = formats()
+    format: Format = option("table", group="output")
 
 
-def page_option(what: str, unset: str = "no page", **how: Any) -> Any:
-    """--to of a command that writes a page; --report is what it was called before."""
-    return option(None, what, metavar="DIR", unset=unset, group="output", before=("report",), **how)
-
-
-def report_folder(to: str | None, base: str, *names: str) -> Path:
-    """The folder of a report: --to, or the default below `base`, which must not lead elsewhere by a symbolic link."""
-    if to:
-        return Path(to)
+def report_folder(output: str | None, base: str, *names: str) -> Path:
+    """The folder of a report: --output, or a default folder below `base` that is no symbolic link."""
+    if output:
+        return Path(output)
     folder = Path(base)
     for name in names:
         folder /= name
         if folder.is_symlink():
-            raise BadInput(f"{folder} is a symbolic link: name the folder to write to with --to.")
+            raise BadInput(f"{folder} is a symbolic link: name the folder to write to with --output.")
     return folder
 
 
@@ -65,24 +80,20 @@ def check_place(folder: Path, flag: str) -> None:
         raise BadInput(f"{flag} {folder} cannot be written: {place} may not be written to.") from None
 
 
-def scores_option(what: str) -> Any:
-    """--to of a command that has a page and scores to write."""
-    words = f"a folder for the page, or a .csv, .parquet or .npz file for the scores of every {what}; or both"
-    return option((), words, metavar="DIR|FILE,…", unset="none", group="output", before=("report",))
+def check_row_scores(file: str | None) -> None:
+    """Refuse, before any work, an ending that no writer of row scores has."""
+    if file is not None:
+        from nescio.predictions.columns import writable_suffix
+
+        writable_suffix(file)
 
 
-def folders_and_files(places: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What --to names: folders of pages, and files of scores, which have an ending."""
-    files = [place for place in places if Path(place).suffix and not Path(place).is_dir()]
-    return [place for place in places if place not in files], files
-
-
-def say_written(places: Sequence[str], rows: int) -> None:
-    folders, files = folders_and_files(places)
-    for file in files:
-        say(f"{file} holds the scores of {rows:,} rows.")
-    for folder in folders:
-        say(f"The page is {Path(folder) / 'index.html'}.")
+def say_written(page: str | None, row_scores: str | None, rows: int) -> None:
+    """Print which files were written."""
+    if row_scores is not None:
+        say(f"Wrote the scores of {rows:,} rows to {row_scores}.")
+    if page is not None:
+        say(f"Wrote the page to {Path(page) / 'index.html'}.")
 
 
 UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}

@@ -31,16 +31,10 @@ if TYPE_CHECKING:
     from nescio.report.studies import Study
 
 MOST_PROCESSES = 10_000
+# texts of --help for values that are not set
 DATA = "$NESCIO_DATA, else ~/.cache/nescio/data"
-
-
-def padding_option(**how: Any) -> Any:
-    """--image-padding of the commands that take pretrained models."""
-    words = (
-        "pad EfficientNet-Lite for the image's size in every layer, where timm pads for each map (seen with the first "
-        "published weights of Lite1 and Lite2: 19 to 21 of 300 answers differ, and Lite1 is surer, 0.68 against 0.50)"
-    )
-    return option(False, words, **how)
+WEIGHTS = "$NESCIO_WEIGHTS, then the hubs' caches, then the network"
+SHARDS = "one per idle worker, each of 4,096 rows or more"
 
 
 def check_device(device: str) -> None:
@@ -52,10 +46,10 @@ def check_device(device: str) -> None:
 class StoreOptions:
     """Where the work is kept, where the data lies, on what it runs."""
 
-    store: str = option("store", "folder of finished work; a second run does what is missing")
-    root: str | None = option(None, "folder of datasets", unset=DATA)
-    device: str = option("auto", "cpu, cuda, or auto: the GPU if there is one")
-    checkpoint_seconds: float = option(60.0, "least seconds between two checkpoints", metavar="S")
+    store: str = option("store")
+    root: str | None = option(None, unset=DATA)
+    device: str = option("auto")
+    checkpoint_seconds: float = option(60.0)
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -70,27 +64,10 @@ class StoreOptions:
 class WorkerOptions:
     """Who does the work."""
 
-    workers: int | None = option(
-        None,
-        "processes of --launcher local; 0: this process",
-        unset="one per core, one on a GPU",
-        group="place",
-        metavar="N",
-    )
-    launcher: str = option(
-        "local",
-        "what runs the work: local, ray, slurm or another package's; --launcher NAME --help",
-        group="place",
-    )
-    processes: int = option(
-        1,
-        "processes that share one training, a GPU each (or a core), by torchrun; other work stays in one",
-        group="place",
-        metavar="N",
-    )
-    nodes: int = option(
-        1, "nodes that share one training, with --processes on each: of ray or slurm", group="place", metavar="M"
-    )
+    workers: int | None = option(None, unset="one per core, one on a GPU", group="place")
+    launcher: str = option("local", group="place")
+    processes: int = option(1, group="place")
+    nodes: int = option(1, group="place")
     engine: dict[str, Any] = options_from("launcher", launchers.launcher_class)  # options of the launcher itself
 
     def __post_init__(self) -> None:
@@ -113,13 +90,6 @@ class WorkerOptions:
 
     def context(self, place: StoreOptions) -> Context:
         return replace(place.context(), processes=self.processes, nodes=self.nodes)
-
-
-def shards_option(**how: Any) -> Any:
-    """--shards of the commands that predict."""
-    words = "ranges of rows that a prediction is cut into, each a piece of work of its own; the result is the same"
-    unset = "one for each worker that would be idle, of 4,096 rows or more"
-    return option(None, words, metavar="N", unset=unset, **how)
 
 
 def _has_gpu() -> bool:

@@ -1,16 +1,15 @@
-"""Calibrated predictions as a file: fitted on validation rows, applied to the rows of FILE, all other fields kept.
+"""Calibrate the predictions in FILE on validation rows, and write them to a new file.
 
-FILE and --val are predictions of one model, with logits or probs, as for `nescio evaluate`; --val has labels. zoo:NAME
-takes the model's predictions from the store of `nescio zoo`. Rows that both hold are refused: a calibration must not be
-judged on what it was fitted to. Every reader of predictions takes the file that is written: `nescio evaluate`,
-`threshold`, `compare`, and Predictions.load. A dump of probs stays one.
+FILE and --val are predictions of one model, with logits or probs. --val has labels. zoo:NAME reads the model's
+predictions from the store of `nescio zoo`. All other fields are copied. FILE and --val must have different rows. The
+new file can be passed to every other command.
 
-  temperature  all logits divided by one number, which keeps every answer (Guo et al. 2017)
-  vector       each class's logits times a number of its own, plus a bias; may change answers, needs many rows
+  temperature  divide all logits by one number; predicted classes stay the same (Guo et al. 2017)
+  vector       scale and shift the logits of each class; predicted classes may change, and many rows are needed
 
 examples:
-  nescio calibrate test.npz --val val.npz --to calibrated.npz
-  nescio calibrate test.npz --val val.npz --method vector --to calibrated.parquet --json
+  nescio calibrate test.npz --val val.npz --output calibrated.npz
+  nescio calibrate test.npz --val val.npz --calibration vector --output calibrated.parquet --format json
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from os.path import realpath
 from typing import Any, Literal
 
 from nescio.commands._inputs import InputOptions, check_apart
-from nescio.commands._output import json_of, say
+from nescio.commands._output import TextOrJson, json_of, say
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions import Predictions
@@ -32,12 +31,12 @@ SHOWN = {"ece": "ECE", "mcb": "MCB", "nll": "NLL", "brier": "Brier"}  # said of 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     files: tuple[str, ...] = argument("predictions to calibrate", default=(), metavar="FILE")
-    val: str = option(REQUIRED, "labelled validation rows that it is fitted on", metavar="FILE")
-    to: str = option(REQUIRED, "file for the calibrated predictions, in the format of its ending", metavar="FILE")
-    method: Literal["temperature", "vector"] = option("temperature", "what is fitted")
-    seed: int = option(0, "of --limit")
+    val: str = option(REQUIRED)
+    output: str = option(REQUIRED)
+    calibration: Literal["temperature", "vector"] = option("temperature")
+    seed: int = option(0)
     inputs: InputOptions = nested(InputOptions())
-    json: bool = option(False, "strict JSON, alone on stdout")
+    format: TextOrJson = option("text")
 
 
 def run(options: Options) -> int:
@@ -51,22 +50,22 @@ def run(options: Options) -> int:
     notes = list(check_apart({files[0]: dump}, {"--val": val}))
     if dump.logits is not None and val.logits is not None and dump.classes != val.classes:
         raise BadInput(f"--val has {val.classes} classes, {files[0]} has {dump.classes}: they must be of one model.")
-    if realpath(options.to) in {realpath(assignment(word)[1]) for word in (files[0], options.val)}:
-        raise BadInput(f"--to names {options.to}, which holds the rows as they were: name another file.")
-    scale: Any = SCALERS[options.method](val)
+    if realpath(options.output) in {realpath(assignment(word)[1]) for word in (files[0], options.val)}:
+        raise BadInput(f"--output names {options.output}, which holds the rows as they were: name another file.")
+    scale: Any = SCALERS[options.calibration](val)
     calibrated = scale(dump)
-    place = calibrated.save(options.to)
+    place = calibrated.save(options.output)
     doubt = calibration_warning(scale, val, dump.classes)
     plain = {
         "file": str(place),
-        "method": options.method,
+        "method": options.calibration,
         "temperature": getattr(scale, "temperature", None),
         "rows": len(dump),
         "before": _figures(dump),
         "after": _figures(calibrated),
         "notes": [*notes, *([doubt] if doubt else [])],
     }
-    say(json_of(plain) if options.json else _sentences(plain))
+    say(json_of(plain) if options.format == "json" else _sentences(plain))
     return 0
 
 

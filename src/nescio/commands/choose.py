@@ -1,18 +1,21 @@
-"""The model to deploy: the one that answers most images while the accuracy you need is kept, under your limits.
+"""Choose the model to deploy: the most accepted predictions at the accuracy that you need, under your limits.
 
-The models are files of predictions on the same images (FILE, or NAME=FILE to name the model; zoo:NAME for one of the
-store), or all that `nescio zoo` kept in a store. With --accuracy the best model is the one that may answer the largest
-share of the images, the surest first, while that share of its answers is right; with --coverage the one with the fewest
-errors when that share of the images must be answered; with neither, the one that knows best when it is wrong (AUROC).
-Rows are joined on `index`; a paired bootstrap over them gives intervals, and shows which models cannot be told from the
-best one.
+The models are predictions files on the same images: FILE, NAME=FILE, or zoo:NAME from the store. Without files, all
+models that `nescio zoo` has predicted with are compared. Three requirements are possible.
 
-Exit code: 0 chosen; 1 no model attains the accuracy (--json then has "choice": null); 2 bad input.
+  --accuracy A  the largest coverage at which the accepted predictions have accuracy A
+  --coverage C  the fewest errors among the share C of predictions with the lowest uncertainty
+  neither       the highest AUROC of misclassification detection
+
+Rows are joined on `index`. A paired bootstrap gives intervals, and the models that are not significantly different from
+the best.
+
+Exit code: 0 chosen, 1 no model reaches the accuracy (in JSON "choice" is null), 2 bad input.
 
 examples:
   nescio choose --accuracy 0.99 --max-params 30M
-  nescio choose --store store --data imagenet:PATH --coverage 0.8 --family vit --max-size 224
-  nescio choose vit.npz resnet=r50.npz --accuracy 0.95 --measure entropy --json
+  nescio choose --store store --data imagenet:PATH --coverage 0.8 --families vit --max-input-size 224
+  nescio choose vit.npz resnet=r50.npz --accuracy 0.95 --measure entropy --format json
   nescio choose *.npz --facts results-imagenet.csv --max-params 30M
 """
 
@@ -23,8 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._inputs import limit_option
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._output import Format, emit, print_findings, say
 from nescio.options import argument, option
 from nescio.provenance import follow_up_command
 from nescio.specs import ZOO
@@ -36,40 +38,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")
-    store: str = option("store", "folder where `nescio zoo` keeps its work", group="models")
-    data: str | None = option(
-        None, "images of the store", metavar="SPEC", unset="its only set", group="models", part="dataset"
+    files: tuple[str, ...] = argument(
+        "predictions of each model (default: those in --store)", default=(), metavar="FILE"
     )
-    facts: str | None = option(
-        None,
-        "parameters and input sizes of models, for files: a table with the columns model, param_count (millions) and "
-        "img_size as timm publishes it",
-        metavar="CSV",
-        group="models",
-    )
-    accuracy: float | None = option(
-        None, "share of the given answers that must be right", metavar="A", group="what is needed"
-    )
-    coverage: float | None = option(
-        None, "share of the images that must be answered", metavar="C", group="what is needed"
-    )
-    max_params: str | None = option(None, "most parameters, such as 30M or 1.2B", metavar="N", group="limits")
-    max_size: int | None = option(None, "largest side of the images that it looks at", metavar="PIXELS", group="limits")
-    family: tuple[str, ...] = option(
-        (), "architecture families, comma-separated: vit,xcit distilled", metavar="NAMES", group="limits"
-    )
-    measure: str = option(
-        "msp",
-        "which uncertainty withholds answers: msp, entropy, mc-dropout … (see `nescio measures`)",
-        part="measure",
-    )
-    among: int = option(20, "how many models, the best first, the bootstrap compares", metavar="M")
-    bootstrap: int | None = option(None, "resamples of the rows", unset="1000, or more where --among models need them")
-    level: float = option(0.95, "of the intervals")
-    limit: int | None = limit_option("rows of every model")
-    seed: int = option(0, "of the bootstrap, and of --limit")
-    format: str = formats()
+    store: str = option("store", group="models")
+    data: str | None = option(None, unset="the only set in the store", group="models", part="dataset")
+    facts: str | None = option(None, group="models")
+    accuracy: float | None = option(None, group="requirement")
+    coverage: float | None = option(None, group="requirement")
+    max_params: str | None = option(None, "maximum number of parameters, such as 30M", metavar="N", group="limits")
+    max_input_size: int | None = option(None, "maximum side of the input images", metavar="PIXELS", group="limits")
+    families: tuple[str, ...] = option((), unset="all", group="limits")
+    measure: str = option("msp", part="measure")
+    compare_top: int = option(20, "number of best models that the bootstrap compares", metavar="N")
+    bootstrap: int | None = option(None, unset="1000, or more for many models")
+    level: float = option(0.95)
+    limit: int | None = option(None, unset="all")
+    seed: int = option(0)
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
@@ -82,7 +68,7 @@ def run(options: Options) -> int:
 
     requirement = Requirement(options.accuracy, options.coverage)
     params = None if options.max_params is None else parse_parameter_count(options.max_params)
-    limits = Limits(params, options.max_size, options.family)
+    limits = Limits(params, options.max_input_size, options.families)
     data = named_if_there(options.data, None, "test") if options.data else None
     damaged: list[str] = []
     models = with_facts(collect_predictions(options.files, Store(options.store), data, damaged), options.facts)
@@ -94,7 +80,7 @@ def run(options: Options) -> int:
         requirement,
         limits.refused(models),
         measure=options.measure,
-        among=options.among,
+        among=options.compare_top,
         resamples=options.bootstrap,
         level=options.level,
         seed=options.seed,
@@ -116,26 +102,21 @@ def next_command(chosen: ModelChoice, models: Sequence[ModelPredictions], store:
     return follow_up_command("threshold", *words, "--measure", chosen.measure)
 
 
-def _show(chosen: ModelChoice, form: str, models: Sequence[ModelPredictions], store: str) -> None:
+def _show(chosen: ModelChoice, format: Format, models: Sequence[ModelPredictions], store: str) -> None:
     from nescio.report.model_choices import choice_sentences, choice_table
-    from nescio.report.text import latex, make_console, markdown, print_terminal, rows_csv
 
-    if form == "json":
-        say(json_of(_plain(chosen)))
-    elif form == "csv":
-        say(rows_csv(chosen.models))
-    elif form != "table":
-        say({"markdown": markdown, "latex": latex}[form](choice_table(chosen)))
-    else:
-        from rich.text import Text
-
-        console = make_console()
-        console.print(Text(" ".join(choice_sentences(chosen))), end="\n\n")
-        print_terminal(choice_table(chosen), console)
-        for note in chosen.notes:
-            print(note, file=sys.stderr)
+    def show() -> None:
+        print_findings(choice_sentences(chosen), [choice_table(chosen)], chosen.notes)
         if chosen.attained:
-            say(f"\nNext, from which uncertainty on it must abstain: {next_command(chosen, models, store)}")
+            say(f"\nNext, find its abstention threshold: {next_command(chosen, models, store)}")
+
+    emit(
+        format,
+        table=show,
+        plain=lambda: _plain(chosen),
+        rows=lambda: chosen.models,
+        story=lambda: choice_table(chosen),
+    )
 
 
 def _plain(chosen: ModelChoice) -> dict[str, Any]:

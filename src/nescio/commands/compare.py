@@ -1,8 +1,8 @@
-"""Several models on the same rows: paired bootstrap intervals, ranks, and which cannot be distinguished from the best.
+"""Compare models on the same rows: paired bootstrap intervals, ranks, and differences from the best model.
 
-Rows are joined on `index`; the rows that all files hold are compared. Every resample draws the same rows for all
-models, so that a difference between two models is judged without the noise they share. --ood adds how well each tells
-out-of-distribution rows, and how well it abstains on them and on wrong answers at once.
+Rows are joined on `index`, and the rows that all files contain are compared. Every bootstrap resample has the same rows
+for all models, so that differences are paired. --ood adds OOD detection, and selective prediction on a mixture of
+in-distribution and OOD rows.
 
 examples:
   nescio compare a.npz b.npz c.npz
@@ -14,32 +14,27 @@ examples:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from nescio.commands._inputs import InputOptions, check_apart, model_names, ood_share_option, outside_of_models
-from nescio.commands._output import formats, json_of, page_option, say
+from nescio.commands._inputs import InputOptions, check_apart, model_names, outside_of_models
+from nescio.commands._output import Format, emit, say
 from nescio.options import argument, nested, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[str, ...] = argument("predictions of each model on the same split", metavar="[NAME=]FILE")
-    measure: str = option("msp", "which uncertainty ranks the predictions")
-    metrics: tuple[str, ...] = option((), "which metrics", metavar="METRIC,…", unset="all that apply")
-    ood: tuple[str, ...] = option(
-        (),
-        "out-of-distribution rows under a name: a file of every model, in the order of the models",
-        style="repeats",
-        metavar="NAME=FILE,…",
-        unset="none",
-    )
-    ood_share: float = ood_share_option()
-    bootstrap: int = option(1000, "resamples of the rows behind intervals and verdicts", metavar="B")
-    level: float = option(0.95, "of the intervals")
-    seed: int = option(0, "of the bootstrap, and of --limit")
+    files: tuple[str, ...] = argument("predictions of each model on the same rows", metavar="[NAME=]FILE")
+    measure: str = option("msp")
+    metrics: tuple[str, ...] = option((), unset="all that apply")
+    ood: tuple[str, ...] = option((), style="repeats", metavar="NAME=FILE,…")
+    ood_share: float = option(0.5)
+    bootstrap: int = option(1000)
+    level: float = option(0.95)
+    seed: int = option(0)
     inputs: InputOptions = nested(InputOptions(), omit=("logits", "probs", "labels"))
-    all: bool = option(False, "every metric with its interval, and all differences", group="output")
-    to: str | None = page_option("write index.html and rows.csv there")
-    format: str = formats()
+    all: bool = option(False, group="output")
+    output: str | None = option(None, unset="no page", group="output")
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
@@ -62,17 +57,17 @@ def run(options: Options) -> int:
         ood_share=options.ood_share,
     )
     story = report.card_story([], comparison)
-    if options.to:
-        written = report.write_page(story, options.to, rows=comparison.rows)
-    if options.format == "json":
-        parts = ("rows", "differences", "reasons", "notes")
-        say(json_of({part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}))
-    elif options.format == "table":
+    if options.output:
+        written = report.write_page(story, options.output, rows=comparison.rows)
+
+    def show() -> None:
         report.print_terminal(story if options.all else report.short_comparison(comparison))
-        if options.to:
-            say(f"\nThe page is {written}.")
-    elif options.format == "csv":
-        say(report.rows_csv(comparison.rows))
-    else:
-        say((report.markdown if options.format == "markdown" else report.latex)(story))
+        if options.output:
+            say(f"\nWrote the page to {written}.")
+
+    def plain() -> dict[str, Any]:
+        fields = {name: getattr(comparison, name) for name in ("rows", "differences", "reasons", "notes")}
+        return fields | {"verdict": report.verdict(comparison)}
+
+    emit(options.format, table=show, plain=plain, rows=lambda: comparison.rows, story=lambda: story)
     return 0

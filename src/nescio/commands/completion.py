@@ -1,9 +1,10 @@
-"""A script with which bash or zsh completes commands, options, their choices and the names of parts.
+"""Print a script for bash or zsh that completes commands, options, their choices and registered names.
 
-bash  put `source <(nescio completion bash)` into ~/.bashrc
-zsh   put `source <(nescio completion zsh)` into ~/.zshrc, after compinit
+bash  add `source <(nescio completion bash)` to ~/.bashrc
+zsh   add `source <(nescio completion zsh)` to ~/.zshrc, after compinit
 
-The script contains the names of methods, measures, metrics and benchmarks, of plug-ins too. Make it again for new ones.
+The script contains the names of methods, measures, metrics and benchmarks, those of plug-ins included. Print it again
+after a new plug-in is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Literal
 
 from nescio.commands import COMMANDS, parser_for
 from nescio.commands._output import say
-from nescio.options import argument, offers
+from nescio.commands.parsing import offers
+from nescio.options import argument
 
 NAMED = {  # an option or argument that takes names of parts → the room whose registry has them
     **dict.fromkeys(("measure", "measures"), "measures"),

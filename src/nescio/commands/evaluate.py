@@ -1,29 +1,26 @@
-"""All that saved predictions tell about a model's uncertainty: the few things that matter, the rest with --all.
+"""Evaluate saved predictions: accuracy, calibration, misclassification detection and OOD detection.
 
-FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a single-label classifier. It holds `labels`
-(n,) and `logits` (n, classes) or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`,
-`scores/NAME`, `groups/NAME`, `variants/view_0` (embeddings of a crop) where there are any. A CSV has the columns label,
-logit_0 … or prob_0 …, and u_NAME; or a column for every class under its name, with or without prob_. Answers alone will
-do: `correct`, or `labels` and `predicted`, with `confidence`. Other names: --map. Arrays in files of their own stand
-for a FILE wherever one is taken: logits:a.npy,labels:b.npy. So does a folder of such files, which are shards of one
-dump: each holds some rows and their `index`, and none is missing. Above 256 MB they are read one by one, in the memory
-of one of them; what needs all rows at once is left out then, with the reason.
+FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a single-label classifier. It contains
+`labels` (n,) and one of these: `logits` (n, classes) or (n, draws, classes), `probs`, or `correct` with `confidence`.
+Optional fields are `embeddings` (n, d), `annotations`, `scores/NAME`, `groups/NAME` and `variants/view_0`. A CSV file
+has the columns label, logit_0 … or prob_0 …, and u_NAME, or one column per class name. --map renames fields.
 
-Segmentation: --labels, --predictions and --scores name folders of maps, matched by the names of their files without
-endings; mIoU, accuracy and the ranking of right and wrong pixels are over all pixels, whatever their number.
+logits:a.npy,labels:b.npy combines single arrays into one FILE. A folder of files with some rows each and their `index`
+is one FILE as well. Above 256 MB it is read file by file, and metrics that need all rows at once are left out.
+
+Segmentation: --labels, --predictions and --score-maps are folders of maps, matched by file name.
 
 examples:
   nescio evaluate preds.npz
   nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz,noise=noise.npz
   nescio evaluate test.npz --ood near:cifar100=a.npz,far:mnist=b.npz,far:cub=c.npz --ood-share 0.2
-  nescio evaluate test.npz --train train.npz --val val.npz --choose mistakes      which score should I use?
-  nescio evaluate test.npz --views crop0.npz,crop1.npz        retrieval, by scores that know the gallery too
-  nescio evaluate small=a.npz large=b.npz --to out            one page for both: open out/index.html
+  nescio evaluate test.npz --train train.npz --val val.npz --choose mistakes      choose the best score
+  nescio evaluate test.npz --views crop0.npz,crop1.npz        retrieval with gallery scores
+  nescio evaluate small=a.npz large=b.npz --output out        one page for both: out/index.html
   nescio evaluate hf.npz --map logits=predictions,labels=label_ids
   nescio evaluate --logits logits.npy --labels labels.npy --all
-  nescio evaluate shards/                                     one dump in many files: shards/000.npz, shards/001.npz …
-  nescio evaluate --labels truth --predictions answers --scores entropy=maps --void 255
-  nescio evaluate preds.npz --json | jq '.files[0].rows[] | select(.metric == "auroc")'
+  nescio evaluate --labels truth --predictions predicted --score-maps entropy=maps --ignore-label 255
+  nescio evaluate preds.npz --format json | jq '.files[0].rows[] | select(.metric == "auroc")'
 """
 
 from __future__ import annotations
@@ -34,17 +31,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nescio.commands._inputs import InputOptions, check_apart, ood_share_option, outside_files, outside_sets
-from nescio.commands._output import formats, json_of, page_option, say
+from nescio.commands._inputs import InputOptions, check_apart, outside_files, outside_sets
+from nescio.commands._output import Format, emit, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
 from nescio.specs import assignment
 
-SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
-NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "by", "classwise", "bootstrap", "limit")
+MAPS, CHOICE = "segmentation", "choice of a score"  # groups of options
+NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "group_by", "classwise", "bootstrap", "limit")
 OF_ONE_MODEL = ("train", "val", "ood", "val_ood", "views", "siblings")  # further rows of the model that is evaluated
-OF_MAPS = ("predictions", "scores", "void", "inputs", "all", "to", "format")  # options that folders of maps take
+OF_MAPS = (
+    "predictions",
+    "score_maps",
+    "ignore_label",
+    "inputs",
+    "all",
+    "output",
+    "format",
+)  # options that folders of maps take
 _EVERY = "evaluate shows every measure, the commonest first (--all: all of them)"
 ELSEWHERE = dict.fromkeys(  # options that are looked for here → what to use
     ("--measure", "--measures"), f"{_EVERY}; `nescio compare FILE --measure NAME` shows one."
@@ -57,64 +62,44 @@ class Options:
     files: tuple[str, ...] = argument(
         "predictions on in-distribution test rows", default=(), metavar="[NAME=]FILE", unset="--logits and --labels"
     )
-    train: str | None = option(None, "training rows: fit the density, neighbour and post-hoc scores", metavar="FILE")
-    val: str | None = option(None, "validation rows: fit the calibration and the rejection threshold", metavar="FILE")
-    ood: tuple[str, ...] = option(
-        (),
-        "out-of-distribution rows under a name; sets named GROUP:NAME also get the means of their group",
-        style="repeats",
-        metavar="[GROUP:]NAME=FILE,…",
-        unset="none",
-    )
-    ood_share: float = ood_share_option()
+    train: str | None = option(None)
+    val: str | None = option(None)
+    ood: tuple[str, ...] = option((), style="repeats", metavar="[GROUP:]NAME=FILE,…")
+    ood_share: float = option(0.5)
     choose: Literal["mistakes", "unknown", "both"] | None = option(
-        None,
-        "the score to use against wrong answers, out-of-distribution rows or both: chosen on --val where that is "
-        "enough (see --val-ood), else by nested folds, and judged on rows that did not choose",
-        group=CHOICE,
+        None, "task for which to choose the best score, on --val and --val-ood or by nested folds", group=CHOICE
     )
     val_ood: tuple[str, ...] = option(
-        (),
-        "out-of-distribution validation rows, which may choose and are not judged",
-        style="repeats",
-        metavar="NAME=FILE,…",
-        unset="none",
-        group=CHOICE,
+        (), "OOD validation sets, used only to choose", style="repeats", metavar="NAME=FILE,…", group=CHOICE
     )
     ood_tuned: tuple[str, ...] = option(
-        (), "scores that were tuned on out-of-distribution rows: chosen among apart", metavar="NAME,…", group=CHOICE
+        (), "scores that were tuned on OOD rows; they are compared separately", metavar="NAME,…", group=CHOICE
     )
-    views: tuple[str, ...] = option(
-        (), "the same network on changed images, such as crops: scores that know the gallery", metavar="FILE,…"
-    )
-    siblings: tuple[str, ...] = option((), "the same images by sibling networks, likewise", metavar="FILE,…")
-    by: tuple[str, ...] = option((), "rows of their own for every value of these groups", metavar="GROUP,…")
-    calibration: Literal["temperature", "vector"] = option("temperature", "scaling that is fitted on --val")
-    classwise: bool = option(False, "class-wise ECE on dumps of any size")
-    bootstrap: int = option(0, "95 % intervals of all numbers, from B resamples of the rows; 0: none", metavar="B")
-    seed: int = option(0, "of the bootstrap, and of --limit")
+    views: tuple[str, ...] = option(())
+    siblings: tuple[str, ...] = option(())
+    group_by: tuple[str, ...] = option((), "groups of rows to evaluate separately", metavar="GROUP,…")
+    calibration: Literal["temperature", "vector"] = option("temperature")
+    classwise: bool = option(False, "compute class-wise ECE for large files as well")
+    bootstrap: int = option(0, unset="no intervals")
+    seed: int = option(0)
     predictions: str | None = option(
-        None, "predicted label maps (.png); --labels is then a folder of true ones", metavar="DIR", group=SEGMENTATION
+        None, "folder of predicted label maps (.png); --labels is the folder of true ones", metavar="DIR", group=MAPS
     )
-    scores: tuple[str, ...] = option(
-        (),
-        "maps of scores, higher = less sure (.npy, .npz, .png of 16 bits); may be repeated",
-        style="repeats",
-        metavar="[NAME=]DIR",
-        group=SEGMENTATION,
+    score_maps: tuple[str, ...] = option(
+        (), "folders of uncertainty maps (.npy, .npz, 16-bit .png)", style="repeats", metavar="[NAME=]DIR", group=MAPS
     )
-    void: int | None = option(255, "label of pixels that count nowhere; none: all count", group=SEGMENTATION)
+    ignore_label: int | None = option(255, "label of pixels to ignore; none: use all", metavar="LABEL", group=MAPS)
     inputs: InputOptions = nested(InputOptions())
-    all: bool = option(False, "every measure, metric and reason, whatever it takes", group="output")
-    to: str | None = page_option("write index.html, rows.csv, tables.md and tables.tex there")
-    format: str = formats()
+    all: bool = option(False, group="output")
+    output: str | None = option(None, unset="no page", group="output")
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
     from nescio import report
     from nescio.analysis.bootstrap import check_resampling
 
-    if options.predictions is not None or options.scores:
+    if options.predictions is not None or options.score_maps:
         return _pixels(options)
     check_resampling(options.bootstrap, 0.95, options.seed, least=0)
     files = options.inputs.files(options.files)
@@ -150,18 +135,15 @@ def _tell(options: Options, story: Callable[[], Any], short: Callable[[], Any], 
     """The page where one is wanted, and what is printed: what `short` makes as a table, `plain` as JSON."""
     from nescio import report
 
-    if options.to:
-        written = report.write_page(story(), options.to, rows=rows)
-    if options.format == "json":
-        say(json_of(plain))
-    elif options.format == "table":
+    if options.output:
+        written = report.write_page(story(), options.output, rows=rows)
+
+    def show() -> None:
         report.print_terminal(short())
-        if options.to:
-            say(f"The page is {written}.")
-    elif options.format == "csv":
-        say(report.rows_csv(rows))
-    else:
-        say((report.markdown if options.format == "markdown" else report.latex)(story()))
+        if options.output:
+            say(f"Wrote the page to {written}.")
+
+    emit(options.format, table=show, plain=lambda: plain, rows=lambda: rows, story=story)
     return 0
 
 
@@ -175,10 +157,10 @@ def _pixels(options: Options) -> int:
         raise BadInput("For segmentation name the folders --labels and --predictions, and no FILE.")
     if strange := [*_given(options, OF_MAPS), *_given(options.inputs, ("labels", "store"))]:
         raise BadInput(f"--{strange[0]} is about rows of files, and says nothing of folders of maps: omit it.")
-    folders = {name or Path(place).name: place for name, place in map(assignment, options.scores)}
-    if len(folders) < len(options.scores):
-        raise BadInput("Two folders of --scores have one name: write NAME=DIR.")
-    counts = count_folders(options.inputs.labels, options.predictions, folders, options.void, opened=opened_map)
+    folders = {name or Path(place).name: place for name, place in map(assignment, options.score_maps)}
+    if len(folders) < len(options.score_maps):
+        raise BadInput("Two folders of --score-maps have one name: write NAME=DIR.")
+    counts = count_folders(options.inputs.labels, options.predictions, folders, options.ignore_label, opened=opened_map)
     rows, reasons = counts.rows()
     story = partial(pixel_story, counts, rows, reasons, options.predictions)
     return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})
@@ -219,7 +201,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             val,
             outside,
             name=name or place,
-            by=options.by,
+            by=options.group_by,
             calibration=options.calibration,
             classwise=options.classwise or None,
             heavy=options.all,

@@ -1,22 +1,19 @@
-"""One file that answers, says how sure it is, and abstains: for ONNX Runtime (.onnx) or torch.export (.pt2).
+"""Export a network to one file that predicts and abstains, for ONNX Runtime (.onnx) or torch.export (.pt2).
 
-MODEL is a timm name, torchvision:NAME, store:KEY for a network of `nescio train`, or zoo:NAME for a model that
-`nescio zoo` has predicted with, under the weights that it had then. The file takes uint8 images
-(n, channels, size, size), values 0 to 255, any n; the normalisation is inside. It returns `class`, `probability` (of
-that class, calibrated), `uncertainty` (higher is less sure) and `abstain` (true where the uncertainty is above the
-threshold). Its metadata (key `nescio`) says how an image must be resized and cropped, what the classes are called and
-what the threshold promises.
+MODEL is a timm name, torchvision:NAME, store:KEY for a network of `nescio train`, or zoo:NAME for a model of `nescio
+zoo` with the weights of that run. The file takes uint8 images (n, channels, size, size) and includes the normalisation.
+It returns `class`, `probability` (calibrated), `uncertainty` and `abstain` (uncertainty above the threshold). Its
+metadata (key `nescio`) describe resizing, cropping, class names and the guarantee.
 
-The threshold is a number, or the file that `nescio threshold --json` wrote: measure and temperature are then taken from
-it, with the fitted score that it names, and a promise that was made for another model is refused. After writing, the
-file is read again and its answers are compared with the network's.
+The threshold is a number, or the file that `nescio threshold --format json` wrote. That file also sets measure,
+temperature and fitted score, and is refused for another model. The written file is checked against the network.
 
 examples:
-  nescio threshold zoo:resnet50.a1_in1k --risk 0.05 --temperature fit --json > promise.json
-  nescio export zoo:resnet50.a1_in1k --threshold promise.json
-  nescio export tf_efficientnet_lite0 --weights weights/ --threshold 0.2 --temperature 1.1 --to lite0.pt2
-  nescio export store:3f2a --threshold promise.json --to digits.onnx
-  nescio export resnet18@flowers.pth --threshold 0.2 --classes flowers.txt
+  nescio threshold zoo:resnet50.a1_in1k --risk 0.05 --fit-temperature --format json > guarantee.json
+  nescio export zoo:resnet50.a1_in1k --threshold guarantee.json
+  nescio export tf_efficientnet_lite0 --weights weights/ --threshold 0.2 --temperature 1.1 --output lite0.pt2
+  nescio export store:3f2a --threshold guarantee.json --output digits.onnx
+  nescio export resnet18@flowers.pth --threshold 0.2 --class-names flowers.txt
   nescio export store:3f2a --threshold 1.7 --loss-order head.npz
 """
 
@@ -27,9 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from nescio.commands._inputs import own_data_option
-from nescio.commands._output import json_of, say
-from nescio.commands._work import DATA, padding_option
+from nescio.commands._output import TextOrJson, json_of, say
+from nescio.commands._work import DATA, WEIGHTS
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, nested, option
@@ -39,43 +35,30 @@ from nescio.work.store import Store
 @dataclass(frozen=True, kw_only=True)
 class Options:
     model: str = argument("timm name, torchvision:NAME, store:KEY or zoo:NAME", metavar="MODEL")
-    threshold: str = option(REQUIRED, "abstain above it; or a file of `nescio threshold --json`", metavar="U|FILE")
-    temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
+    threshold: str = option(
+        REQUIRED, "uncertainty above which to abstain, or a file of `nescio threshold --format json`", metavar="U|FILE"
+    )
+    temperature: float | None = option(None, unset="that of the threshold's file, or 1")
     measure: str | None = option(
-        None,
-        "a score of the logits such as msp, entropy or energy, or loss_order; fitted ones by the threshold's file",
-        unset="of the threshold's file, or largest; loss_order with --loss-order",
-        part="measure",
+        None, part="measure", unset="that of the threshold's file, or msp; loss_order with --loss-order"
     )
-    loss_order: str | None = option(
-        None, "a learned score of the network's embeddings, as `LossOrder.save` wrote it", metavar="FILE", unset="none"
+    loss_order: str | None = option(None, "loss-order score, as written by `LossOrder.save`", metavar="FILE")
+    output: str | None = option(None, unset="MODEL.onnx")
+    file_format: Literal["onnx", "pt2"] | None = option(
+        None, "format of the file; pt2 needs torch to run", unset="by the ending of --output, or onnx"
     )
-    to: str | None = option(None, "where to write, ending in .onnx or .pt2", metavar="FILE", unset="MODEL.onnx here")
-    format: Literal["onnx", "pt2"] | None = option(
-        None, "pt2 needs torch to run", unset="by the ending of --to, or onnx"
-    )
-    weights: str | None = option(
-        None,
-        "file of weights, or a folder that holds one of the model's name",
-        metavar="PATH",
-        unset="$NESCIO_WEIGHTS, or the hubs",
-    )
-    classes: str | None = option(
-        None,
-        "names of the classes for the file: one per line, class 0 first, or NAME=CLASS per line",
-        metavar="FILE",
-        unset="those that the network or the store knows",
-    )
-    image_padding: bool = padding_option()
+    weights: str | None = option(None, unset=WEIGHTS)
+    class_names: str | None = option(None, unset="those of the network or the store")
+    image_padding: bool = option(False)
     preprocessing: Preprocessing = nested(Preprocessing())
-    store: str = option("store", "folder of finished work, for store:KEY and zoo:NAME")
-    root: str | None = option(None, "folder of datasets, for store:KEY", unset=DATA)
-    data: str | None = own_data_option()
-    json: bool = option(False, "the file's metadata as strict JSON, alone on stdout")
+    store: str = option("store")
+    root: str | None = option(None, unset=DATA)
+    training_data: str | None = option(None, unset="its path at training", part="dataset")
+    format: TextOrJson = option("text")
 
 
 def run(options: Options) -> int:
-    goal = _goal(options.model, options.to, options.format)
+    goal = _goal(options.model, options.output, options.file_format)
     from nescio.measures import LossOrder
     from nescio.networks.export import check_packages, export, exportable_network, preprocessing_fields, read_rule
 
@@ -90,10 +73,10 @@ def run(options: Options) -> int:
         weights=weights,
         root=options.root,
         image_padding=options.image_padding,
-        classes=Path(options.classes) if options.classes else None,
+        classes=Path(options.class_names) if options.class_names else None,
         score=learned or promise.score,
         look=options.preprocessing,
-        data=options.data,
+        data=options.training_data,
     )
     promise.check(network)
     if len(promise.names) == network.classes and "names" not in network.about:
@@ -101,7 +84,7 @@ def run(options: Options) -> int:
     if promise.terms:
         network = replace(network, about={**network.about, "promise": promise.terms})
     made = export(network, rule, goal)
-    if options.json:
+    if options.format == "json":
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
         return 0
     say(f"{made.path} abstains where {rule.measure} > {rule.threshold:.6g} (temperature {rule.temperature:g}).")
@@ -126,7 +109,7 @@ def _goal(model: str, to: str | None, form: str | None) -> Path:
     if not goal.suffix:
         goal = goal.with_name(f"{goal.name}.{form or 'onnx'}")
     if goal.suffix not in (".onnx", ".pt2"):
-        raise BadInput(f"--to ends in {goal.suffix}; a file that is written ends in .onnx or .pt2.")
+        raise BadInput(f"--output ends in {goal.suffix}; a file that is written ends in .onnx or .pt2.")
     if form and goal.suffix != f".{form}":
-        raise BadInput(f"--to ends in {goal.suffix} and --format is {form}: omit one of them.")
+        raise BadInput(f"--output ends in {goal.suffix} and --file-format is {form}: omit one of them.")
     return goal

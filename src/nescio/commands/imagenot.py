@@ -1,13 +1,13 @@
-"""Divides the classes of a labelled dataset into in- and out-of-distribution ones, by how alike they look.
+"""Split the classes of a labelled dataset into in- and out-of-distribution ones by visual similarity.
 
-Features of a reference model, the mean of every class, Ward's tree: in-distribution is the smaller side of its root,
-out-of-distribution the first equally many classes of the other side (UIMNET §2, on ImageNet: 266 and 266).
+Ward's tree is built from the class means of a reference model's features. The smaller side of its root is
+in-distribution, and equally many classes of the other side are out-of-distribution (UIMNET, section 2).
 
 examples:
-  nescio imagenot --data digits --to imagenot.json --draw tree.svg
-  nescio imagenot --data folder:birds@224 --features resnet18 --weights resnet18.safetensors --to imagenot.json
-  nescio imagenot --data cifar100 --features 3f9a0c21d4be7788 --store store --to imagenot.json
-  nescio imagenot --data cifar100 --features train.npz --to imagenot.json
+  nescio imagenot --data digits --output imagenot.json --tree tree.svg
+  nescio imagenot --data folder:birds@224 --features resnet18 --weights resnet18.safetensors --output imagenot.json
+  nescio imagenot --data cifar100 --features 3f9a0c21d4be7788 --store store --output imagenot.json
+  nescio imagenot --data cifar100 --features train.npz --output imagenot.json
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio.commands._output import say
+from nescio.commands._output import TextOrJson, say
 from nescio.commands._work import DATA, check_device, tell_notes
 from nescio.errors import BadInput
 from nescio.files import write_file
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    data: str = option(REQUIRED, "digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
-    root: str | None = option(None, "folder of datasets", metavar="DIR", unset=DATA)
+    data: str = option(REQUIRED, part="dataset")
+    root: str | None = option(None, unset=DATA)
     features: str = option(
         "pixels",
-        "pixels; a timm model, with --weights; the key of a training, with --store; "
-        "or a file of predictions with embeddings and labels",
+        "features of the images: pixels; a timm model, with --weights; the key of a training, with --store; or a "
+        "predictions file with embeddings and labels",
         metavar="WHAT",
     )
-    weights: str | None = option(None, "weights of the timm model: nothing is downloaded", metavar="FILE")
-    store: str | None = option(None, "where the training lies", metavar="DIR")
+    weights: str | None = option(None)
+    store: str | None = option(None)
     preprocessing: Preprocessing = nested(Preprocessing())
-    device: str = option("auto", "auto, cpu or cuda")
-    to: str | None = option(None, "write the partition there, as JSON", metavar="FILE")
-    draw: str | None = option(None, "draw the tree there, as SVG", metavar="FILE")
-    json: bool = option(False, "print the partition as JSON, alone on stdout")
+    device: str = option("auto")
+    output: str | None = option(None)
+    tree: str | None = option(None, "SVG file to draw the class tree to", metavar="FILE")
+    format: TextOrJson = option("text")
 
 
 def run(options: Options) -> int:
@@ -61,22 +61,22 @@ def run(options: Options) -> int:
     if options.preprocessing.given and not options.weights:
         flag = options.preprocessing.given[0].replace("_", "-")
         raise BadInput(f"--{flag} is of a timm model with --weights, and none is named: omit it.")
-    if options.draw and Path(options.draw).suffix != ".svg":
-        raise BadInput(f"--draw writes SVG: {options.draw} must end in .svg.")
+    if options.tree and Path(options.tree).suffix != ".svg":
+        raise BadInput(f"--tree writes SVG: {options.tree} must end in .svg.")
     check_device(options.device)
     dataset = datasets.load(options.data, options.root)
     tell_notes(dataset)
     means, features = _means(options, dataset)
     made = imagenot.imagenot(dataset, means, features)
-    if options.to:
-        made.save(options.to)
-    if options.draw:
-        write_file(options.draw, imagenot.draw(made))
-    if options.json:
+    if options.output:
+        made.save(options.output)
+    if options.tree:
+        write_file(options.tree, imagenot.draw(made))
+    if options.format == "json":
         say(made.to_json())
         return 0
     _show(made)
-    for path, what in ((options.to, "The partition"), (options.draw, "The tree")):
+    for path, what in ((options.output, "The partition"), (options.tree, "The tree")):
         if path:
             say(f"{what} is {path}.")
     return 0

@@ -1,4 +1,4 @@
-"""The measures that nescio knows, built in and plugged in: what each one means, and how to read it."""
+"""List the uncertainty measures, plug-ins included; NAME shows one with its formula and source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The methods that nescio knows, built in and plugged in: what each one does, its paper and its hyper-parameters.
+"""List the training methods, plug-ins included; NAME shows one with its paper and hyper-parameters.
 
-The search ranges are where `nescio run` looks; trial 0 is always the defaults. A classifier gives logits; a method of
-the kind `features` learns without labels, gives embeddings alone and stands in no comparison of classifiers.
+The search ranges are those of `nescio run`, whose trial 0 has the defaults. A method of the kind `features` is trained
+without labels and returns embeddings only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metrics that nescio knows, built in and plugged in: what each one means, and how to read it."""
+"""List the metrics, plug-ins included; NAME shows one with its formula and source."""
 
 from __future__ import annotations
 

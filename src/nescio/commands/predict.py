@@ -1,16 +1,16 @@
-"""Predictions of a trained network on a split of its data, as a file for `nescio evaluate`.
+"""Predict with a trained network on a split of its data, and write a file for `nescio evaluate`.
 
-KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. Methods that learn without labels
-give embeddings alone. --probes adds what needs the classifier's network itself: the norm of the Jacobian (score
+KEY is the key that `nescio train` printed, or its first letters. `nescio runs` lists all keys. Methods without labels
+return embeddings only. --probes adds two results that need the network itself: the norm of the Jacobian (score
 `jacobian`) and test-time augmentation (variant `tta`).
 
-With --shards, or where several workers wait for work, the images are cut into ranges that are predicted one by one, on
-as many workers or machines as there are. A killed range is resumed alone, and the file is the same to the last bit.
+With --shards, or with idle workers, the images are predicted in shards on several workers or machines. The file has the
+same bytes for any number of shards.
 
 examples:
-  nescio predict 3f2a --split test --to test.npz
-  nescio predict 3f2a --split out --to out.npz --probes
-  nescio predict 3f2a --to test.npz --launcher ray --address 10.0.0.1:6379        on all nodes of a cluster
+  nescio predict 3f2a --split test --output test.npz
+  nescio predict 3f2a --split out --output out.npz --probes
+  nescio predict 3f2a --output test.npz --launcher ray --address 10.0.0.1:6379
   nescio evaluate test.npz --ood out=out.npz
 """
 
@@ -20,9 +20,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nescio.commands._inputs import limit_option, own_data_option
 from nescio.commands._output import say
-from nescio.commands._work import StoreOptions, WorkerOptions, shards_option, tell_notes, working
+from nescio.commands._work import SHARDS, StoreOptions, WorkerOptions, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import subset_note
@@ -31,17 +30,17 @@ from nescio.provenance import follow_up_command
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    key: str = argument("of a trained network, or its first letters", metavar="KEY")
+    key: str = argument("key of a trained network, or its first letters", metavar="KEY")
     split: Literal["test", "val", "out", "train"] = option(
-        "test", "out: test images of classes that were not in training"
+        "test", "split of the data; out: test images of classes that were not trained"
     )
-    data: str | None = own_data_option()
-    to: str = option(REQUIRED, ".npz or .safetensors file, or a folder", metavar="FILE")
-    limit: int | None = limit_option("images")
-    seed: int = option(0, "of --limit")
-    probes: bool = option(False, "Jacobian and test-time augmentation as well")
-    compile: bool = option(False, "torch.compile the network: worth it on large sets")
-    shards: int | None = shards_option()
+    training_data: str | None = option(None, unset="its path at training", part="dataset")
+    output: str = option(REQUIRED)
+    limit: int | None = option(None, unset="all")
+    seed: int = option(0)
+    probes: bool = option(False, "add the Jacobian norm and test-time augmentation")
+    compile: bool = option(False)
+    shards: int | None = option(None, unset=SHARDS)
     place: StoreOptions = nested(StoreOptions())
     crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
 
@@ -54,7 +53,7 @@ def run(options: Options) -> int:
     context = options.place.context()
     store, root = context.store, context.root
     key = store.find("train", options.key)
-    data = () if options.data is None else (set_name(options.data),)
+    data = () if options.training_data is None else (set_name(options.training_data),)
     network = stored_network(key, store, root, data)
     for name in data:
         check_training_data(network, name, root)
@@ -81,8 +80,10 @@ def run(options: Options) -> int:
     for other in probed:
         dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})
     stamp = [subset_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []
-    dump.replace(notes=(*dump.notes, *stamp)).save(options.to)
-    say(" ".join([f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp]))
+    dump.replace(notes=(*dump.notes, *stamp)).save(options.output)
+    say(
+        " ".join([f"{options.output} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp])
+    )
     if dump.logits is not None:
-        say(f"Next: {follow_up_command('evaluate', options.to)}")
+        say(f"Next: {follow_up_command('evaluate', options.output)}")
     return 0

@@ -1,32 +1,29 @@
-"""Which representation to trust for your images, before anyone labels them: ranked by how far siblings agree.
+"""Rank representations by reliability on your images, without labels.
 
-A CANDIDATE is some networks of one algorithm that differ in their seed (siblings), as NAME=MEMBER,MEMBER,…; a MEMBER is
-  REFERENCES:TESTS   two files of embeddings (n, d), of the references and of the rows to be judged
-  FILE               one file of embeddings; a part of its rows are the references (see --split-references)
+A CANDIDATE is a set of networks that differ in the seed alone (siblings), written NAME=MEMBER,MEMBER,…. A MEMBER is one
+of these:
+  REFERENCES:TESTS   two files of embeddings (n, d), of the references and of the rows to score
+  FILE               one file of embeddings; some of its rows are the references (see --split-references)
   store:KEY          a network of `nescio train`
-  siblings:KEY       that network and all others of the store that differ from it in their init seed alone
-  a timm name, torchvision:NAME   a pretrained classifier; its embedding is what its last layer is given
-Files are .npz, .npy, .safetensors, .parquet, .csv or folders. Networks look at --images, and at --references: 5,000 of
-its training images, best those that they learnt from.
+  siblings:KEY       that network and all others of the store that differ in the init seed alone
+  a timm name, torchvision:NAME   a pretrained classifier; its embedding is the input of the last layer
+Files are .npz, .npy, .safetensors, .parquet, .csv or folders. Networks predict on --training-data and --reference.
 
-Candidates are ranked by neighbourhood consistency, NC (Park et al. 2024, §4.3): row by row, how far siblings agree on
-which references are nearest to it, from 0 to 1. Intervals and the group that cannot be told from the best come from a
-paired bootstrap over the rows. A lone model has no NC, because it has no siblings to agree with: it gets Dist (distance
-to the nearest references), Norm (length) and LL (log-likelihood under a mixture). Those depend on a space's scale and
-its number of features: they compare images of one candidate, and between candidates they mean little, even where
-architectures are equal (in the paper they ranked candidates backwards). NC compares between candidates, as long as all
-are judged against the same references. Candidates that differ in width or backbone get a warning, because consistency
-does not compare layers; those with unequal numbers of members are compared by the first of each.
+Candidates are ranked by neighbourhood consistency, NC (Park et al. 2024, section 4.3): the agreement of siblings on the
+nearest references of each row, from 0 to 1. A paired bootstrap over the rows gives intervals. A single model has no NC.
+It gets Dist (distance to the nearest references), Norm (length) and LL (log-likelihood of a mixture). These compare
+rows of one candidate, not candidates. NC compares candidates if all have the same references. A warning names
+candidates of different widths or backbones.
 
-Where there are labels the ranking is compared with that of downstream heads (Table 3): in FILEs whose rows have
-`labels`; for networks where --references and --images are one set; else with --train.
+With labels, the ranking is compared with the accuracy of downstream heads. Labels come from FILEs with `labels`, from
+--reference and --data if they are one set, or from --head-data.
 
 examples:
   nescio rank simclr=s0.npz,s1.npz,s2.npz byol=b0.npz,b1.npz,b2.npz
-  nescio rank simclr=train0.npz:test0.npz,train1.npz:test1.npz moco=m0r.npz:m0.npz,m1r.npz:m1.npz --to out
-  nescio rank simclr=siblings:3f2a moco=siblings:77b0 resnet50 --references cifar10 --images photos/
-  nescio rank a=siblings:3f2a b=siblings:77b0 --references tiny-imagenet --images cifar10 --train cifar10
-  nescio rank mine=a.npz,b.npz --to scores.parquet --json
+  nescio rank simclr=train0.npz:test0.npz,train1.npz:test1.npz moco=m0r.npz:m0.npz,m1r.npz:m1.npz --output out
+  nescio rank simclr=siblings:3f2a moco=siblings:77b0 resnet50 --reference cifar10 --data photos/
+  nescio rank a=siblings:3f2a b=siblings:77b0 --reference tiny-imagenet --data cifar10 --head-data cifar10
+  nescio rank mine=a.npz,b.npz --row-scores scores.parquet --format json
 """
 
 from __future__ import annotations
@@ -47,9 +44,8 @@ from nescio.analysis.representations.ranking import (
     ranking_arrays,
     ranking_table,
 )
-from nescio.commands._inputs import limit_option
-from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
-from nescio.commands._work import StoreOptions
+from nescio.commands._output import Format, check_row_scores, emit, print_findings, say_written
+from nescio.commands._work import WEIGHTS, StoreOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
 from nescio.networks.preprocessing import Preprocessing
@@ -62,68 +58,41 @@ if TYPE_CHECKING:
     from nescio.datasets.images import ImageSet
 
 ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
-HINT = "The rows have labels: with --train, which names rows to learn from, downstream heads check this ranking."
-REFERENCES = "references"  # --train references: their labels are those of the images
+HINT = "The rows have labels: with --head-data, which names rows to learn from, downstream heads check this ranking."
+REFERENCES = "references"  # --head-data references: their labels are those of the images
 ROWS, LABELS, COMPARISON = "rows", "labels", "comparison"  # headings of options
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     candidates: tuple[str, ...] = argument("NAME=MEMBER,MEMBER,… or one MEMBER", metavar="CANDIDATE")
-    images: str | None = option(
-        None,
-        "for networks: a dataset's test images, or a folder of images without labels",
-        metavar="SET",
-        unset="none",
-        group=ROWS,
-    )
-    references: str | None = option(
-        None,
-        "for networks: a dataset, or a folder of images",
-        metavar="SET",
-        unset="a part of --images, as for FILEs",
-        group=ROWS,
-    )
-    limit: int | None = limit_option("rows or images that are judged", group=ROWS)
-    draw: int = option(5000, "references drawn from --references", metavar="N", group=ROWS)
-    train: tuple[str, ...] = option(
+    data: str | None = option(None, unset="none, for files", part="dataset", group=ROWS)
+    reference: str | None = option(None, unset="some of the rows or images", group=ROWS)
+    limit: int | None = option(None, unset="all", group=ROWS)
+    reference_size: int = option(5000, group=ROWS)
+    head_data: tuple[str, ...] = option(
         (),
-        "labelled rows from which the downstream heads learn: for networks a dataset, whose training images are taken; "
-        "for files, a candidate's name and one file per member; `references`: the references, whose labels must be "
-        "those of the images",
+        "labelled rows that train the downstream heads: a dataset, a file per member, or `references`",
         style="repeats",
         metavar="SET|NAME=FILE,…",
         unset="see above",
         group=LABELS,
     )
-    unlabelled: bool = option(False, "do not look at labels where there are some", group=LABELS)
-    tasks: Literal["one-vs-one", "multiclass"] = option(
-        "one-vs-one", "of the downstream heads: every pair of classes, or all at once", group=LABELS
-    )
+    unlabelled: bool = option(False, "ignore labels", group=LABELS)
+    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", group=LABELS)
     scoring: Scoring = nested(Scoring())
-    bootstrap: int | None = option(
-        None, "resamples of the rows", unset="1000, or more where many candidates need them", group=COMPARISON
-    )
-    level: float = option(0.95, "of the intervals", group=COMPARISON)
+    bootstrap: int | None = option(None, unset="1000, or more for many candidates", group=COMPARISON)
+    level: float = option(0.95, group=COMPARISON)
     preprocessing: Preprocessing = nested(Preprocessing())
     place: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
-    weights: str | None = option(
-        None,
-        "of pretrained models: a checkpoint, or a folder of files named by models",
-        metavar="PATH",
-        unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
-        group="place",
-    )
-    to: tuple[str, ...] = scores_option("candidate and row")
-    format: str = formats()
+    weights: str | None = option(None, unset=WEIGHTS, group="place")
+    output: str | None = option(None, unset="no page", group="output")
+    row_scores: str | None = option(None, group="output")
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
-    folders, files = folders_and_files(options.to)
-    for file in files:
-        from nescio.predictions.columns import save_columns, writable_suffix
-
-        writable_suffix(file)
+    check_row_scores(options.row_scores)
     ranked = rank_candidates(
         candidates_of(options),
         options.scoring,
@@ -135,13 +104,15 @@ def run(options: Options) -> int:
     labelled = all(candidate.tests[0].labels is not None for candidate in ranked.candidates)
     if labelled and not ranked.losses and not options.unlabelled:
         ranked.notes.append(HINT)
-    for file in files:
-        save_columns(file, ranking_table(ranked), ranking_arrays(ranked))
-    for folder in folders:
+    if options.row_scores is not None:
+        from nescio.predictions.columns import save_columns
+
+        save_columns(options.row_scores, ranking_table(ranked), ranking_arrays(ranked))
+    if options.output is not None:
         from nescio.report.pages import write_page
         from nescio.report.representations import ranking_story
 
-        write_page(ranking_story(ranked), folder, rows=ranked.comparison.rows)
+        write_page(ranking_story(ranked), options.output, rows=ranked.comparison.rows)
     _print(ranked, options)
     return 0
 
@@ -207,11 +178,11 @@ def candidates_of(options: Options) -> list[Candidate]:
     if options.preprocessing.given and not any("@" in word for one in networks for word in one.members):
         flag = options.preprocessing.given[0].replace("_", "-")
         raise BadInput(f"--{flag} is of a checkpoint of your own, and none is named: write NAME@FILE.")
-    train = _training_rows(options.train, wanted)
-    if networks and not options.images:
-        raise BadInput(f"{networks[0].members[0]} is a network and must be shown images: name them with --images.")
-    if not networks and (options.images or options.references):
-        raise BadInput("--images and --references are what networks look at, and all candidates are files: drop them.")
+    train = _training_rows(options.head_data, wanted)
+    if networks and not options.data:
+        raise BadInput(f"{networks[0].members[0]} is a network and must be shown images: name them with --data.")
+    if not networks and (options.data or options.reference):
+        raise BadInput("--data and --reference are what networks look at, and all candidates are files: drop them.")
     sets = _image_sets(options, train.get(None), networks) if networks else {}
     return [
         _predicted(candidate, options, sets)
@@ -222,7 +193,7 @@ def candidates_of(options: Options) -> list[Candidate]:
 
 
 def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict[str | None, str]:
-    """--train by candidate; None for networks, which learn from a set, and `references` for all."""
+    """--head-data by candidate; None for networks, which learn from a set, and `references` for all."""
     rows: dict[str | None, str] = {}
     names = [candidate.name for candidate in wanted]
     for text in texts:
@@ -235,11 +206,11 @@ def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict
             rows[None] = text
         else:
             raise BadInput(
-                f"--train {text}: write a dataset, `references`, or NAME=FILE,… with one of {', '.join(names)}."
+                f"--head-data {text}: write a dataset, `references`, or NAME=FILE,… with one of {', '.join(names)}."
             )
     if rows.get(None, REFERENCES) != REFERENCES and not any(candidate.networks for candidate in wanted):
         raise BadInput(
-            f"--train {rows[None]}: the candidates are files; write NAME=FILE,… with a file for every member."
+            f"--head-data {rows[None]}: the candidates are files; write NAME=FILE,… with a file for every member."
         )
     return rows
 
@@ -260,7 +231,7 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
     elif train is not None:
         files = items(train)
         if len(files) != len(pairs):
-            raise BadInput(f"--train {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
+            raise BadInput(f"--head-data {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
         labelled = load_members(files)
     if labelled is not None and labelled[0].labels is None:
         raise BadInput(f"The rows that heads on {wanted.name} should learn from have no labels.")
@@ -297,16 +268,18 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
 
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
-    if options.draw < 1:
-        raise BadInput(f"--draw is a number of references from 1 on, not {options.draw}.")
+    if options.reference_size < 1:
+        raise BadInput(f"--reference-size is a number of references from 1 on, not {options.reference_size}.")
     words = [word for candidate in networks for word in candidate.members]
     ours = any(NetworkName.of(word).kind in (STORE, SIBLINGS) for word in words)  # learnt from a part of the set
-    given = ImageSet(set_name(str(options.images)), "given")
+    given = ImageSet(set_name(str(options.data)), "given")
     tests = _first_to_load([replace(given, split="test"), given], options.place.root) if ours else given
     tests = replace(tests, sample=options.limit, sample_seed=options.scoring.seed)
     sets = {"tests": tests}
-    if options.references:
-        sets["refs"] = refs = _learnt(options.references, options.place.root, options.draw, options.scoring.seed)
+    if options.reference:
+        sets["refs"] = refs = _learnt(
+            options.reference, options.place.root, options.reference_size, options.scoring.seed
+        )
         _check_apart(tests, refs, options)
         labelled = all(images.load(options.place.root).dataset.labelled for images in (tests, refs))
         if train == REFERENCES or (train is None and labelled and refs.data == tests.data):
@@ -351,8 +324,8 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
     count = int(np.isin(shown.index, known.index).sum()) if shown.revision == known.revision else 0
     if count:
         raise BadInput(
-            f"{count} of the images of {options.images} are among the references: name other references, or omit "
-            "--references, and a part of the images is taken."
+            f"{count} of the images of {options.data} are among the references: name other references, or omit "
+            "--reference, and a part of the images is taken."
         )
 
 
@@ -365,10 +338,10 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
 
     context, place = options.place.context(), Path(options.weights) if options.weights else None
     names = expand_siblings(wanted.members, context.store)
-    shown = [set_name(data) for data in (options.images, options.references) if data]
+    shown = [set_name(data) for data in (options.data, options.reference) if data]
     networks = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
     look = options.preprocessing if any(one.own for one in networks) else Preprocessing()  # others may have some
-    networks = with_preprocessing(networks, look, options.images)
+    networks = with_preprocessing(networks, look, options.data)
     for sentence in describe_preprocessing(networks):
         print(sentence, file=sys.stderr, flush=True)
     dumps = {role: align_members(embed(networks, images, context), names) for role, images in sets.items()}
@@ -381,19 +354,19 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
 
 
 def _print(ranked: CandidateRanking, options: Options) -> None:
-    from nescio.report import text
     from nescio.report.representations import ranking_sentences, ranking_tables
 
-    tables = ranking_tables(ranked, brief=options.format == "table")
-    if options.format == "table":
-        print_findings(ranking_sentences(ranked), tables, ranked.notes)
-        say_written(options.to, len(ranked.rows.keys))
-    elif options.format == "json":
-        say(json_of(_plain(ranked)))
-    elif options.format == "csv":
-        say(text.rows_csv(ranked.comparison.rows))
-    else:
-        say({"markdown": text.markdown, "latex": text.latex}[options.format](tables))
+    def show() -> None:
+        print_findings(ranking_sentences(ranked), ranking_tables(ranked, brief=True), ranked.notes)
+        say_written(options.output, options.row_scores, len(ranked.rows.keys))
+
+    emit(
+        options.format,
+        table=show,
+        plain=lambda: _plain(ranked),
+        rows=lambda: ranked.comparison.rows,
+        story=lambda: ranking_tables(ranked, brief=False),
+    )
 
 
 def _plain(ranked: CandidateRanking) -> dict[str, Any]:

@@ -1,25 +1,23 @@
-"""How far each row's representation can be trusted, without any label: from the embeddings of two or more models.
+"""Score the reliability of each row's representation without labels, from embeddings of two or more models.
 
-EMBEDDINGS are files, one per model, with `embeddings` (n, d) of the same rows: .npz, .safetensors, .parquet, .csv (with
-columns emb_0 …), folders, or a plain array in a .npy file; `index` (n,) names the rows where they are not in one order.
-The models should be siblings: one algorithm, other seeds. d may differ between them.
+EMBEDDINGS are files with `embeddings` (n, d) of the same rows, one file per model. They are .npz, .safetensors,
+.parquet or .csv (columns emb_0 …) files, folders, or .npy arrays. `index` (n,) identifies rows in another order. The
+models should be siblings: one algorithm, different seeds. Their d may differ.
 
-A row is reliable where the models agree on which references are nearest to it (neighbourhood consistency, NC, from 0 to
-1; Park et al. 2024). Beside NC: the distance to the nearest references (Dist), the length of the embedding (Norm), its
-log-likelihood under a mixture fitted to the references (LL), each the mean over models, and the variance between models
-(FV).
+A row is reliable if the models agree on its nearest references: neighbourhood consistency, NC, from 0 to 1 (Park et al.
+2024). Other scores are the distance to the nearest references (Dist), the length of the embedding (Norm), the
+log-likelihood of a mixture (LL), and the variance between models (FV).
 
-The references are other rows, best 5,000 of those that the models learnt from: --references, one file per model in the
-same order. Without them the rows are halved and each half is judged against (at most 5,000 rows of) the other, so that
-every row gets a score; or --split-references takes N rows as references, which then get none.
+References are other rows, best 5,000 rows of the training data, in --reference-files. Without them each half of the
+rows is scored against the other. --split-references takes N rows as references and scores the others.
 
---to FILE has the columns index, nc (higher = more reliable), and u_nc, u_dist, u_norm, u_ll, u_fv (all: higher = less
-reliable).
+--row-scores FILE has the columns index, nc (higher is more reliable), u_nc, u_dist, u_norm, u_ll and u_fv (higher is
+less reliable).
 
 examples:
-  nescio reliability seed0.npz seed1.npz seed2.npz --to scores.csv
-  nescio reliability a.npz b.npz --references train_a.npz,train_b.npz --to out --images photos/
-  nescio reliability a.npz b.npz --split-references 2000 --k 50 --json
+  nescio reliability seed0.npz seed1.npz seed2.npz --row-scores scores.csv
+  nescio reliability a.npz b.npz --reference-files train_a.npz,train_b.npz --output out --thumbnails photos/
+  nescio reliability a.npz b.npz --split-references 2000 --k 50 --format json
 """
 
 from __future__ import annotations
@@ -30,61 +28,54 @@ from typing import Any
 
 from nescio.analysis.representations.candidates import Candidate, load_members
 from nescio.analysis.representations.ranking import RowScores, Scoring, score_columns, score_rows
-from nescio.commands._inputs import limit_option
-from nescio.commands._output import folders_and_files, json_of, print_findings, say, say_written, scores_option
+from nescio.commands._output import TextOrJson, check_row_scores, json_of, print_findings, say, say_written
+from nescio.commands._work import DATA
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions.subset import random_subset
 
 ONE = (
     "One model has no neighbourhood consistency: NC is how far models agree on what is near to a row, so it needs the "
-    "embeddings of a second one, best of the same algorithm with another seed. `nescio rank {} --to FILE` gives what "
-    "one model has: Dist, Norm and LL."
+    "embeddings of a second one, best of the same algorithm with another seed. `nescio rank {} --row-scores FILE` "
+    "computes Dist, Norm and LL of one model."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     files: tuple[str, ...] = argument("embeddings, one file per model", metavar="EMBEDDINGS")
-    references: tuple[str, ...] = option(
+    reference_files: tuple[str, ...] = option(
         (),
         "embeddings of the references, one file per model in the same order",
-        style="words",
         metavar="FILE,…",
         unset="the other half of the rows, at most 5000",
         group="references",
     )
     scoring: Scoring = nested(Scoring())
-    limit: int | None = limit_option("rows that are judged")
-    to: tuple[str, ...] = scores_option("row")
-    images: str | None = option(
-        None,
-        "the images of the rows, for the page: a folder of images, by name or in order of their names, or the test "
-        "images of a dataset",
-        metavar="SET",
-        unset="rows are named by index",
-        group="output",
+    limit: int | None = option(None, unset="all")
+    output: str | None = option(None, unset="no page", group="output")
+    row_scores: str | None = option(None, group="output")
+    thumbnails: str | None = option(
+        None, "images of the rows, to show on the page: a dataset or a folder", metavar="SET", group="output"
     )
-    root: str | None = option(
-        None, "folder of datasets", unset="$NESCIO_DATA, else ~/.cache/nescio/data", group="output"
-    )
-    least: int = option(24, "least reliable rows to list", metavar="N", group="output")
-    format: str = option("table", switches={"json": "strict JSON, alone on stdout"}, group="output")
+    root: str | None = option(None, unset=DATA, group="output")
+    list_rows: int = option(24, "number of least reliable rows to list", metavar="N", group="output")
+    format: TextOrJson = option("text", group="output")
 
 
 def run(options: Options) -> int:
-    if options.least < 1:
-        raise BadInput(f"--least is a number of rows from 1 on, not {options.least}.")
-    folders, files = folders_and_files(options.to)
-    if options.images and not folders:
-        raise BadInput("--images are shown on the page: name its folder with --to.")
+    if options.list_rows < 1:
+        raise BadInput(f"--list-rows must be at least 1, got {options.list_rows}.")
+    check_row_scores(options.row_scores)
+    if options.thumbnails and options.output is None:
+        raise BadInput("--thumbnails are shown on the page: name its folder with --output.")
     scored = score_rows(candidate_of(options), options.scoring)
-    for file in files:
+    if options.row_scores is not None:
         from nescio.predictions.columns import save_columns
 
-        save_columns(file, score_columns(scored.scores))
-    for folder in folders:
-        _write_page(scored, options, folder)
+        save_columns(options.row_scores, score_columns(scored.scores))
+    if options.output is not None:
+        _write_page(scored, options, options.output)
     if options.format == "json":
         say(json_of(_plain(scored, options)))
     else:
@@ -94,11 +85,13 @@ def run(options: Options) -> int:
 
 def candidate_of(options: Options) -> Candidate:
     """The embeddings in the files."""
-    files, references = options.files, options.references
+    files, references = options.files, options.reference_files
     if len(files) == 1:
         raise BadInput(ONE.format(files[0]))
     if references and options.scoring.split is not None:
-        raise BadInput("--references gives the references and --split-references takes them from the rows: drop one.")
+        raise BadInput(
+            "--reference-files gives the references and --split-references takes them from the rows: drop one."
+        )
     if references and len(references) != len(files):
         raise BadInput(
             f"There are {len(files)} files of embeddings and {len(references)} of references: give one of each per "
@@ -112,8 +105,8 @@ def _write_page(scored: RowScores, options: Options, folder: str) -> None:
     from nescio.report.pages import write_page
     from nescio.report.representations import scored_story
 
-    pictures = _thumbnails(scored, options.images, options) if options.images else None
-    write_page(scored_story(scored, options.least, pictures), folder)
+    pictures = _thumbnails(scored, options.thumbnails, options) if options.thumbnails else None
+    write_page(scored_story(scored, options.list_rows, pictures), folder)
 
 
 def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
@@ -128,7 +121,7 @@ def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tup
     except BadInput:  # a set that nobody has divided: the rows may be all of it
         images = ImageSet(set_name(data), split="given").load(options.root)
         places = rows_by_key(index, images, every)
-    wanted = {int(row) for rows in (scored.least(options.least), scored.most(options.least)) for row in rows}
+    wanted = {int(row) for rows in (scored.least(options.list_rows), scored.most(options.list_rows)) for row in rows}
     pictures = {}
     for row in sorted(wanted):
         source = images.source(int(places[row]))
@@ -142,9 +135,9 @@ def _print(scored: RowScores, options: Options) -> None:
 
     notes = [f"{name}: {reason}" for name, reason in scored.scores.reasons.items()]
     likely = components_tables({"": scored.choice})
-    tables = [quantile_table(scored), *likely, least_table(scored, options.least)]
+    tables = [quantile_table(scored), *likely, least_table(scored, options.list_rows)]
     print_findings(scored_sentences(scored), tables, [*notes, *scored.notes])
-    say_written(options.to, len(scored.nc))
+    say_written(options.output, options.row_scores, len(scored.nc))
 
 
 def _plain(scored: RowScores, options: Options) -> dict[str, Any]:
@@ -167,9 +160,10 @@ def _plain(scored: RowScores, options: Options) -> dict[str, Any]:
         "chance": scored.chance,
         "quantiles": {kind(name): quantiles(scored, name) for name in scored.names},
         "least": [
-            {"index": scored.scores.index[row], "nc": float(scored.nc[row])} for row in scored.least(options.least)
+            {"index": scored.scores.index[row], "nc": float(scored.nc[row])} for row in scored.least(options.list_rows)
         ],
         "reasons": dict(scored.scores.reasons),
         "notes": scored.notes,
-        "to": options.to,
+        "output": options.output,
+        "row_scores": options.row_scores,
     }

@@ -1,23 +1,20 @@
-"""The tables and the page of a study again, from its rows alone: nothing is trained, and torch is not needed.
+"""Write the tables and the page of a finished study from its rows; torch is not needed.
 
-SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
-there). Every study of a store gets its page; --study names one, or several. Studies of one benchmark, in one store or
-in several, can be joined: one page, whose tables hold the lines of all. Other forms, such as --json, are of the newest.
-SOURCE is only read: the report is written to --to, or to the folder nescio-report below the current one.
+SOURCE is the store of `nescio run`, or a file rows.parquet of a report, with plan.json in the same folder. Every study
+of a store gets a page, and --study selects some by key. Several studies of one benchmark are joined to one page. Other
+formats print the newest study. SOURCE is only read.
 
-Tables and figures have names that carry their benchmark: --only uimnet/table2 writes that one; the bare name is enough
-where one benchmark alone has it. A table is NAME.md, NAME.tex and NAME.csv (one line per cell); a figure is NAME.svg,
-and what it shows NAME-points.csv, its columns called as the axes.
+--only uimnet/table2 writes one table or figure. The bare name is enough if it is unique. A table is written as NAME.md,
+NAME.tex and NAME.csv (one line per cell). A figure is written as NAME.svg, with its data in NAME-points.csv.
 
-Exit code: 0 fine; 1 everything that --only names is empty, or a damaged study was left out: the reason is printed;
-2 bad input.
+Exit code: 0 done, 1 nothing to show for --only or a damaged study was left out, 2 bad input.
 
 examples:
   nescio report store
-  nescio report results/uimnet/rows.parquet --to page
-  nescio report monday/rows.parquet tuesday/rows.parquet --to both
-  nescio report store --study 3b76,4ca4 --to both
-  nescio report store --only selective/table1,fig5,fig6 --to figures
+  nescio report results/uimnet/rows.parquet --output page
+  nescio report monday/rows.parquet tuesday/rows.parquet --output both
+  nescio report store --study 3b76,4ca4 --output both
+  nescio report store --only selective/table1,fig5,fig6 --output figures
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._output import formats, json_of, report_folder, say
+from nescio.commands._output import Format, emit, report_folder, say
 from nescio.errors import BadInput
 from nescio.options import argument, option
 
@@ -45,19 +42,12 @@ FOLDER = "nescio-report"  # where nothing says otherwise: a SOURCE is only read
 @dataclass(frozen=True, kw_only=True)
 class Options:
     source: tuple[str, ...] = argument("stores, or Parquet files of rows", metavar="SOURCE")
-    to: str | None = option(
-        None,
-        "write the page, tables and rows there",
-        metavar="DIR",
-        unset="nescio-report/BENCHMARK-KEY; with --only, nescio-report",
-    )
-    only: tuple[str, ...] = option(
-        (), "tables and figures by name, comma-separated", metavar="NAMES", unset="all of them, as a page"
-    )
+    output: str | None = option(None, unset="nescio-report/BENCHMARK-KEY; with --only, nescio-report")
+    only: tuple[str, ...] = option((), "tables and figures by name", metavar="NAME,…", unset="all, as a page")
     study: tuple[str, ...] = option(
-        (), "which of the store, by key", metavar="KEYS", unset="all; with --only, the newest of every benchmark"
+        (), "studies of the store by key", metavar="KEY,…", unset="all; with --only, the newest of every benchmark"
     )
-    format: str = formats()
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
@@ -79,9 +69,9 @@ def run(options: Options) -> int:
         print(f"left out: {sentence}", file=sys.stderr)
     with _foreign(sources):
         if options.only:
-            code = _only(studies, report_folder(options.to, ".", FOLDER), options)
+            code = _only(studies, report_folder(options.output, ".", FOLDER), options)
         else:
-            code = _whole(studies[0], report_folder(options.to, ".", FOLDER, page_name(studies[0])), options)
+            code = _whole(studies[0], report_folder(options.output, ".", FOLDER, page_name(studies[0])), options)
     return max(code, 1 if damaged else 0)
 
 
@@ -115,8 +105,8 @@ def _every(source: Path, options: Options) -> int:
         if len(runs) > 1:
             made = "".join(f", made on {each.date} with `{each.command}`" for each in study.made)
             say(f"# {study.benchmark} {run.key}{made}\n")
-        folder = report_folder(None, options.to or ".", *(() if options.to else (FOLDER,)), page_name(study))
-        _whole(study, Path(options.to) if options.to and len(runs) == 1 else folder, options)
+        folder = report_folder(None, options.output or ".", *(() if options.output else (FOLDER,)), page_name(study))
+        _whole(study, Path(options.output) if options.output and len(runs) == 1 else folder, options)
     if len(damaged) == len(runs):
         raise damaged[0]
     return 1 if damaged else 0
@@ -127,21 +117,23 @@ def _whole(study: Study, folder: Path, options: Options) -> int:
     from nescio.benchmarks.base import registry
     from nescio.report.blocks import tables_of
     from nescio.report.studies import print_story, write_story
-    from nescio.report.text import latex, markdown, rows_csv
 
     benchmark = registry[study.benchmark]
     story = benchmark.story(study)
-    if options.to or options.format == "table":
+    if options.output or options.format == "table":
         page = write_story(study, story, folder)
-    if options.format == "table":
+
+    def show() -> None:
         print_story(study, story, benchmark.first_look(study))
-        say(f"The page is {page}; all tables and rows lie beside it.")
-    elif options.format == "json":
-        say(json_of(study.rows))
-    elif options.format == "csv":
-        say(rows_csv(study.rows))
-    else:
-        say((markdown if options.format == "markdown" else latex)(tables_of(story)))
+        say(f"Wrote the page to {page}, and all tables and rows to the same folder.")
+
+    emit(
+        options.format,
+        table=show,
+        plain=lambda: study.rows,
+        rows=lambda: study.rows,
+        story=lambda: tables_of(story),
+    )
     return 0
 
 
@@ -150,22 +142,28 @@ def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
     from nescio.benchmarks.base import named_reports
     from nescio.report.blocks import tables_of
     from nescio.report.named_reports import write_reports
-    from nescio.report.text import latex, markdown, print_terminal, tables_csv
+    from nescio.report.text import print_terminal, tables_csv
 
     made = named_reports(studies, [name.strip() for name in options.only])
     for report, blocks in made.items():
         if not blocks:
             print(report.lacking, file=sys.stderr)
     tables = [table for blocks in made.values() for table in tables_of(blocks)]
-    files = write_reports(made, folder) if options.to or options.format == "table" else []
-    if options.format == "table":
+    files = write_reports(made, folder) if options.output or options.format == "table" else []
+
+    def show() -> None:
         print_terminal(tables)
         if files:
-            say(f"Written to {folder}: {', '.join(file.name for file in files)}.")
-    elif options.format == "json":
-        say(json_of([{"table": table.title, "lines": _lines(table)} for table in tables]))
-    else:
-        say({"markdown": markdown, "latex": latex, "csv": tables_csv}[options.format](tables))
+            say(f"Wrote to {folder}: {', '.join(file.name for file in files)}.")
+
+    emit(
+        options.format,
+        table=show,
+        plain=lambda: [{"table": table.title, "lines": _lines(table)} for table in tables],
+        rows=lambda: tables,
+        story=lambda: tables,
+        csv=tables_csv,
+    )
     return 0 if any(made.values()) else 1
 
 

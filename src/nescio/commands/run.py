@@ -1,15 +1,15 @@
-"""A paper's whole benchmark: train or read, predict, evaluate, tables and page.
+"""Run a benchmark: train or read networks, predict, evaluate, and write tables and a page.
 
-Finished work lies in the store: run the same command again and only what is missing is done. Kill it at any time.
-Several runs may share one store at once; nothing is done twice. A network that fails does not stop the others.
+Finished work is in the store: the same command again does only what is missing. It can be killed at any time. Several
+commands may share one store. A network that fails does not stop the others. --config repeats a study from its file.
 
 examples:
   nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
   nescio run selective vit.npz resnet=r50.npz
-  nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation 40 --test 20
-  nescio run reliability --data digits --methods simclr,moco --members 3
-  nescio run uimnet --preset paper --dry-run       steps, what is finished, time and disk; nothing is done
-  nescio run uimnet --help                         the options of a benchmark
+  nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation-images 40 --test-images 20
+  nescio run reliability --pretraining-data digits --methods simclr,moco --seeds 3
+  nescio run uimnet --preset paper --dry-run       steps, finished work, time and disk
+  nescio run uimnet --preset paper --help          options of a benchmark, with the values of a preset
 """
 
 from __future__ import annotations
@@ -26,36 +26,26 @@ from typing import Any
 from nescio.benchmarks import base
 from nescio.commands._dry_run import say_costs
 from nescio.commands._loggers import check_log
-from nescio.commands._output import check_place, page_option, report_folder
+from nescio.commands._output import TextOrJson, check_place, report_folder
 from nescio.commands._work import StoreOptions, WorkerOptions, end, page_place, working
+from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
 from nescio.identity import canonical
-from nescio.options import add_options, nested, option, options_of
+from nescio.options import nested, option, options_of
 from nescio.work.dry_run import DryRun, costs
 from nescio.work.store import StoreError
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What every benchmark takes."""
+    """Options that every benchmark takes."""
 
     place: StoreOptions = nested(StoreOptions())
     crew: WorkerOptions = nested(WorkerOptions())
-    log: str | None = option(
-        None,
-        "tensorboard:DIR or wandb:PROJECT: validation NLL, seconds and pace of every finished trial",
-        metavar="KIND:PLACE",
-        group="output",
-    )
-    to: str | None = page_option(
-        "page, tables and rows there", unset="STORE/report/BENCHMARK-KEY, by the key of the study"
-    )
-    json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
-    dry_run: bool = option(
-        False,
-        "only say which steps there are, what is finished, and what time and disk the others take",
-        group="output",
-    )
+    log: str | None = option(None, group="output")
+    output: str | None = option(None, unset="STORE/report/BENCHMARK-KEY", group="output")
+    format: TextOrJson = option("text", group="output")
+    dry_run: bool = option(False, group="output")
 
 
 def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -67,7 +57,7 @@ def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
             description=benchmark.doc,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_options(sub, benchmark.plan, benchmark.presets)
+        add_options(sub, benchmark.plan, benchmark.presets, words=words)
         add_options(sub, RunOptions, start=_start(benchmark), words=words)
         sub.set_defaults(_parser=sub)
 
@@ -81,16 +71,16 @@ def run(args: argparse.Namespace) -> int:
     plan = options_of(args, benchmark.plan, benchmark.presets)
     options = options_of(args, RunOptions, start=_start(benchmark))
     check_log(options.log)
-    if options.to is not None and not options.json:
-        check_place(Path(options.to), "--to")
+    if options.output is not None and options.format != "json":
+        check_place(Path(options.output), "--output")
     if options.dry_run:
         return _rehearse(benchmark, plan, options)
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(benchmark, plan, work)
-    if options.json:
+    if options.format == "json":
         return end(study, None)
     return end(
-        study, page_place(report_folder(options.to, options.place.store, "report", base.page_name(study)), study)
+        study, page_place(report_folder(options.output, options.place.store, "report", base.page_name(study)), study)
     )
 
 
@@ -116,5 +106,5 @@ def _rehearse(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
     steps = rehearsal.steps.values()
     figures = partial(estimated, context=context)
     stages = costs(steps, context.store, figures, together, places, clock=clock_of(context.device))
-    say_costs(stages, context, workers, 2 * started + STORY + waking(), options.json)
+    say_costs(stages, context, workers, 2 * started + STORY + waking(), options.format == "json")
     return 0

@@ -1,15 +1,13 @@
-"""What is in a store: finished, running, queued (SLURM), stopped half-way, and failed or damaged with the reason.
+"""List the work in a store: finished, running, queued (SLURM), interrupted, failed or damaged, with the reason.
 
-Finished studies are listed with date, data, methods and the command that made them; `nescio report` shows them.
-
-Finished work is damaged where a file is missing or has another size than when it was written. A changed byte shows
-with --check, which reads every file; whatever uses finished work checks it as well.
+Finished studies are listed with date, data, methods and command, and `nescio report` shows them. Finished work is
+damaged if a file is missing or its size has changed. --verify also compares checksums.
 
 examples:
   nescio runs
   nescio runs --failed
-  nescio runs --check
-  nescio runs --json | jq '.[] | select(.method == "erm") | .key'
+  nescio runs --verify
+  nescio runs --format json | jq '.[] | select(.method == "erm") | .key'
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._output import Format, json_of, say
 from nescio.errors import BadInput
 from nescio.options import option
 
@@ -32,10 +30,10 @@ TRIAL = ("method", "data", "backbone", "spectral", "trial", "data_seed", "init_s
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    store: str = option("store", "folder of finished work")
-    failed: bool = option(False, "only what failed or is damaged")
-    check: bool = option(False, "compare the checksum of every file of finished work")
-    format: str = formats()
+    store: str = option("store")
+    failed: bool = option(False, "show only failed and damaged work")
+    verify: bool = option(False, "verify the checksum of every file of finished work")
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
@@ -46,7 +44,7 @@ def run(options: Options) -> int:
     store = Store(options.store)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
-    runs = [_checked(run, store, options.check) for run in with_queue(store)]
+    runs = [_checked(run, store, options.verify) for run in with_queue(store)]
     if not runs:
         raise BadInput(
             f"{store.root} contains no work: `nescio train`, `zoo` or `run` with --store {store.root} adds it."

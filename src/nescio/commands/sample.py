@@ -1,7 +1,6 @@
-"""Small files to try nescio on: what a real classifier of handwritten digits says, made here in a second.
+"""Write small predictions files to try nescio on: train.npz, val.npz, test.npz and unknown.npz.
 
-It learnt the digits 0 to 7, and was shown 8 and 9 as well. The folder then holds train.npz, val.npz, test.npz and
-unknown.npz, as your own model's outputs would be saved.
+They are predictions of a classifier of the handwritten digits 0 to 7. unknown.npz has the digits 8 and 9.
 
 examples:
   nescio sample
@@ -19,19 +18,19 @@ from nescio.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    to: str = option("sample", "folder for the files", metavar="DIR")
-    seed: int = option(0, "of the classifier")
+    output: str = option("sample")
+    seed: int = option(0)
 
 
 def run(options: Options) -> int:
     from nescio.analysis.sample import sample_predictions
 
-    folder = Path(options.to)
+    folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     for name, dump in sample_predictions(options.seed).items():
         dump.save(folder / f"{name}.npz")
     say(f"{folder} holds train.npz, val.npz, test.npz and unknown.npz. Try:")
     say(f"  nescio evaluate {folder}/test.npz")
-    say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --to out")
+    say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --output out")
     say(f"  nescio threshold {folder}/test.npz --risk 0.05")
     return 0

@@ -1,9 +1,9 @@
-"""Looks after a store of finished work. `nescio runs` lists what is in it.
+"""Remove or copy finished work of a store; `nescio runs` lists it.
 
 examples:
-  nescio store prune --dry-run                what work of older versions takes
+  nescio store prune --dry-run                size of the work of older versions
   nescio store prune --store old --yes
-  nescio store sync node7/store store         what another machine has finished; again, for what is new
+  nescio store sync node7/store store         copy finished work of another machine
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nescio.commands._output import say, size_text
+from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
-from nescio.options import add_options, argument, option, options_of
+from nescio.options import argument, option, options_of
 from nescio.progress import track
 from nescio.work.pruning import OldWork, damaged_work, old_work, prune
 from nescio.work.store import Busy, Store, StoreError
@@ -35,20 +36,18 @@ is checked when it is read and when it is written. An interrupted copy goes on w
 
 @dataclass(frozen=True, kw_only=True)
 class SyncOptions:
-    """From where to where, and what."""
-
-    source: str = argument("store that has the work", metavar="FROM")
-    target: str = argument("store that gets it; made if there is none", metavar="TO")
-    stages: tuple[str, ...] = option((), "comma-separated: train, predict, evaluate, study …", unset="all")
+    source: str = argument("store to copy from", metavar="FROM")
+    target: str = argument("store to copy to; created if missing", metavar="TO")
+    stages: tuple[str, ...] = option(
+        (), "stages to copy: train, predict, evaluate, study …", metavar="NAME,…", unset="all"
+    )
 
 
 @dataclass(frozen=True)
 class PruneOptions:
-    """Which store, and whether to ask."""
-
-    store: str = option("store", "folder of finished work")
-    dry_run: bool = option(False, "only say what would be removed")
-    yes: bool = option(False, "remove without asking; needed without a terminal")
+    store: str = option("store")
+    dry_run: bool = option(False)
+    yes: bool = option(False, "remove without asking; required without a terminal")
 
 
 def configure(parser: argparse.ArgumentParser, _words: Sequence[str] = ()) -> None:

@@ -1,30 +1,26 @@
-"""From which uncertainty on a model must abstain, so that its answers are wrong no more often than promised.
+"""Find the abstention threshold that guarantees a maximum selective risk.
 
-FILE holds labelled predictions on rows that the model was not trained on, as for `nescio evaluate`; answers with their
-confidence will do. NAME=FILE names the model that the promise is for, and zoo:NAME takes the model's predictions from
-the store of `nescio zoo`: `nescio export` refuses a promise of another model. The promise: answer where u ≤ threshold
-and abstain elsewhere, and with confidence 1 − delta the share of wrong answers (the selective risk) on new rows like
-these is at most --risk. It needs no calibrated model; it does need rows like those to come.
+FILE has labelled predictions on rows that were not used for training, as for `nescio evaluate`. NAME=FILE names the
+model, and zoo:NAME reads its predictions from the store of `nescio zoo`. `nescio export` accepts the guarantee only for
+that model. The guarantee: if only rows with uncertainty ≤ threshold are accepted, the error rate of accepted new rows
+is at most --risk, with probability 1 − delta. Calibration is not needed. New rows must have the same distribution.
 
-  ltt   Learn-then-Test: exact binomial tests of up to 100 thresholds in a fixed order, the most restrictive first
-        (Angelopoulos et al. 2021); promises the risk itself
-  sgr   bisection over the coverage, every one of ⌈log₂ n⌉ looks with an exact binomial limit at delta/⌈log₂ n⌉
-        (Geifman & El-Yaniv 2017); usually keeps fewer rows, and may promise a smaller risk
-  both  each with half of delta, and the one that keeps more rows
+  ltt   Learn-then-Test: exact binomial tests of up to 100 thresholds in a fixed order (Angelopoulos et al. 2021)
+  sgr   selective guaranteed risk: bisection over the coverage with exact binomial bounds (Geifman & El-Yaniv 2017)
+  both  each at delta / 2; the result with the higher coverage
 
-Choose one before looking: the better answer of several files or methods keeps no promise.
+Choose one of them in advance: the best of several tests has no guarantee. A fitted temperature uses other rows than the
+guarantee, either --val or some rows of FILE that are then left out.
 
-A temperature that is fitted sees other rows than the guarantee: --val, or a part of FILE that is then left out.
-
-Exit code: 0 found; 1 not attainable, or not found (--json then has "threshold": null); 2 bad input.
+Exit code: 0 found, 1 not attainable or not found (in JSON "threshold" is null), 2 bad input.
 
 examples:
   nescio threshold preds.npz --risk 0.01
-  nescio threshold preds.npz --risk 0.05 --delta 0.01 --measure entropy --method sgr
-  nescio threshold preds.npz --risk 0.05 --temperature fit --check test.npz
-  nescio threshold preds.npz --coverage 0.8                  which risk can be promised at this coverage
-  nescio threshold preds.npz --risk 0.05 --train train.npz --measure nnguide --score nnguide.safetensors
-  nescio threshold zoo:NAME --risk 0.05 --json > promise.json && nescio export zoo:NAME --threshold promise.json
+  nescio threshold preds.npz --risk 0.05 --delta 0.01 --measure entropy --guarantee sgr
+  nescio threshold preds.npz --risk 0.05 --fit-temperature --test test.npz
+  nescio threshold preds.npz --coverage 0.8                  the risk that is guaranteed at this coverage
+  nescio threshold preds.npz --risk 0.05 --train train.npz --measure nnguide --save-measure nnguide.safetensors
+  nescio threshold zoo:NAME --risk 0.05 --format json > g.json && nescio export zoo:NAME --threshold g.json
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ from nescio.analysis.thresholds import (
     upper_limit,
 )
 from nescio.commands._inputs import InputOptions, check_apart
-from nescio.commands._output import json_of, say
+from nescio.commands._output import TextOrJson, json_of, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.provenance import current_provenance
@@ -54,40 +50,24 @@ MOST_ROWS = 1_000_000  # an estimate is not made for more rows than this
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[str, ...] = argument("labelled predictions that earn the guarantee", default=(), metavar="FILE")
-    risk: float | None = option(None, "share of wrong answers that is promised, e.g. 0.01", metavar="R")
-    coverage: float | None = option(None, "share of rows to answer: the risk limit comes out", metavar="C")
-    delta: float = option(0.05, "chance that the promise fails", metavar="D")
-    measure: str = option(
-        "msp",
-        "uncertainty that the threshold acts on: see `nescio measures`; mc-dropout for a variant of that name, "
-        "scores/NAME for a score of FILE; msp is one minus the largest probability",
-    )
-    method: Literal["ltt", "sgr", "both"] = option("ltt", "for --risk")
-    temperature: str | None = option(
-        None,
-        "divides the logits: a number that these rows had no say in, or fit",
-        metavar="T|fit",
-        unset="1; with --val: fit",
-    )
-    val: str | None = option(None, "rows to fit the temperature on, so that all of FILE is kept", metavar="FILE")
-    fit_rows: int | None = option(
-        None,
-        "rows of FILE that a fitted temperature takes, evenly over the classes",
-        metavar="N",
-        unset="a tenth, at most 5000",
-    )
-    seed: int = option(0, "of which rows these are, and of --limit")
-    check: str | None = option(None, "other labelled rows: what the threshold does to them", metavar="FILE")
-    train: str | None = option(None, "training rows that a fitted measure is fitted to, e.g. nnguide", metavar="FILE")
-    score: str | None = option(
-        None,
-        "file for the fitted measure, which `nescio export` reads",
-        metavar="FILE.safetensors",
-        unset="not written",
+    files: tuple[str, ...] = argument("labelled predictions that set the threshold", default=(), metavar="FILE")
+    risk: float | None = option(None)
+    coverage: float | None = option(None)
+    delta: float = option(0.05, "probability that the guarantee fails", metavar="D")
+    measure: str = option("msp")
+    guarantee: Literal["ltt", "sgr", "both"] = option("ltt", "test that gives the guarantee for --risk")
+    temperature: float | None = option(None, unset="1, or fitted")
+    fit_temperature: bool = option(False, "fit the temperature to --val, or else to --fit-rows of FILE")
+    val: str | None = option(None)
+    fit_rows: int | None = option(None, unset="a tenth, at most 5000")
+    seed: int = option(0)
+    test: str | None = option(None)
+    train: str | None = option(None)
+    save_measure: str | None = option(
+        None, "file to write the fitted measure to, for `nescio export`", metavar="FILE.safetensors"
     )
     inputs: InputOptions = nested(InputOptions())
-    json: bool = option(False, "strict JSON, alone on stdout")
+    format: TextOrJson = option("text")
 
 
 def run(options: Options) -> int:
@@ -96,26 +76,30 @@ def run(options: Options) -> int:
     files = options.inputs.files(options.files)
     if len(files) > 1:
         raise BadInput(f"A threshold is set on one FILE, and {len(files)} are given.")
-    options.inputs.check_one_model(files[0], {"--val": options.val, "--check": options.check, "--train": options.train})
+    options.inputs.check_one_model(files[0], {"--val": options.val, "--test": options.test, "--train": options.train})
     read = options.inputs.read
     predictions = read(files[0], options.seed)
     val = read(options.val, options.seed) if options.val else None
-    check = read(options.check, options.seed) if options.check else None
+    check = read(options.test, options.seed) if options.test else None
     train = read(options.train, options.seed) if options.train else None
     options = replace(options, measure=measures.canonical(options.measure, predictions))
     kind = measures.registry[options.measure].kind if options.measure in measures.registry else "plain"
     if kind == "fitted" and train is None:
-        keeps = f" --score {options.measure}.safetensors" if options.measure in measures.PORTABLE else ""
+        keeps = f" --save-measure {options.measure}.safetensors" if options.measure in measures.PORTABLE else ""
         raise BadInput(
             f"The measure {options.measure!r} is fitted to training rows: {_again(options, f'--train FILE{keeps}')}."
         )
     if kind != "fitted" and train is not None:
-        raise BadInput(f"The measure {options.measure!r} is not fitted to training rows: omit --train and --score.")
-    if options.score and train is None:
-        raise BadInput("--score writes a measure that is fitted to --train FILE: give both, or omit --score.")
+        raise BadInput(
+            f"The measure {options.measure!r} is not fitted to training rows: omit --train and --save-measure."
+        )
+    if options.save_measure and train is None:
+        raise BadInput(
+            "--save-measure writes a measure that is fitted to --train FILE: give both, or omit --save-measure."
+        )
     fitted = None if train is None else measures.fit(options.measure, train)
-    score = measures.portable(options.measure, fitted) if options.score else None
-    shared = check_apart({"FILE": predictions}, {"--val": val, "--check": check})
+    score = measures.portable(options.measure, fitted) if options.save_measure else None
+    shared = check_apart({"FILE": predictions}, {"--val": val, "--test": check})
     predictions = predictions.replace(notes=(*predictions.notes, *shared))
     guarded = guarantee_threshold(
         predictions,
@@ -123,33 +107,45 @@ def run(options: Options) -> int:
         coverage=options.coverage,
         delta=options.delta,
         measure=options.measure,
-        method=options.method,
-        temperature=options.temperature or ("fit" if options.val else 1.0),
+        method=options.guarantee,
+        temperature=_temperature(options),
         val=val,
         fit_rows=options.fit_rows,
         seed=options.seed,
         score=fitted,
     )
-    written = {"file": options.score, "sha256": score.save(options.score)} if score and options.score else None
+    written = (
+        {"file": options.save_measure, "sha256": score.save(options.save_measure)}
+        if score and options.save_measure
+        else None
+    )
     promise = guarded.guarantee
     judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
     if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
-        command = _again(options, f"--score {options.measure}.safetensors")
+        command = _again(options, f"--save-measure {options.measure}.safetensors")
         print(f"nescio threshold: `nescio export` needs the fitted score as a file: {command}.", file=sys.stderr)
-    if options.json:
+    if options.format == "json":
         about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
         about |= {"classes": predictions.classes, "ood_rows": untaught, "notes": predictions.notes}
         about |= {"score": written} if written else {}
         say(json_of({**about, **_facts(guarded, judged)}))
     elif promise.attainable:
-        kept = [f"{options.score} contains the fitted score: {score.contents}."] if score else []
+        kept = [f"{options.save_measure} contains the fitted score: {score.contents}."] if score else []
         say("\n".join([*_sentences(guarded, untaught, judged), *kept, *predictions.notes]))
     else:
         more = _more_rows(guarded)
         said = " ".join(filter(None, (_why_not(guarded), more, _attainable(guarded))))
         print(f"nescio threshold: {said}", file=sys.stderr)
     return 0 if promise.attainable else 1
+
+
+def _temperature(options: Options) -> float | str:
+    """The temperature, or "fit"."""
+    fit = options.fit_temperature or options.val is not None
+    if fit and options.temperature is not None:
+        raise BadInput("--temperature has no effect with a fitted temperature: leave it out.")
+    return "fit" if fit else 1.0 if options.temperature is None else options.temperature
 
 
 def _again(options: Options, words: str) -> str:
@@ -186,7 +182,7 @@ def _sentences(guarded: GuaranteedThreshold, untaught: int, check: ThresholdOutc
     when = f"{guarded.measure!r} is at most {promise.threshold:.4g}"
     if guarded.measure == "msp":
         when = f"the top probability is at least {1 - promise.threshold:.4g} ({when})"
-    lines = [f"Predict when {when}, else abstain (all digits: --json)."]
+    lines = [f"Predict when {when}, else abstain (all digits: --format json)."]
     if guarded.temperature != 1:
         fitted = f", fitted on {guarded.fitted:,} other rows" if guarded.fitted else ""
         but = "" if guarded.score is None else f" for the probability; {guarded.measure!r} reads them undivided"
@@ -250,7 +246,7 @@ def _why_not(guarded: GuaranteedThreshold) -> str:
     terms = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
     if promise.least <= promise.risk:  # of a threshold that was not looked at
         looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
-        other = ", or try --method ltt" if [one.method for one in guarded.tried] == ["sgr"] else ""
+        other = ", or try --guarantee ltt" if [one.method for one in guarded.tried] == ["sgr"] else ""
         return (
             f"Not found: {looked} met no threshold that promises a risk of {promise.risk:g} {terms}, "
             f"for too many of the surest answers are wrong; abstain from everything{other}."

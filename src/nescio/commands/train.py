@@ -1,14 +1,13 @@
-"""Trains one network and keeps it in the store, under a key that is a function of everything given here.
+"""Train one network, and save it in the store under a key that depends on all options.
 
-A finished one is reported at once. A killed one goes on from its last checkpoint when the same command is given again.
---processes N trains it with N processes, on as many GPUs, and --launcher elsewhere (or: torchrun -m nescio train …).
---ensemble-size K trains K networks that differ in their initial seed alone, on --workers processes; one that fails does
-not stop the others.
+A finished network is reported at once, and a killed training continues from its last checkpoint. --processes N uses N
+GPUs or cores, and --launcher other machines (or: torchrun -m nescio train …). --ensemble-size K trains K networks with
+different initial seeds. One that fails does not stop the others.
 
 examples:
   nescio train --method erm --data digits --backbone conv --epochs 20
   nescio train --method mc-dropout --data cifar10 --backbone resnet18 --hparams dropout=0.2,mc_samples=20
-  nescio train --method due --data digits --classes 0-5 --spectral 5 --log tensorboard:logs
+  nescio train --method due --data digits --classes 0-5 --spectral-bound 5 --log tensorboard:logs
   nescio train --method ddu --task segmentation --data scenes --backbone conv --epochs 20
   nescio train --method losspred-order --data digits --backbone conv --start store:KEY --optimizer adamw --lr 1e-3
   nescio train --method simclr --data cifar10 --backbone resnet18 --batch-size 512 --schedule cosine --ensemble-size 10
@@ -36,51 +35,29 @@ if TYPE_CHECKING:
 
 TRAINING = Training()
 USUAL = TRAINING.batch_size
-OWN = "own"
+DEFAULT = "default"  # the method's own bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    method: str = option("erm", "see `nescio methods`", part="method")
-    hparams: tuple[str, ...] = option(
-        (), "hyper-parameters of the method; see `nescio methods NAME`", style="words", metavar="FIELD=VALUE,…"
-    )
-    trial: int = option(0, "0: the method's defaults; others: drawn from its search ranges", metavar="T")
-    task: Literal["classification", "segmentation"] = option(
-        "classification", "one class for each image, or for each of its pixels: of data with label maps"
-    )
-    data: str = option("digits", "digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
-    classes: tuple[int, ...] | None = option(None, "in-distribution classes, as 0-5,7", metavar="LIST", unset="all")
-    backbone: str = option(
-        "conv", "mlp, conv, resnet18 or any timm name; resnet50:max has max-pooled features, vit_…:patch4 small patches"
-    )
-    spectral: str = option(
-        OWN, "bounds how far a layer can stretch: a number, none, or own: the method's (due: 3)", metavar="TARGET"
-    )
-    start: str | None = option(
-        None, "weights to start from: store:KEY of a trained network, or file:PATH of a checkpoint", metavar="WEIGHTS"
-    )
-    data_seed: int = option(0, "of the train/validation split", metavar="S")
-    init_seed: int = option(0, "of the initial weights", metavar="S")
-    members: int = option(1, "number of networks, of initial seeds S to S + K − 1", name="ensemble-size", metavar="K")
-    batch_size: int | None = option(
-        None,
-        "images per batch",
-        metavar="B",
-        unset=f"{USUAL}; fewer than {16 * USUAL} training rows: a sixteenth; segmentation: 8",
-        group=BUDGET,
-    )
+    method: str = option("erm", part="method")
+    hparams: tuple[str, ...] = option(())
+    trial: int = option(0, "hyper-parameter setting; 0: default, others: drawn from the search ranges", metavar="N")
+    task: Literal["classification", "segmentation"] = option("classification")
+    data: str = option("digits", part="dataset")
+    classes: tuple[int, ...] | None = option(None, unset="all")
+    backbone: str = option("conv")
+    spectral_bound: str = option(DEFAULT, "bound of each layer's spectral norm, or none", metavar="BOUND")
+    start: str | None = option(None)
+    data_seed: int = option(0, "seed of the split into training and validation images", metavar="S")
+    init_seed: int = option(0, "seed of the initial weights", metavar="S")
+    ensemble_size: int = option(1)
+    batch_size: int | None = option(None, unset=f"{USUAL}, fewer for small datasets; segmentation: 8", group=BUDGET)
     augment: Literal["none", "shift", "crop-flip", "full"] | None = option(
-        None,
-        "augmentation of training images",
-        unset="crop-flip; images of one channel, such as digits, which have no mirror image: shift; "
-        "methods that compare views: full",
-        group=BUDGET,
+        None, unset="crop-flip; shift for greyscale images; full for methods that compare views", group=BUDGET
     )
     training: Training = nested(TRAINING, omit=("batch_size", "augment"))
-    log: str | None = option(
-        None, "tensorboard:DIR or wandb:PROJECT: loss, rate and pace of this training", metavar="KIND:PLACE"
-    )
+    log: str | None = option(None)
     crew: WorkerOptions = nested(WorkerOptions())
     place: StoreOptions = nested(StoreOptions())
 
@@ -94,7 +71,7 @@ def run(options: Options) -> int:
     check_log(options.log)
     trial = trial_of(options)
     crew = options.crew
-    if options.members != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
+    if options.ensemble_size != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
         return _launched(trial, options)
     context = options.place.context()
     here, step = runtime_for(context.device), train_step(trial, context.root)
@@ -136,7 +113,7 @@ def _next(step: Step, options: Options) -> str:
     if options.task == "segmentation":
         words = ["run", "shift", "--task", options.task, "--data", options.data, "--networks", f"store:{step.key}"]
     else:
-        words = ["predict", step.key, "--to", "test.npz"]
+        words = ["predict", step.key, "--output", "test.npz"]
     place, usual = options.place, StoreOptions()
     named = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
     words += [word for name, value in named for word in (f"--{name}", str(value))]
@@ -147,8 +124,8 @@ def _launched(trial: Trial, options: Options) -> int:
     """A launcher trains networks that differ in their init seed; 1 when one of them failed."""
     from nescio.training import train_step
 
-    if options.members < 1:
-        raise BadInput(f"--ensemble-size is a number from 1 on, not {options.members}.")
+    if options.ensemble_size < 1:
+        raise BadInput(f"--ensemble-size is a number from 1 on, not {options.ensemble_size}.")
     if options.log:
         raise BadInput(
             "--log is for one network, trained by this process: omit it with --ensemble-size and --processes."
@@ -157,7 +134,7 @@ def _launched(trial: Trial, options: Options) -> int:
         raise BadInput(
             "--ensemble-size and launchers start processes of their own: start the command without torchrun."
         )
-    seeds = range(trial.init_seed, trial.init_seed + options.members)
+    seeds = range(trial.init_seed, trial.init_seed + options.ensemble_size)
     members = [train_step(replace(trial, init_seed=seed), options.place.root) for seed in seeds]
     members = [replace(step, title=f"init seed {seed}") for step, seed in zip(members, seeds, strict=True)]
     store = options.place.context().store
@@ -194,8 +171,8 @@ def trial_of(options: Options) -> Trial:
     training = replace(options.training, batch_size=batch, augment=augment)
     check_batch(training, rows, options.crew.processes * options.crew.nodes)
     check_views(training, method.views)
-    own = options.spectral == OWN
-    spectral = method.spectral_default if own else spectral_target(options.spectral, "--spectral")
+    text = options.spectral_bound
+    spectral = method.spectral_default if text == DEFAULT else spectral_target(text, "--spectral-bound")
     return Trial(
         method=options.method,
         hparams=with_values(

@@ -1,21 +1,19 @@
-"""How well a network's embeddings and uncertainties transfer to your images, and which uncertainty to use there.
+"""Evaluate a network's embeddings on images of new classes (recall@1), and recommend an uncertainty score.
 
-MODEL is a timm name or torchvision:NAME, either with @FILE for weights of your own, store:KEY for a network of `nescio
-train`, or a file of predictions with `embeddings` (n, d), and `labels`, `logits` and `scores/NAME` where there are any.
-A network looks at --data, and at --crops random crops of every image.
+MODEL is a timm name or torchvision:NAME (with @FILE for other weights), store:KEY for a network of `nescio train`, or a
+predictions file. The file has `embeddings` (n, d), and optionally `labels`, `logits` and `scores/NAME`. A network
+predicts on --data, and on --crops random crops of every image.
 
-R@1 is the share of images whose nearest neighbour is of their class. R-AUROC says how well a score knows which are not
-(Kirchhof et al. 2023). Scores that see the image alone and scores that see the gallery, all other images, stand apart.
-Which one to use is chosen without labels: the entropy if the images do not differ from --reference, images like those
-that the network learnt from; else gallery_uncertainty. The rule sees that images differ, not why: for shifted images of
-the network's own classes, for mixtures with others, and with few references it can name the worse score.
-Without labels there are the scores and the choice alone.
+R@1 is the share of images whose nearest neighbour has the same class. R-AUROC is the AUROC of a score for the other
+images (Kirchhof et al. 2023). Scores of single images and scores of the gallery (all other images) are listed
+separately. The recommendation needs no labels: the entropy if the images do not differ from --reference, else
+gallery_uncertainty. It can be wrong for shifted images of the network's own classes and for mixtures of classes.
 
 examples:
   nescio transfer resnet50 --data folder:photos
-  nescio transfer vit_base_patch16_224@mine.safetensors --data folder:cars --classes 98-195 --to out,scores.csv
-  nescio transfer store:3f2a --data cifar100 --siblings store:77b0,store:91c2
-  nescio transfer test.npz --views crop0.npz,crop1.npz --reference val.npz --json
+  nescio transfer vit_base_patch16_224@mine.safetensors --data folder:cars --classes 98-195 --output out
+  nescio transfer store:3f2a --data cifar100 --siblings store:77b0,store:91c2 --row-scores scores.csv
+  nescio transfer test.npz --views crop0.npz,crop1.npz --reference val.npz --format json
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._inputs import InputOptions, limit_option
-from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
-from nescio.commands._work import StoreOptions
+from nescio.commands._inputs import InputOptions
+from nescio.commands._output import Format, check_row_scores, emit, print_findings, say_written
+from nescio.commands._work import WEIGHTS, StoreOptions
 from nescio.errors import BadInput
 from nescio.measures.gallery import J, K
 from nescio.networks.preprocessing import Preprocessing
@@ -44,42 +42,29 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     model: str = argument("a network, or a file of its predictions", metavar="MODEL")
-    data: str | None = option(
-        None, "images for a network: folder:PATH, cub200, npz:PATH …", part="dataset", metavar="SET"
-    )
-    classes: tuple[int, ...] = option((), "of --data, only these", metavar="LIST", unset="all")
-    crops: int = option(4, "random crops of every image that a network looks at; 0: none", metavar="V")
-    views: tuple[str, ...] = option((), "for a file: predictions on changed images, such as crops", metavar="FILE,…")
-    siblings: tuple[str, ...] = option(
-        (), "networks that differ from MODEL in their seed, or files of them", metavar="MODEL,…"
-    )
-    reference: str | None = option(
-        None,
-        "images like those that the network learnt from, or a file of its predictions for them",
-        metavar="SET|FILE",
-        unset="of store:KEY its validation images, else none",
-    )
-    k: int = option(K, "nearest neighbours that views should have in common")
-    j: int = option(J, "the neighbour whose similarity the first one's is compared with")
-    limit: int | None = limit_option("images")
-    bootstrap: int = option(1000, "resamples of the images for 95 % intervals; 0: none", metavar="B")
-    seed: int = option(0, "of the bootstrap, and of --limit")
-    weights: str | None = option(
-        None,
-        "of pretrained networks: a checkpoint, or a folder of files named by models",
-        metavar="PATH",
-        unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
-        group="place",
-    )
+    data: str | None = option(None, unset="none, for a file", part="dataset")
+    classes: tuple[int, ...] = option((), unset="all")
+    crops: int = option(4, "number of random crops of every image", metavar="N")
+    views: tuple[str, ...] = option(())
+    siblings: tuple[str, ...] = option(())
+    reference: str | None = option(None, unset="for store:KEY its validation images, else none")
+    k: int = option(K)
+    j: int = option(J, "rank of the neighbour whose similarity is compared with the nearest one's", metavar="J")
+    limit: int | None = option(None, unset="all")
+    bootstrap: int = option(1000)
+    seed: int = option(0)
+    weights: str | None = option(None, unset=WEIGHTS, group="place")
     preprocessing: Preprocessing = nested(Preprocessing())
     place: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
-    to: tuple[str, ...] = scores_option("image")
-    format: str = formats()
+    output: str | None = option(None, unset="no page", group="output")
+    row_scores: str | None = option(None, group="output")
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
     from nescio.analysis.transfer import transfer
 
+    check_row_scores(options.row_scores)
     read = _files if Path(assignment(options.model)[1]).exists() else _networks
     dump, views, siblings, others = read(options)
     result = transfer(
@@ -191,27 +176,31 @@ def _reference(options: Options, own: Any) -> Any:
 
 
 def _show(result: TransferResult, options: Options) -> None:
-    from nescio.report import text
     from nescio.report.transfers import transfer_sentences, transfer_tables
 
-    folders, files = folders_and_files(options.to)
-    for file in files:
+    if options.row_scores is not None:
         from nescio.predictions.columns import save_columns
 
-        save_columns(file, {"index": result.index, **{f"u_{name}": u for name, u in result.u.items()}})
-    for folder in folders:
+        save_columns(options.row_scores, {"index": result.index, **{f"u_{name}": u for name, u in result.u.items()}})
+    if options.output is not None:
         from nescio.report.pages import write_page
         from nescio.report.transfers import transfer_story
 
-        write_page(transfer_story(result), folder, rows=result.rows)
-    tables = transfer_tables(result)
-    if options.format == "json":
-        plain = {name: getattr(result, name) for name in ("use", "why", "rows", "sees", "reasons", "notes")}
-        say(json_of({"model": result.name, "n": len(result.index), **plain}))
-    elif options.format == "csv":
-        say(text.rows_csv(result.rows))
-    elif options.format == "table":
-        print_findings(transfer_sentences(result), tables, result.notes)
-        say_written(options.to, len(result.index))
-    else:
-        say({"markdown": text.markdown, "latex": text.latex}[options.format](tables))
+        write_page(transfer_story(result), options.output, rows=result.rows)
+
+    def show() -> None:
+        print_findings(transfer_sentences(result), transfer_tables(result), result.notes)
+        say_written(options.output, options.row_scores, len(result.index))
+
+    fields = ("use", "why", "rows", "sees", "reasons", "notes")
+    emit(
+        options.format,
+        table=show,
+        plain=lambda: {
+            "model": result.name,
+            "n": len(result.index),
+            **{name: getattr(result, name) for name in fields},
+        },
+        rows=lambda: result.rows,
+        story=lambda: transfer_tables(result),
+    )

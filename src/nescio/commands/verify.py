@@ -1,14 +1,13 @@
-"""Is a method alive? Trains it on a small task and shows, on the trained weights, that its special part acts.
+"""Check on trained weights that a method's distinctive part has an effect.
 
-Every method: the loss falls; a classifier is right more often than by chance, features without labels bring a changed
-image nearer to its class; the same seed gives the same weights, saved and reloaded it answers the same, no answer
-depends on the rows beside it, draws differ where there are several, spectral normalisation bounds every layer, a native
-score that claims so ranks noise above data; and the method's own evidence. The exit code is 1 if anything is dead.
+Each method is trained on a small task. Its evidence includes: the loss falls, accuracy is above chance, and the same
+seed gives the same weights. Saved and reloaded networks predict the same, for any batch. Spectral normalisation bounds
+every layer. Each method adds evidence of its own. The exit code is 1 if anything has no effect.
 
 examples:
   nescio verify
   nescio verify due mimo --epochs 10
-  nescio verify erm --data cifar10 --backbone resnet18 --epochs 2 --spectral 5
+  nescio verify erm --data cifar10 --backbone resnet18 --epochs 2 --spectral-check 5
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._output import Format, json_of, say
 from nescio.commands._work import DATA
 from nescio.errors import BadInput
 from nescio.options import argument, option
@@ -25,14 +24,14 @@ from nescio.options import argument, option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    methods: tuple[str, ...] = argument("which methods", default=(), metavar="METHOD", unset="all", part="method")
-    task: Literal["classification", "segmentation"] = option("classification", "of data with label maps: segmentation")
-    data: str = option("digits", "dataset of the task", part="dataset")
-    root: str | None = option(None, "folder of datasets", unset=DATA)
-    backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
-    epochs: int | None = option(None, "of the task", unset="6; 12 for methods that do not classify")
-    spectral: float = option(1.0, "of the spectral norm that is looked at", metavar="TARGET")
-    format: str = formats()
+    methods: tuple[str, ...] = argument("methods to check", default=(), metavar="METHOD", unset="all", part="method")
+    task: Literal["classification", "segmentation"] = option("classification")
+    data: str = option("digits", part="dataset")
+    root: str | None = option(None, unset=DATA)
+    backbone: str = option("conv")
+    epochs: int | None = option(None, unset="6; 12 for methods that do not classify")
+    spectral_check: float = option(1.0, "bound of the spectral norm in the check of normalisation", metavar="BOUND")
+    format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
@@ -41,8 +40,8 @@ def run(options: Options) -> int:
     from nescio.report import format_records
     from nescio.testing.evidence import observe, small_trial
 
-    if not options.spectral > 0:
-        raise BadInput(f"--spectral must be above 0, not {options.spectral:g}.")
+    if not options.spectral_check > 0:
+        raise BadInput(f"--spectral-check must be above 0, not {options.spectral_check:g}.")
     dense = options.task == "segmentation"
     names = options.methods or [name for name in sorted(registry) if not (dense and registry[name].no_dense_reason)]
     trials = [
@@ -58,7 +57,7 @@ def run(options: Options) -> int:
     ]
     rows, dead = [], 0
     for trial in track(trials, "verify", total=len(trials)):
-        seen = dict(observe(trial, spectral=options.spectral, root=options.root))
+        seen = dict(observe(trial, spectral=options.spectral_check, root=options.root))
         rows += [
             {"method": trial.method, "evidence": what, "passed": evidence.passed, "observed": evidence.observed}
             for what, evidence in seen.items()

@@ -1,29 +1,26 @@
-"""Which pretrained model knows when it is wrong? Predicts with many on your images, and compares what they know.
+"""Predict with many pretrained models on your images, and compare their uncertainty.
 
-MODEL is a timm name (resnet50, vit_base_patch16_224.augreg_in21k_ft_in1k), torchvision:NAME, store:KEY for a network
-of `nescio train`, or a glob such as 'resnet*'; NAME@FILE is a model with a checkpoint of your own. Every model sees
-images as its weights were tested: its own size, crop, interpolation, mean and deviation; a checkpoint of your own as it
-states, at @SIZE of --data, or as --input-size, --mean, --std, --interpolation and --crop say. Images are decoded once
-for all models that see them alike.
+MODEL is a timm name (resnet50, vit_base_patch16_224.augreg_in21k_ft_in1k), torchvision:NAME, store:KEY for a network of
+`nescio train`, or a glob such as 'resnet*'. NAME@FILE is a model with another checkpoint. Every model has the
+preprocessing of its published weights. A checkpoint has its own settings, or those of --input-size, --mean, --std,
+--interpolation and --crop. Images are decoded once for all models with the same preprocessing.
 
-Weights come from --weights (a checkpoint, or a folder of files named by models), from the caches of the Hugging Face
-hub and of torch on this machine, else from the network. Everything finished lies in the store: run the same command
-again and only what is missing is done. A model that fails does not stop the others.
+Weights come from --weights, from the caches of the Hugging Face hub and of torch, or from the network. Finished work is
+in the store: the same command again does only what is missing. A model that fails does not stop the others.
 
-A checkpoint that was fine-tuned has the classes of its own head. --classes FILE names them: one name a line, class 0
-first. Folders of any names are mapped by lines NAME=CLASS, where CLASS is a number or a name of the model; without it a
-model of ImageNet-1k knows WordNet ids, ImageNet's class names and numbers.
+--class-names FILE names the classes of a fine-tuned checkpoint: one name per line, class 0 first. Lines NAME=CLASS map
+folder names to classes. A model of ImageNet-1k accepts WordNet ids, ImageNet's class names and numbers.
 
-With --out, models also predict on images of classes that were not in training, and are graded on how well each notices
-the easiest to the hardest of them (`nescio run cood --help` says how).
+With --ood-data, models also predict on images of other classes. Their detection is graded from easy to hard classes
+(see `nescio run cood --help`).
 
 examples:
   nescio zoo resnet50 vit_small_patch16_224 torchvision:vgg16 --data imagenet:/data/imagenet
-  nescio zoo 'efficientnet*' --data imagenet:/data/imagenet --limit 5000          a quick look
-  nescio zoo --family vit --data imagenet:/data/imagenet --published results-imagenet.csv
+  nescio zoo 'efficientnet*' --data imagenet:/data/imagenet --limit 5000
+  nescio zoo --families vit --data imagenet:/data/imagenet --published results-imagenet.csv
   nescio zoo tf_efficientnet_lite0 --weights efficientnet-lite0.pth --data npz:val.npz
-  nescio zoo resnet18@flowers.pth --classes flowers.txt --data folder:/data/flowers
-  nescio zoo resnet50 --data imagenet:/data/imagenet --out folder:/data/imagenet21k --also imagenet-o=folder:/data/o
+  nescio zoo resnet18@flowers.pth --class-names flowers.txt --data folder:/data/flowers
+  nescio zoo resnet50 --data imagenet:/data/imagenet --ood-data folder:/data/imagenet21k --extra-ood imagenet-o=folder:o
   nescio zoo store:3f2a --data cifar10
 """
 
@@ -40,15 +37,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from nescio.benchmarks.base import page_name, registry, study_of
 from nescio.benchmarks.cood import Plan as GradingPlan
 from nescio.benchmarks.selective import Plan as SelectivePlan
-from nescio.commands._inputs import limit_option
-from nescio.commands._output import json_of, page_option, report_folder, say
-from nescio.commands._work import StoreOptions, WorkerOptions, end, padding_option, page_place, shards_option
+from nescio.commands._output import TextOrJson, json_of, report_folder, say
+from nescio.commands._work import SHARDS, WEIGHTS, StoreOptions, WorkerOptions, end, page_place
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.pairs import pairs_of
 from nescio.progress import Stages
-from nescio.specs import NetworkName, mapping, numbers
+from nescio.specs import NetworkName, mapping
 from nescio.work.launchers import Failure
 from nescio.work.steps import Context, Step, Work
 
@@ -65,109 +61,54 @@ UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "li
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    models: tuple[str, ...] = argument("names and globs", default=(), metavar="MODEL")
-    family: str | None = option(
-        None, "every pretrained model of a family, such as vit, deit, resnet", metavar="F", group="models"
+    models: tuple[str, ...] = argument("names and globs of models", default=(), metavar="MODEL")
+    families: tuple[str, ...] = option((), group="models")
+    all_models: bool = option(False, "take every pretrained classifier of timm and torchvision", group="models")
+    weights: str | None = option(None, unset=WEIGHTS, group="models")
+    data: str = option(REQUIRED, group="images", part="dataset")
+    ood_data: str | None = option(None, group="images", part="dataset")
+    extra_ood: tuple[str, ...] = option((), style="repeats", group="images")
+    classes: tuple[int, ...] | None = option(None, unset="all", group="images")
+    class_names: str | None = option(None, unset="those of ImageNet-1k, or of the network", group="images")
+    limit: int | None = option(None, unset="all", group="images")
+    seed: int = option(0, group="images")
+    skip_damaged: bool = option(False, group="images")
+    mc_samples: int = option(
+        30, "number of MC-dropout samples, for models with dropout", metavar="N", group="predicting"
     )
-    all: bool = option(False, "every pretrained classifier of timm and torchvision", group="models")
-    weights: str | None = option(
-        None,
-        "a checkpoint for the one model, or a folder with MODEL.safetensors, .pth, .pt, .bin …",
-        metavar="PATH",
-        unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
-        group="models",
-    )
-    data: str = option(
-        REQUIRED,
-        "labelled images of the models' classes: imagenet:PATH, npz:PATH …",
-        metavar="SET",
-        group="images",
-        part="dataset",
-    )
-    out: str | None = option(
-        None, "labelled images of other classes, all of them", metavar="SET", group="images", part="dataset"
-    )
-    also: tuple[str, ...] = option(
-        (),
-        "a fixed set of other classes beside --out, such as imagenet-o=folder:PATH",
-        style="repeats",
-        metavar="NAME=SET,…",
-        unset="none",
-        group="images",
-    )
-    classes: str | None = option(
-        None,
-        "only these classes of --data, as 0-9,17; or a file of the names of the models' classes",
-        metavar="LIST|FILE",
-        unset="all",
-        group="images",
-    )
-    limit: int | None = limit_option("images of each set", group="images")
-    seed: int = option(0, "of --limit", group="images")
-    skip_damaged: bool = option(
-        False,
-        "omit images that cannot be read, the same for all models; every image is decoded once more for it",
-        group="images",
-    )
-    mc_samples: int = option(30, "number of MC-dropout samples, of models that have dropout", group="predicting")
     dropout: float | None = option(
-        None,
-        "dropout rate before the head of timm models",
-        metavar="RATE",
-        unset="what the model has",
-        group="predicting",
+        None, "dropout rate before the head of timm models", metavar="RATE", unset="the model's", group="predicting"
     )
-    embeddings: bool = option(False, "keep the input of the last layer as well", group="predicting")
-    batch_size: int | None = option(
-        None, "images per batch", metavar="B", unset="512 of 224² on a GPU, 32 on a CPU", group="predicting"
-    )
-    shards: int | None = shards_option(group="predicting")
-    precision: Literal["auto", "float32", "bf16"] = option("auto", "auto: bf16 on a GPU", group="predicting")
-    image_padding: bool = padding_option(group="predicting")
+    embeddings: bool = option(False, "save embeddings, the input of the last layer", group="predicting")
+    batch_size: int | None = option(None, unset="512 of 224² on a GPU, 32 on a CPU", group="predicting")
+    shards: int | None = option(None, unset=SHARDS, group="predicting")
+    precision: Literal["auto", "float32", "bf16"] = option("auto", group="predicting")
+    image_padding: bool = option(False, group="predicting")
     preprocessing: Preprocessing = nested(Preprocessing())
     published: str | None = option(
         None,
-        "a table with columns model and top1 (timm's results-imagenet.csv): a warning where ours is another",
+        "table of published accuracies with columns model and top1, to compare with",
         metavar="CSV",
         group="predicting",
     )
-    forget: bool = option(
-        False, "remove decoded images when the last model that sees them so is done", group="predicting"
-    )
+    pixel_cache: bool = option(True, "keep decoded images after the last model has used them", group="predicting")
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
     place: StoreOptions = nested(StoreOptions())
     crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
-    to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo-KEY, by the key of the study")
-    json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
-
-    dry_run: bool = option(
-        False, "only print steps, what is finished, time and disk; the images need not be there", group="output"
-    )
-
-    @property
-    def class_file(self) -> Path | None:
-        """The file of class names that --classes is, if it is one."""
-        return Path(self.classes) if self.classes and Path(self.classes).is_file() else None
-
-    @property
-    def only(self) -> tuple[int, ...] | None:
-        """The classes of --data that --classes lists."""
-        if not self.classes or self.class_file is not None:
-            return None
-        if not self.classes[0].isdecimal():
-            raise BadInput(f"--classes is a list of numbers such as 0-5,7, or a file, and there is no {self.classes}.")
-        return numbers(self.classes)
+    output: str | None = option(None, unset="STORE/report/zoo-KEY", group="output")
+    format: TextOrJson = option("text", group="output")
+    dry_run: bool = option(False, group="output")
 
     @property
     def plan(self) -> GradingPlan:
-        """How --out is graded."""
-        return replace(self.grading, data=self.data, out=self.out, also=self.also)
+        """How --ood-data is graded."""
+        return replace(self.grading, data=self.data, out=self.ood_data, also=self.extra_ood)
 
 
 def run(options: Options) -> int:
-    """Predicts, then compares the models on --data, and grades them on --out."""
-    if options.also and not options.out:
-        raise BadInput("--also names further sets beside --out; name that one first.")
+    """Predicts, then compares the models on --data, and grades them on --ood-data."""
+    if options.extra_ood and not options.ood_data:
+        raise BadInput("--extra-ood names further sets beside --ood-data; name that one first.")
     _check_names(options)
     if options.dry_run:
         return _rehearse(options)
@@ -178,13 +119,17 @@ def run(options: Options) -> int:
 
 
 def _check_names(options: Options) -> None:
-    """Refuses files of class names that cannot be read, or that name no classes because there is no --out."""
+    """Refuses files of class names that cannot be read, or that name no classes because there is no --ood-data."""
     from nescio.datasets import hierarchy
 
     plan = options.plan
-    for flag, file in (("--hierarchy", plan.hierarchy), ("--in-names", plan.in_names), ("--out-names", plan.out_names)):
-        if file and not options.out:
-            raise BadInput(f"{flag} has no effect without --out: name that set, or omit {flag}.")
+    for flag, file in (
+        ("--hierarchy", plan.hierarchy),
+        ("--data-names", plan.in_names),
+        ("--ood-names", plan.out_names),
+    ):
+        if file and not options.ood_data:
+            raise BadInput(f"{flag} has no effect without --ood-data: name that set, or omit {flag}.")
         if file:
             (hierarchy.read if flag == "--hierarchy" else hierarchy.names)(file)
 
@@ -209,18 +154,18 @@ def _rehearse(options: Options) -> int:
         _tell(f"{each.images.data} is not there: counted as {each.count:,} images, the number of --limit.")
     if all(each.step.done for each in predictions):
         rehearsal = DryRun(context, make_launcher("local", 0))
-        names = _class_names(options, rehearsal) if options.out else None
+        names = _class_names(options, rehearsal) if options.ood_data else None
         dumps = [predictions_from_store(context.store, str(each.key)) for each in predictions]
         _judge(options, _inside(dumps), dumps, names, rehearsal, rehearsal)
         judged: Sequence[Step] = list(rehearsal.steps.values())
     else:
-        graded = options.out is not None
+        graded = options.ood_data is not None
         judged = _zoo_steps.evaluations(predictions, len(winners(SelectivePlan())), graded)
-    if not options.json:
+    if options.format != "json":
         say(format_records(_zoo_steps.model_lines(predictions)))
     steps = [*_zoo_steps.decodings(predictions), *(each.step for each in predictions), *judged]
     stages = costs(steps, context.store, partial(estimated, context=context), clock=clock_of(context.device))
-    say_costs(stages, context, workers, (process_time() - started) + STORY, options.json)
+    say_costs(stages, context, workers, (process_time() - started) + STORY, options.format == "json")
     return 0
 
 
@@ -231,7 +176,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
 
     if options.published:
         read_published(options.published, "top1")  # what cannot be read is found before hours of work
-    names = _class_names(options, grading) if options.out else None
+    names = _class_names(options, grading) if options.ood_data else None
     many = predictions(options, work)
     dumps = []
     for step in many.steps:
@@ -282,8 +227,8 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     networks = _fitting(networks, inside, options, work)
     for sentence in describe_preprocessing([network for network in networks if network.own]):
         _tell(sentence)
-    if options.class_file is not None:
-        _note_unnamed(inside, networks[0], options.class_file, work)
+    if options.class_names:
+        _note_unnamed(inside, networks[0], Path(options.class_names), work)
     pairs = _pairs(options, networks)
     for images in dict.fromkeys(images for _, images in pairs):
         _note_what_is_left_out(images, work)
@@ -300,7 +245,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
         weights=place,
         batch=options.batch_size,
         shards=options.shards,
-        forget=options.forget,
+        forget=not options.pixel_cache,
         say=_tell,
         watch=watch,
     )
@@ -323,8 +268,10 @@ def _image_sets(options: Options) -> list[ImageSet]:
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     common = {"sample": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
-    inside = ImageSet(absolute(options.data), split="given", only=options.only, **common)  # type: ignore[arg-type]
-    others = [options.out, *mapping(options.also, "NAME=SET", "--also").values()] if options.out else []
+    inside = ImageSet(absolute(options.data), split="given", only=options.classes, **common)  # type: ignore[arg-type]
+    others = (
+        [options.ood_data, *mapping(options.extra_ood, "NAME=SET", "--extra-ood").values()] if options.ood_data else []
+    )
     outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
     return [inside, *outside]
 
@@ -349,8 +296,8 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
         context.store,
         root=context.root,
         data=tuple(absolute(data) for data in (options.data,) if data),
-        family=options.family,
-        everything=options.all,
+        families=options.families,
+        everything=options.all_models,
         folder=place if place is not None and place.is_dir() else None,
     )
     if place is not None and place.is_file() and len(networks) > 1:
@@ -359,8 +306,8 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
     if place is not None and place.is_file():
         networks = [with_weights(network, place) for network in networks]  # with the classes of its own head
     networks = [replace(network, image_padding=options.image_padding) for network in networks]
-    if options.class_file is not None:
-        networks = [with_class_names(network, options.class_file) for network in networks]
+    if options.class_names:
+        networks = [with_class_names(network, Path(options.class_names)) for network in networks]
     return with_preprocessing(networks, options.preprocessing, options.data)
 
 
@@ -389,7 +336,7 @@ def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
 
 
 def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, work: Work) -> list[Network]:
-    """Of models that a glob, a family or --all chose, those with the set's classes; the others are no failures."""
+    """Models of globs, families or --all-models that have the set's classes; the others are left out."""
     from nescio.datasets.images import numbered
 
     loaded = images.load(work.context.root, work.store)
@@ -435,7 +382,7 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     plan = options.plan
     names = class_names(plan, work)
     overlapping_classes(plan, names)
-    sides = ((plan.in_names, options.data, "given"), (plan.out_names, options.out, "outside"))
+    sides = ((plan.in_names, options.data, "given"), (plan.out_names, options.ood_data, "outside"))
     for (file, data, split), own in zip(sides, names or (), strict=False):
         classes = ImageSet(absolute(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
         if file and len(own) < len(classes):
@@ -457,7 +404,7 @@ def _judge(
     work: Work,
     grading: Work,
 ) -> list[str]:
-    """Evaluate selective prediction on --data, then detection of --out; return the names of the benchmarks."""
+    """Evaluate selective prediction on --data, then detection of --ood-data; return the names of the benchmarks."""
     from nescio.benchmarks import cood, selective
     from nescio.benchmarks.cood.models import check_names
     from nescio.datasets.images import ImageSet, absolute
@@ -468,9 +415,9 @@ def _judge(
         return {d.model: d for d in dumps if d.facts["outside"] and canonical(d.data) == canonical(shown)}
 
     pairs = []
-    if options.out:
-        fixed = {name: outside(data) for name, data in mapping(options.also, "NAME=SET", "--also").items()}
-        pairs = pairs_of(inside, outside(options.out), fixed)
+    if options.ood_data:
+        fixed = {name: outside(data) for name, data in mapping(options.extra_ood, "NAME=SET", "--extra-ood").items()}
+        pairs = pairs_of(inside, outside(options.ood_data), fixed)
         if names is not None and (options.plan.in_names or options.plan.out_names):
             check_names(names, pairs)
     selective.judge(SelectivePlan(data=options.data), inside, work)
@@ -495,7 +442,7 @@ def _studies(
 
 def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
     """Prints the rows, or writes one page per study, each with a link to the other; 1 if something failed."""
-    if options.json:
+    if options.format == "json":
         stamp = {} if options.limit is None else {"limit": options.limit, "seed": options.seed}
         say(json_of([{**row, **stamp} for study in studies for row in study.rows]))
         for failure in (failure for study in studies for failure in study.failures):
@@ -503,7 +450,7 @@ def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
         return 1 if any(study.failures for study in studies) else 0
     if not studies:
         return 0
-    folder = report_folder(options.to, options.place.store, "report", page_name(studies[0], "zoo"))
+    folder = report_folder(options.output, options.place.store, "report", page_name(studies[0], "zoo"))
     folder = page_place(folder, studies[0])
     new = page_place(folder / "cood", studies[-1])
     links = [{f"{new.name}/index.html": "New classes →"}, {"../index.html": "← Known classes"}]

@@ -548,7 +548,7 @@ def _mapped_names(wanted: Network) -> Sequence[str] | None:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What the file of `nescio threshold --json` promises, and of which model; empty of a plain number."""
+    """What the file of `nescio threshold --format json` promises, and of which model; empty of a plain number."""
 
     model: str | None = None
     weights: str | None = None  # their digest
@@ -594,7 +594,7 @@ def _same_model(promised: str, exported: str) -> bool:
 def read_rule(
     threshold: str, temperature: float | None = None, measure: str | None = None
 ) -> tuple[AbstentionRule, Guarantee]:
-    """The rule that a number, or a file of `nescio threshold --json`, asks for; with what that file promises."""
+    """The rule that a number, or a file of `nescio threshold --format json`, asks for; with what that file promises."""
     try:
         value = float(threshold)
     except ValueError:
@@ -604,7 +604,9 @@ def read_rule(
 
 def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[AbstentionRule, Guarantee]:
     if not file.is_file():
-        raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
+        raise BadInput(
+            f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --format json`."
+        )
     try:
         content = read_json(file)
         rule = {key: content[key] for key in ("threshold", "temperature", "measure")}
@@ -621,7 +623,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
         if content.get("method", "") not in ("", "ltt", "sgr", "coverage"):
             raise ValueError("no method of a promise")
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None
+        raise BadInput(f"{file} is not what `nescio threshold --format json` writes.") from None
     if rule["threshold"] is None:
         raise BadInput(f"{file} says that its risk is not attainable: there is no threshold to export.")
     for key, other in (("temperature", temperature), ("measure", measure)):
@@ -651,6 +653,6 @@ def _score_of(content: Mapping[str, Any], file: Path) -> FittedScore | None:
     if written is None:
         return None
     if not isinstance(written, dict) or not all(isinstance(written.get(key), str) for key in ("file", "sha256")):
-        raise BadInput(f"{file} is not what `nescio threshold --json` writes: its score has no file and sha256.")
+        raise BadInput(f"{file} is not what `nescio threshold --format json` writes: its score has no file and sha256.")
     beside_it = file.parent / Path(written["file"]).name
     return FittedScore.load(beside_it if beside_it.is_file() else written["file"], written["sha256"])

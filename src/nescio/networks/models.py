@@ -98,7 +98,7 @@ def select_networks(
     store: Store,
     *,
     root: str | Path | None = None,
-    family: str | None = None,
+    families: Sequence[str] = (),
     everything: bool = False,
     folder: Path | None = None,
     data: Sequence[str] = (),
@@ -115,12 +115,10 @@ def select_networks(
             raise BadInput(
                 f"No pretrained model has its weights in {folder}: a file there is called MODEL.pth or alike."
             )
-    if family is not None:
+    for family in families:
         names += _of_family(family, folder)
     if not names:
-        raise BadInput(
-            "There is no model to predict with: name some, such as resnet50 or 'vit_*', or give --family or --all."
-        )
+        raise BadInput("There is no model to predict with: name some, such as resnet50 or 'vit_*', or give families.")
     return [find_network(name, store, root, data) for name in dict.fromkeys(names)]
 
 
@@ -384,7 +382,7 @@ def _found(data: str, others: Sequence[str], key: str, store: Store, root: str |
         return today  # it is there and has changed
     raise BadInput(
         f"The data of {key} is not at {data} any more, nor at another path that is known: put it back there, or "
-        f"name its new path once, as in `nescio predict {key} --data SET --to FILE`."
+        f"name its new path once, as in `nescio predict {key} --training-data SET --output FILE`."
     )
 
 

@@ -34,19 +34,19 @@ class Preprocessing(Validated):
 
     input_size: int | None = option(
         None,
-        "height and width of the images that checkpoints of your own (NAME@FILE) take",
+        "height and width of the input images of a checkpoint NAME@FILE",
         metavar="PIXELS",
         unset="@SIZE of --data, else as the checkpoint says, else as the published weights of the name",
     )
     mean: tuple[float, ...] | None = option(
-        None, "mean that is subtracted from pixels between 0 and 1, per channel", metavar="R,G,B", unset=UNSET
+        None, "mean of the pixels (0 to 1) per channel, for normalisation", metavar="R,G,B", unset=UNSET
     )
     std: tuple[float, ...] | None = option(
-        None, "standard deviation that they are divided by, per channel", metavar="R,G,B", unset=UNSET
+        None, "standard deviation of the pixels (0 to 1) per channel, for normalisation", metavar="R,G,B", unset=UNSET
     )
     interpolation: Interpolation | None = option(None, "interpolation of the resized image", unset=UNSET)
     crop: float | None = option(
-        None, "share of the resized image's side that the central crop keeps", metavar="SHARE", unset=UNSET
+        None, "side of the central crop as a share of the resized image", metavar="SHARE", unset=UNSET
     )
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Named columns and arrays in files, written whole or not at all: what `--to` writes, what evaluations keep."""
+"""Named columns and arrays in files, written whole or not at all: what `--output` writes, what evaluations keep."""
 
 from __future__ import annotations
 

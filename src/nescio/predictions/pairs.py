@@ -88,7 +88,7 @@ def pairs_from_store(
     if not pairs:
         raise BadInput(
             f"No model in {store.root} has predictions on both {data} and {out}: "
-            f"`nescio zoo MODEL --data {data} --out {out}` makes them."
+            f"`nescio zoo MODEL --data {data} --ood-data {out}` makes them."
         )
     notes = []
     for spec, own in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):

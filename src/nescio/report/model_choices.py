@@ -63,7 +63,7 @@ def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chose
                 f"The smallest of them is {small['model']} ({format_millions(small['params'])} parameters)."
             )
     if chosen.candidates > len(chosen.models):
-        sentences.append(f"Compared are the {len(chosen.models)} best of {chosen.candidates} models (--among).")
+        sentences.append(f"Compared are the {len(chosen.models)} best of {chosen.candidates} models (--compare-top).")
     return sentences
 
 

@@ -53,10 +53,10 @@ class RayTasks:
         "head of a cluster that runs, such as 10.0.0.1:6379; auto: the one of this machine",
         unset="$RAY_ADDRESS, else a cluster of this machine alone",
     )
-    cpus: float = option(1.0, "cores of a step")
-    gpus: float = option(0.0, "GPUs of a step; 0.5: two steps share one")
-    retries: int = option(3, "tries more for a step whose worker or node dies")
-    in_flight: int | None = option(None, "steps submitted at once", unset="twice as many as the nodes can run")
+    cpus: float = option(1.0)
+    gpus: float = option(0.0)
+    retries: int = option(3)
+    in_flight: int | None = option(None, unset="twice as many as the nodes can run")
     head: str = ""  # its address, once it is entered
     many_nodes: ClassVar[bool] = True  # can work on one step
 

@@ -85,8 +85,8 @@ class SlurmJobs:
     )
     account: str | None = option(None, "account that the jobs are charged to", unset="yours")
     qos: str | None = option(None, "quality of service", unset="the cluster's")
-    gpus: str | None = option(None, "GPUs of a job, such as 1 or a100:2", unset="no GPU")
-    cpus: int = option(1, "cores of a job")
+    gpus: str | None = option(None, "GPUs per job, such as 1 or a100:2", name="job-gpus", metavar="GPUS", unset="none")
+    cpus: int = option(1, "CPU cores per job", name="job-cpus", metavar="N")
     time: str | None = option(
         None,
         "time limit of a job, such as 90 (minutes), 12:00:00 or 2-00:00:00; a training that needs more goes on in the "
@@ -95,8 +95,8 @@ class SlurmJobs:
     )
     mem: str | None = option(None, "memory of a job, such as 16G", unset="the cluster's")
     slurm: tuple[str, ...] = option((), "any other option of sbatch", metavar="KEY=VALUE", style="repeats")
-    retries: int = option(3, "jobs more for a step whose job is cancelled or dies")
-    in_flight: int = option(500, "jobs in the queue at once")
+    retries: int = option(3)
+    in_flight: int = option(500)
     jobs: dict[str, _Job] = field(default_factory=dict)  # in the queue, by number
     stuck: set[str] = field(default_factory=set)  # those of them that SLURM does not start
     many_nodes: ClassVar[bool] = True  # can work on one step

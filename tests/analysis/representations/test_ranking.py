@@ -331,7 +331,7 @@ def wholes(files, name, members=3):
 
 
 def plain(capsys, *words):
-    code, out, err = ask(capsys, "rank", *words, "--json")
+    code, out, err = ask(capsys, "rank", *words, "--format", "json")
     assert code == 0, err
     return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
@@ -340,7 +340,7 @@ def test_pairs_of_files_are_what_python_gets(capsys, files, found):
     held = plain(
         capsys,
         *(pairs(files, name) for name in ("noise", "good", "fair")),
-        *("--train", "references", "--components", 3, "--bootstrap", 200),
+        *("--head-data", "references", "--components", 3, "--bootstrap", 200),
     )
     assert held["choice"] == "good" and held["group"] == ["good"] and held["by"] == "nc@8"
     assert (held["n"], held["references"], held["halves"]) == (N, R, False)
@@ -356,7 +356,7 @@ def test_pairs_of_files_are_what_python_gets(capsys, files, found):
 def test_without_train_the_labels_of_references_are_left_alone_and_it_is_said(capsys, files):
     words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--bootstrap", 50]
     held = plain(capsys, *words)
-    assert held["agreement"] == [] and "--train" in held["notes"][0] and len(held["notes"]) == 1
+    assert held["agreement"] == [] and "--head-data" in held["notes"][0] and len(held["notes"]) == 1
     assert plain(capsys, *words, "--unlabelled")["notes"] == []
 
 
@@ -393,9 +393,9 @@ def test_what_people_read(capsys, files):
         "Does each score rank the candidates as labels do",
     ):
         assert sentence in said, sentence
-    assert "| good |" in ask(capsys, "rank", *words, "--markdown")[1]
-    assert "\\toprule" in ask(capsys, "rank", *words, "--latex")[1]
-    lines = list(csv.DictReader(ask(capsys, "rank", *words, "--csv")[1].splitlines()))
+    assert "| good |" in ask(capsys, "rank", *words, "--format", "markdown")[1]
+    assert "\\toprule" in ask(capsys, "rank", *words, "--format", "latex")[1]
+    lines = list(csv.DictReader(ask(capsys, "rank", *words, "--format", "csv")[1].splitlines()))
     assert {line["metric"] for line in lines} >= {"nc@6", "dist@1", "norm", "fv", "first", "place", "brier"}
 
 
@@ -417,7 +417,7 @@ def test_the_page_stands_alone(capsys, files, tmp_path):
 def test_the_file_of_rows(capsys, files, tmp_path):
     words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--bootstrap", 20]
     for ending in ("csv", "parquet", "npz"):
-        assert ask(capsys, "rank", *words, "--to", tmp_path / f"s.{ending}")[0] == 0
+        assert ask(capsys, "rank", *words, "--output", tmp_path / f"s.{ending}")[0] == 0
     with open(tmp_path / "s.csv") as file:
         lines = list(csv.DictReader(file))
     held = pq.ParquetFile(tmp_path / "s.parquet").read().to_pylist()
@@ -472,22 +472,22 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         ([f"a={files}/good0.npz,{files}/good1r.npz:{files}/good1t.npz"], "write all alike"),
         ([f"a={files}/good0.npz,{files}/good0.npz"], "is given twice"),
         ([f"a={files}/good0.npz,{files}/good1t.npz"], "holds other rows than"),
-        (["resnet50"], "must be shown images: name them with --images"),
-        ([good, "--images", "digits"], "all candidates are files"),
-        ([good, "--references", "digits"], "all candidates are files"),
+        (["resnet50"], "must be shown images: name them with --data"),
+        ([good, "--data", "digits"], "all candidates are files"),
+        ([good, "--reference", "digits"], "all candidates are files"),
         ([good, "--split-references", 10], "references are given apart"),
         ([good, fair, "--k", R + 1], f"there are only {R} references"),
-        ([good, "--train", "digits"], "the candidates are files"),
-        ([good, "--train", "x=a.npz"], "with one of good"),
-        ([good, "--train", f"good={files}/good0r.npz"], "1 files for 3 members"),
+        ([good, "--head-data", "digits"], "the candidates are files"),
+        ([good, "--head-data", "x=a.npz"], "with one of good"),
+        ([good, "--head-data", f"good={files}/good0r.npz"], "1 files for 3 members"),
         ([good, "--bootstrap", 0], "resamples is 0"),
         ([good, "--bootstrap", 10**12], "a whole number from 1 to 1,000,000"),
         ([good, "--level", 2], "level is 2"),
         ([good, "--components", -1], "--components are whole numbers from 1 on, or 0 alone"),
         ([good, "--components", "0,5"], "--components are whole numbers from 1 on, or 0 alone"),
-        ([good, "--to", tmp_path / "x.txt"], "use .csv, .parquet or .npz"),
-        (["store:3f2a", "--images", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
-        (["siblings:3f2a", "--images", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
+        ([good, "--output", tmp_path / "x.txt"], "use .csv, .parquet or .npz"),
+        (["store:3f2a", "--data", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
+        (["siblings:3f2a", "--data", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
     ]
     for words, sentence in cases:
         code, out, err = ask(capsys, "rank", *words)
@@ -561,7 +561,18 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert expand_siblings([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
     assert expand_siblings([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
     words = [f"simclr=siblings:{keys[0]}", f"alone=store:{keys[2][:8]}", "--store", held.root]
-    words += ["--images", "digits", "--references", "digits", "--draw", 600, "--components", 3, "--bootstrap", 50]
+    words += [
+        "--data",
+        "digits",
+        "--reference",
+        "digits",
+        "--reference-size",
+        600,
+        "--components",
+        3,
+        "--bootstrap",
+        50,
+    ]
     found = plain(capsys, *words)
     first, alone = found["candidates"]
     assert (first["candidate"], first["members"]) == ("simclr", 2)
@@ -612,9 +623,9 @@ def test_images_that_are_references_are_refused(capsys, store, tmp_path):
 
     for number in range(6):
         Image.new("L", (8, 8), 40 * number).save(images / f"{number}.png")
-    words = [f"a=siblings:{keys[0]}", "--store", held.root, "--images", images, "--references", images]
+    words = [f"a=siblings:{keys[0]}", "--store", held.root, "--data", images, "--reference", images]
     code, _, err = ask(capsys, "rank", *words)
-    assert code == 2 and "6 of the images" in err and "omit --references" in err
+    assert code == 2 and "6 of the images" in err and "omit --reference" in err
 
 
 def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkeypatch, store):
@@ -667,8 +678,8 @@ def test_a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command
     config = tmp_path / "store/train" / keys[0] / "config.json"
     config.write_text(config.read_text().replace('"init_seed"', '"init_seeD"'))
     words = {
-        "rank": [f"a=siblings:{keys[0]}", "--images", "digits", "--components", 0],
-        "predict": [keys[0], "--to", tmp_path / "a.npz"],
+        "rank": [f"a=siblings:{keys[0]}", "--data", "digits", "--components", 0],
+        "predict": [keys[0], "--output", tmp_path / "a.npz"],
         "transfer": [f"store:{keys[0]}", "--data", "digits"],
     }[command]
     code, out, err = ask(capsys, command, *words, "--store", tmp_path / "store")
@@ -682,10 +693,19 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
     x, y = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8), np.arange(40) % 2
     np.savez(tmp_path / "other.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
     words = [f"a=siblings:{keys[0]}", f"b=siblings:{keys[2]}", "--store", held.root, "--components", 0]
-    words += ["--references", "digits", "--draw", 100, "--images", f"npz:{tmp_path}/other.npz", "--bootstrap", 20]
+    words += [
+        "--reference",
+        "digits",
+        "--reference-size",
+        100,
+        "--data",
+        f"npz:{tmp_path}/other.npz",
+        "--bootstrap",
+        20,
+    ]
     found = plain(capsys, *words)
-    assert "brier" not in found["candidates"][0]["scores"] and any("--train" in note for note in found["notes"])
-    found = plain(capsys, *words, "--train", f"npz:{tmp_path}/other.npz")
+    assert "brier" not in found["candidates"][0]["scores"] and any("--head-data" in note for note in found["notes"])
+    found = plain(capsys, *words, "--head-data", f"npz:{tmp_path}/other.npz")
     assert found["candidates"][0]["scores"]["brier"]["value"] > 0.2  # noise cannot be told apart
 
 
@@ -720,9 +740,9 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
     for number, each in enumerate(whole.tests):
         np.save(tmp_path / f"{number}.npy", each.embeddings)
     files = [tmp_path / f"{number}.npy" for number in range(3)]
-    code, out, _ = ask(capsys, "reliability", *files, "--components", 0, "--json")
+    code, out, _ = ask(capsys, "reliability", *files, "--components", 0, "--format", "json")
     assert code == 0 and json.loads(out)["models"] == 3
-    code, out, _ = ask(capsys, "rank", "a=" + ",".join(map(str, files)), "--components", 0, "--json")
+    code, out, _ = ask(capsys, "rank", "a=" + ",".join(map(str, files)), "--components", 0, "--format", "json")
     assert code == 0 and json.loads(out)["choice"] == "a"
     np.save(tmp_path / "flat.npy", np.arange(5.0))
     (tmp_path / "bad.npy").write_bytes(b"not an array")

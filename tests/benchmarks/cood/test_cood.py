@@ -341,7 +341,9 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
     assert values(study.rows, metric="out_classes") == {None: 4} and values(study.rows, metric="window") == {None: 2}
     text = " ".join(study.notes)
     assert "1 of 5 out-classes have fewer than 10 images" in text
-    assert "a group has 2 classes, half of the out-classes" in text and "`nescio run cood --window` sets it" in text
+    assert (
+        "a group has 2 classes, half of the out-classes" in text and "`nescio run cood --group-classes` sets it" in text
+    )
     assert "3 windows of 2, fewer than the 11 severities" in text
     asked = graded(replace(SMALL, window=2, severities=3), [saved(tmp_path, "b", inside, outside)], store)
     assert asked.notes == [] and values(asked.rows, metric="window") == {None: 2}
@@ -398,10 +400,10 @@ def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"estimation": 0}, "--estimation must be at least 1"),
-        ({"test": -1}, "--test must be at least 1"),
-        ({"severities": 1}, "--severities must be at least 2"),
-        ({"window": 0}, "--window must be at least 1"),
+        ({"estimation": 0}, "--estimation-images must be at least 1"),
+        ({"test": -1}, "--test-images must be at least 1"),
+        ({"severities": 1}, "--severity-levels must be at least 2"),
+        ({"window": 0}, "--group-classes must be at least 1"),
         ({"measures": ()}, "no measure"),
         ({"measures": ("knn_distance",)}, "cannot grade one dump"),
         ({"measures": ("entropi",)}, "entropy"),

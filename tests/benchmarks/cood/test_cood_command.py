@@ -45,7 +45,7 @@ def pairs(folder: Path, more: str = "") -> list[str]:
     return [w for n in "ab" for w in ("--pair", f"{n}={folder / n}-in.npz,{folder / n}-out.npz{more}")]
 
 
-FEW = ("--estimation", "6", "--test", "4")
+FEW = ("--estimation-images", "6", "--test-images", "4")
 
 
 def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,13 +62,13 @@ def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixtu
 def test_a_study_is_told_again_from_its_store(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     capsys.readouterr()
-    assert main(["report", str(files / "store"), "--only", "fig6,overlap", "--to", str(files / "figures")]) == 0
+    assert main(["report", str(files / "store"), "--only", "fig6,overlap", "--output", str(files / "figures")]) == 0
     assert "severity 10" in capsys.readouterr().out and (files / "figures" / "fig6.svg").is_file()
 
 
 def test_json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = f",imagenet-o={files / 'b'}-out.npz"
-    words = ("--severities", 3, "--window", 5, "--measures", "entropy", "--seed", 4, "--json")
+    words = ("--severity-levels", 3, "--group-classes", 5, "--measures", "entropy", "--seed", 4, "--format", "json")
     assert run(*pairs(files, more), *FEW, *words, "--store", files / "store") == 0
     rows = json.loads(capsys.readouterr().out)
     groups = {group(row) for row in rows if row["metric"] == "auroc" and row["split"] == "out"}
@@ -81,7 +81,7 @@ def test_json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]
 def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "in.txt").write_text("".join(f"i{y}\n" for y in range(4)))
     (files / "out.txt").write_text("".join(f"o{y}\n" for y in range(24)))
-    tree = ("--hierarchy", files / "is_a.txt", "--in-names", files / "in.txt", "--out-names", files / "out.txt")
+    tree = ("--hierarchy", files / "is_a.txt", "--data-names", files / "in.txt", "--ood-names", files / "out.txt")
     for order, lines in (("parent-child", "i0 o6\no7 i0\n"), ("child-parent", "o6 i0\ni0 o7\n")):
         (files / "is_a.txt").write_text(lines)
         assert run(*pairs(files), *FEW, *tree, "--store", files / order) == 0
@@ -116,8 +116,15 @@ def test_what_no_model_can_be_graded_by_is_bad_input(
     files: Path, outside: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(files / "out.npz", **({"logits": np.zeros((30, 4))} | outside))
-    words = ("--pair", f"a={files / 'a-in.npz'},{files / 'out.npz'}", "--estimation", 30, "--test", 10)
-    for form in ((), ("--json",), ("--workers", 1)):
+    words = ("--pair", f"a={files / 'a-in.npz'},{files / 'out.npz'}", "--estimation-images", 30, "--test-images", 10)
+    for form in (
+        (),
+        (
+            "--format",
+            "json",
+        ),
+        ("--workers", 1),
+    ):
         assert run(*words, *form, "--store", files / "store") == 2
         assert sentence in capsys.readouterr().err
 
@@ -131,7 +138,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
         place.write_text(json.dumps(json.loads(place.read_text()) | {"started": "2023-01-01T00:00:00Z"}))
     os.utime(next(each.folder for each in found if each.config["benchmark"] == "cood"))
     capsys.readouterr()
-    to = ("--to", str(files / "figures"))
+    to = ("--output", str(files / "figures"))
     assert main(["report", str(store.root), "--only", "fig5,fig6,pareto", *to]) == 0
     written = {*os.listdir(files / "figures")}
     assert {"fig5.svg", "fig5-points.csv", "fig6.svg", "fig6-points.csv", "fig6.csv", "pareto.csv"} <= written
@@ -142,7 +149,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert main(["report", str(store.root), "--only", "fig99", *to]) == 2
     error = capsys.readouterr().err
     assert "no report named 'fig99'" in error and "overlap" in error and "pareto" in error
-    assert main(["report", str(store.root), "--to", str(files / "page")]) == 0
+    assert main(["report", str(store.root), "--output", str(files / "page")]) == 0
     assert "which models notice" in (*(files / "page").glob("cood-*/index.html"),)[0].read_text().lower()
     assert len([*(files / "page").glob("*/index.html")]) == 2, "each study has its page"
     selective = next(each for each in found if each.config["benchmark"] == "selective")
@@ -232,7 +239,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         zoo(store, model, "digits", inside, False)
         zoo(store, model, "digits", outside, True)  # one set may be asked about as both
     words = ("--store", store.root, "--data", "digits", "--out", "digits", *FEW)
-    assert run(*words, "--also", "hard=digits") == 0
+    assert run(*words, "--extra-ood", "hard=digits") == 0
     shown = capsys.readouterr().out
     assert "that know digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
     rows = from_parquet(page_of(store.root, "cood") / "rows.parquet")
@@ -258,10 +265,10 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     zoo(store, "a", one, inside, False)
     for spec in (two, numbers):
         zoo(store, "a", spec, outside, True)
-    assert run("--store", store.root, "--data", one, "--out", two, *FEW, "--json") == 0
+    assert run("--store", store.root, "--data", one, "--out", two, *FEW, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {21}
-    assert run("--store", store.root, "--data", one, "--out", numbers, *FEW, "--json") == 0
+    assert run("--store", store.root, "--data", one, "--out", numbers, *FEW, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {24}
     (tmp_path / "is_a.txt").write_text("c0 c1\n")
@@ -292,10 +299,10 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
         (("--pair", "a"), "--pair: 'a'"),
         (("--pair", "a=in.npz"), "write NAME=IN,OUT"),
         (("--pair", "a=in.npz,out.npz"), "There is no file or folder of predictions at in.npz"),
-        (("--pair", "a=in.npz,out.npz", "--data", "digits"), "omit --data, --out and --also"),
+        (("--pair", "a=in.npz,out.npz", "--data", "digits"), "omit --data, --out and --extra-ood"),
         (("--data", "digits", "--out", "x"), "nescio zoo MODEL"),
-        (("--estimation", 0, "--data", "digits", "--out", "x"), "--estimation must be at least 1"),
-        (("--measures", "sureness", "--data", "digits", "--out", "x"), "sureness"),
+        (("--estimation-images", 0, "--data", "digits", "--ood-data", "x"), "--estimation-images must be at least 1"),
+        (("--measures", "sureness", "--data", "digits", "--ood-data", "x"), "sureness"),
     ],
 )
 def test_bad_words(words: tuple[Any, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,10 +313,10 @@ def test_one_file_of_names_is_not_enough(files: Path, capsys: pytest.CaptureFixt
     (files / "in.txt").write_text("a\nb\n")
     refused(
         capsys,
-        "Give both --in-names and --out-names",
+        "Give both --data-names and --ood-names",
         *pairs(files),
         *FEW,
-        "--in-names",
+        "--data-names",
         files / "in.txt",
         "--store",
         files / "store",
@@ -354,7 +361,10 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
             )
             dump.save(tmp_path / f"{name}-{file}.npz")
         words += ["--pair", f"{name}={tmp_path / name}-in.npz,{tmp_path / name}-out.npz"]
-    assert run(*words, "--estimation", 100, "--test", 60, "--store", tmp_path / "store", "--json") == 0
+    assert (
+        run(*words, "--estimation-images", 100, "--test-images", 60, "--store", tmp_path / "store", "--format", "json")
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {80}
     assert {row["value"] for row in rows if row["metric"] == "window"} == {20}

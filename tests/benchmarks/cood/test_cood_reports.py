@@ -20,8 +20,9 @@ from scipy import stats
 from nescio.benchmarks.base import registry, upgraded
 from nescio.benchmarks.cood import Plan, reports, upgrade
 from nescio.cli import main
+from nescio.commands.parsing import add_options
 from nescio.networks import families, regimes
-from nescio.options import add_options, options_of
+from nescio.options import options_of
 from nescio.report.blocks import Details, Figure, Tabs, figures_of, tables_of, walk
 from nescio.report.charts import Box, box_chart, levels_chart
 from nescio.report.frame import Frame
@@ -412,7 +413,7 @@ def test_the_page_tells_everything(study: Study, tmp_path: Path) -> None:
     )
     page = write_story(study, story, tmp_path / "report").read_text()
     assert "dpn68" in page and "fewer than 200 images" in page and "It has none." in page
-    assert "nescio run cood --pair a=in.npz,out.npz --test 40" in page
+    assert "nescio run cood --pair a=in.npz,out.npz --test-images 40" in page
     assert "val: which models notice new classes?" in page
 
 
@@ -458,7 +459,7 @@ def test_one_model_is_reported_too() -> None:
 
 def test_rows_without_a_plan_are_reported(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(to_parquet(ROWS))
-    assert main(["report", str(tmp_path / "rows.parquet"), "--only", "fig25", "--to", str(tmp_path / "out")]) == 0
+    assert main(["report", str(tmp_path / "rows.parquet"), "--only", "fig25", "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "fig25.svg").is_file()
 
 

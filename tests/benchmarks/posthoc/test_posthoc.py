@@ -68,7 +68,7 @@ def test_a_plan_that_cannot_be_is_refused(change, words):
 
 
 def test_two_classes_must_be_left():
-    with pytest.raises(BadInput, match="--left-out"):
+    with pytest.raises(BadInput, match="--held-out-classes"):
         steps.refuse_impossible(replace(PLAN, left_out=9), None)
 
 

@@ -25,12 +25,13 @@ from nescio.benchmarks import base
 from nescio.benchmarks.reliability import PRESETS, Plan, reports, steps
 from nescio.benchmarks.reliability.steps import Question, downstream_sets, siblings_of
 from nescio.cli import main
+from nescio.commands.parsing import add_options
 from nescio.errors import BadInput, Undefined
 from nescio.heads import probability_performance
 from nescio.measures import choose_components
 from nescio.measures.siblings import sibling_scores
 from nescio.metrics import kendall
-from nescio.options import add_options, options_of
+from nescio.options import options_of
 from nescio.predict import load_predictions
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
@@ -560,20 +561,31 @@ def test_the_command_of_an_older_plan_parses_to_what_it_meant():
 
 def test_options_become_the_plan():
     assert parsed() == PRESETS["small"]
-    words = ["--data", "cifar10,cifar100", "--methods", "moco,simclr", "--members", "5", "--k", "7", "--epochs", "3"]
+    words = [
+        "--pretraining-data",
+        "cifar10,cifar100",
+        "--methods",
+        "moco,simclr",
+        "--seeds",
+        "5",
+        "--k",
+        "7",
+        "--epochs",
+        "3",
+    ]
     plan = parsed(*words)
     assert plan.sources == {"cifar10": ["cifar10"], "cifar100": ["cifar100"]}
     assert (plan.methods, plan.members, plan.k, plan.training.epochs) == (("moco", "simclr"), 5, 7, 3)
-    plan = parsed("--data", "a,b", "--targets", "x,y", "--scores", "nc,fv", "--ks", "1-3")
+    plan = parsed("--pretraining-data", "a,b", "--downstream", "x,y", "--scores", "nc,fv", "--ks", "1-3")
     assert plan.sources == {"a": ["x", "y"], "b": ["x", "y"]}
     assert plan.scores == ("nc", "fv") and plan.ks == (1, 2, 3)
-    assert parsed("--data", "a,b", "--targets", "b=x,y").sources == {"a": ["y"], "b": ["x"]}
-    plan = parsed("--members", "5", "--members-of", "moco=3,byol=2")
+    assert parsed("--pretraining-data", "a,b", "--downstream", "b=x,y").sources == {"a": ["y"], "b": ["x"]}
+    plan = parsed("--seeds", "5", "--method-seeds", "moco=3,byol=2")
     assert (plan.members, plan.members_of) == (5, (("moco", 3), ("byol", 2)))
     assert [len(own.trials) for own in siblings_of(plan)] == [5, 2, 3]
-    assert parsed("--members-of", "moco=2").members == PRESETS["small"].members
+    assert parsed("--method-seeds", "moco=2").members == PRESETS["small"].members
     with pytest.raises(BadInput, match="such as moco=3,byol=2, not 'moco'"):
-        parsed("--members-of", "moco")
+        parsed("--method-seeds", "moco")
     with pytest.raises(BadInput, match="no preset named 'large'"):
         parsed("--preset", "large")
     with pytest.raises(BadInput, match="simclrr"):

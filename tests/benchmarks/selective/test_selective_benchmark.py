@@ -807,7 +807,7 @@ def test_reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
 
 
 def test_single_reports_by_name(study, store, tmp_path, capsys):
-    assert main(["report", str(store.root), "--only", "table1,fig5, fig3", "--to", str(tmp_path)]) == 0
+    assert main(["report", str(store.root), "--only", "table1,fig5, fig3", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "XCiT distilled" in out and "table1.md" in out
     assert {file.name for file in tmp_path.iterdir()} == {
@@ -854,9 +854,9 @@ def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
         "fig14": "regnety_160.deit_in1k",
     }
     for name, words in needed.items():
-        assert main(["report", str(store.root), "--only", name, "--to", str(tmp_path)]) == 1
+        assert main(["report", str(store.root), "--only", name, "--output", str(tmp_path)]) == 1
         assert words in capsys.readouterr().err, name
-    assert main(["report", str(store.root), "--only", "fig13,models", "--to", str(tmp_path)]) == 0
+    assert main(["report", str(store.root), "--only", "fig13,models", "--output", str(tmp_path)]) == 0
     study = judge(Plan(), [e for e in held if e.model == "my own net"], store)
     empty = {name for name in report_names("selective") if not blocks_of(name, study)}
     assert empty and all(all_reports[f"selective/{name}"].needs for name in empty)
@@ -870,10 +870,10 @@ def test_the_examples_in_the_reasons_are_pairs():
 
 
 def test_single_reports_in_other_forms(study, store, tmp_path, capsys):
-    assert main(["report", str(store.root), "--only", "agreement", "--json"]) == 0
+    assert main(["report", str(store.root), "--only", "agreement", "--format", "json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)
     assert table["lines"][0]["architecture"] == "all models" and len(table["lines"]) > 5
-    assert main(["report", str(store.root), "--only", "agreement", "--latex"]) == 0
+    assert main(["report", str(store.root), "--only", "agreement", "--format", "latex"]) == 0
     assert r"\begin{tabular}" in capsys.readouterr().out
 
 

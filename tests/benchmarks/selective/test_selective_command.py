@@ -45,13 +45,13 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
     sizes = {row["backbone"]: row["params"] for row in rows}
     assert sizes == dict(zip(NAMES, (132_900_000, 133_000_000, None, None), strict=True))
     for name in ("table1", "agreement", "regimes", "pareto", "temperature", "fig5", "fig9", "fig13"):
-        assert main(["report", str(store), "--only", name, "--to", str(tmp_path / "one")]) == 0, name
+        assert main(["report", str(store), "--only", name, "--output", str(tmp_path / "one")]) == 0, name
 
 
 def test_the_rows_are_those_of_the_benchmark(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*files[:2], "--measures", "entropy", "--seed", 3, "--store", tmp_path / "a", "--json") == 0
+    assert run(*files[:2], "--measures", "entropy", "--seed", 3, "--store", tmp_path / "a", "--format", "json") == 0
     printed = json.loads(capsys.readouterr().out)
     entries = [predictions_from_file(*reversed(word.split("=", 1))) for word in files[:2]]
     plan = selective.Plan(measures=("entropy",), seed=3)

@@ -54,7 +54,7 @@ OPTIONS = (
         "--strengths",
         "3",
     ),
-    *("--ensemble-size", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
+    *("--ensemble-sizes", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
     *("--workers", "0", "--device", "cpu"),
 )
 PLAN = replace(
@@ -425,7 +425,18 @@ def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
     file = checkpoint(tmp_path / "mine.safetensors", "test_resnet", num_classes=10)
     data = pack(tmp_path / "val.npz", n=12, classes=10)
     words = ["--data", f"npz:{data}", "--networks", f"test_resnet@{file}", "--corruptions", "fog,contrast"]
-    words += ["--severities", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "store"), "--json"]
+    words += [
+        "--severities",
+        "2",
+        "--workers",
+        "0",
+        "--device",
+        "cpu",
+        "--store",
+        str(tmp_path / "store"),
+        "--format",
+        "json",
+    ]
     assert main(["run", "shift", *words]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["backbone"] for row in rows} == {f"test_resnet@{file}"}
@@ -536,7 +547,10 @@ def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, m
     kept = read_study(place / "page")
     pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["level"] is None]
     assert len(pooled) == 2 * 2 * (1 + 2 + 2 + 2)  # runs × corruptions × measures of erm, ddu, mc-dropout and two erm
-    assert main(["report", str(place / "store"), "--only", "shift/table2,shift/answers", "--to", str(place / "r")]) == 0
+    assert (
+        main(["report", str(place / "store"), "--only", "shift/table2,shift/answers", "--output", str(place / "r")])
+        == 0
+    )
     assert "clean accuracy" in (place / "r" / "table2.md").read_text()
 
 
@@ -557,7 +571,7 @@ def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
         ]
         for kill in ("rename 3", "rename 9", "replaced 30"):
             assert warm.run(*small, kill=kill)[0] == -signal.SIGKILL
-        code, command = warm.run(*small, "--json")
+        code, command = warm.run(*small, "--format", "json")
         assert code == 0, command.err
         rows = [row for row in json.loads(command.out) if row["condition"] == "contrast" and row["level"] == 5]
     finally:

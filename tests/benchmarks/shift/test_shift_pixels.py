@@ -59,7 +59,7 @@ OPTIONS = (
         "erm,mc-dropout,deep-ensemble",
         "--runs",
         "1",
-        "--ensemble-size",
+        "--ensemble-sizes",
         "2",
     ),
     *("--corruptions", "contrast,gaussian_noise", "--severities", "1,5", "--epochs", "3", "--augment", "none"),
@@ -323,7 +323,7 @@ def test_the_story_holds_table_3_the_curves_and_the_pictures(study, place):
     assert figures_of(story)[0].chart()
     page = (place / "page" / "index.html").read_text()
     assert page.count('<ul class="gallery wide">') == 3 * 2 + 1 and len(page) < 3_000_000
-    assert main(["report", str(place / "store"), "--only", "shift/table3", "--to", str(place / "r")]) == 0
+    assert main(["report", str(place / "store"), "--only", "shift/table3", "--output", str(place / "r")]) == 0
     assert "clean mIoU" in (place / "r" / "table3.md").read_text()
 
 

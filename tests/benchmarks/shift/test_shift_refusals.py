@@ -14,8 +14,9 @@ pytest.importorskip("torch")
 
 from nescio.benchmarks import base
 from nescio.benchmarks.shift import PRESETS, pixels, steps
+from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
-from nescio.options import add_options, options_of
+from nescio.options import options_of
 from nescio.specs import SpecError
 from nescio.training import train_step
 from nescio.trials import Training
@@ -81,7 +82,7 @@ def folders(tmp_path):
     [
         ({"out": ("nope",)}, "no dataset named 'nope'"),
         ({"out": ("npz:nofile.npz",)}, "nofile.npz"),
-        ({"out": ("digits",)}, "--out names digits, the set whose own images"),
+        ({"out": ("digits",)}, "--ood names digits, the set whose own images"),
         ({"measures": ("entropy", "gmm")}, "The measure gmm needs more than logits"),
         ({"measures": ("tta",)}, "The measure tta needs more than logits"),
         ({"methods": ("erm", "duq"), "training": replace(PLAN.training, compile=True)}, "duq cannot be compiled"),
@@ -186,10 +187,10 @@ def test_a_rehearsal_counts_pixels_too(tmp_path, folders):
 
 
 def test_sizes_of_ensembles_are_numbers_or_none():
-    assert plan_of("--ensemble-size", "none").members == () and plan_of("--ensemble-size", "2,5").members == (2, 5)
+    assert plan_of("--ensemble-sizes", "none").members == () and plan_of("--ensemble-sizes", "2,5").members == (2, 5)
     with pytest.raises(SpecError) as caught:
-        plan_of("--ensemble-size", "few")
-    assert caught.value.option == "--ensemble-size"
+        plan_of("--ensemble-sizes", "few")
+    assert caught.value.option == "--ensemble-sizes"
 
 
 def test_all_methods_are_those_that_can_segment(tmp_path, folders):

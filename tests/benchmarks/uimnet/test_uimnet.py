@@ -17,11 +17,12 @@ from nescio.analysis import calibration
 from nescio.benchmarks import base, classes, uimnet
 from nescio.benchmarks.uimnet import PRESETS, Plan, reports, steps
 from nescio.cli import main
+from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
 from nescio.identity import tag
 from nescio.methods import BaseHParams, Method, Output, classifiers, registry
 from nescio.methods.base import method
-from nescio.options import add_options, command_of, instance_of, options_of
+from nescio.options import command_of, instance_of, options_of
 from nescio.predict import load_predictions
 from nescio.predictions import Predictions
 from nescio.report.studies import read_study
@@ -147,10 +148,12 @@ def planned(*words):
 
 
 def test_options_reach_the_plan():
-    words = "--data cifar10 --methods erm,mimo --backbones mlp,conv --spectral none,3 --trials 4 --search optuna"
-    words += " --seeds 1 --in 0-2,5 --out 7 --no-oracle --epochs 9 --batch-size 32 --lr 0.2 --step-epochs 4"
+    words = "--data cifar10 --methods erm,mimo --backbones mlp,conv --spectral-bounds none,3 --trials 4 --search optuna"
+    words += (
+        " --seeds 1 --classes 0-2,5 --ood-classes 7 --no-oracle --epochs 9 --batch-size 32 --lr 0.2 --step-epochs 4"
+    )
     words += " --schedule cosine --augment none"
-    plan = planned(*words.split(), "--measures", "entropy,msp", "--ensemble-size", "1,3")
+    plan = planned(*words.split(), "--measures", "entropy,msp", "--ensemble-sizes", "1,3")
     assert (plan.data, plan.methods, plan.backbones, plan.spectral) == (
         "cifar10",
         ("erm", "mimo"),
@@ -187,20 +190,20 @@ def test_the_command_of_a_finished_plan_gives_it_again(study):
     [
         ("--methods mixpu", "There is no method named 'mixpu'. Did you mean 'mixup'?"),
         ("--preset huge", "There is no preset named 'huge'"),
-        ("--out 3", "--out goes with --in"),
-        ("--in 0-12", "digits has no class 10: they run from 0 to 9."),
-        ("--in 0-5 --out 5-9", "Class 5 is named twice"),
-        ("--in 0-9", "no class is left to be outside"),
-        ("--in a", "'a' is not a list of class numbers"),
+        ("--ood-classes 3", "--ood-classes goes with --classes"),
+        ("--classes 0-12", "digits has no class 10: they run from 0 to 9."),
+        ("--classes 0-5 --ood-classes 5-9", "Class 5 is named twice"),
+        ("--classes 0-9", "no class is left to be outside"),
+        ("--classes a", "'a' is not a list of class numbers"),
         ("--trials 0", "--trials is 0: it must be at least 1."),
         ("--measures entrophy", "There is no measure named 'entrophy'. Did you mean 'entropy'?"),
-        ("--ensemble-size 0", "An ensemble has at least one member."),
+        ("--ensemble-sizes 0", "An ensemble has at least one member."),
         ("--workers -1", "--workers is a number of processes"),
         ("--momentum -1", "--momentum is -1.0: it must be at least 0."),
         ("--clip 0", "--clip is 0.0: it must be above 0."),
         ("--accumulate 3", "A batch of 64 cannot be cut into 3 equal parts."),
         ("--accumulate 64", "too small: batch-norm needs two rows"),
-        ("--accumulate 3 --features pixels", "A batch of 64 cannot be cut into 3 equal parts."),
+        ("--accumulate 3 --partition-features pixels", "A batch of 64 cannot be cut into 3 equal parts."),
         ("--batch-size 5000", "There are 650 training rows, fewer than one batch of 5000"),
         ("--log paper", "--log takes tensorboard:DIR or wandb:PROJECT"),
     ],
@@ -675,17 +678,17 @@ def test_what_cannot_be_done_is_refused():
     [
         (("--backbones", "nope"), "no backbone named 'nope'"),
         (("--backbones", "mlp,nope"), "no backbone named 'nope'"),
-        (("--in", "3"), "At least two classes"),
-        (("--spectral", "0"), "above 0"),
+        (("--classes", "3"), "At least two classes"),
+        (("--spectral-bounds", "0"), "above 0"),
         (("--methods", "simclr"), "uimnet compares classifiers, and simclr learns features without labels: omit it."),
         (("--partition", "nowhere.json"), "nowhere.json"),
-        (("--partition", "{partition}", "--in", "0-5"), "omit --in"),
+        (("--partition", "{partition}", "--classes", "0-5"), "omit --classes"),
         (("--partition", "{partition}", "--data", "npz:nothing.npz"), "nothing.npz"),
     ],
 )
 def test_what_no_trial_could_do_is_refused_before_any_work(words, sentence, tmp_path, capsys):
     partition = tmp_path / "imagenot.json"
-    assert main(["imagenot", "--data", "digits", "--to", str(partition)]) == 0
+    assert main(["imagenot", "--data", "digits", "--output", str(partition)]) == 0
     capsys.readouterr()
     words = [word.format(partition=partition) for word in words]
     code = main(["run", "uimnet", "--methods", "erm", "--workers", "0", "--store", str(tmp_path / "store"), *words])
@@ -698,7 +701,7 @@ def test_a_partition_file_says_which_classes_are_in(tmp_path, capsys):
     from nescio.datasets.partition import Partition
 
     path = tmp_path / "p.json"
-    assert main(["imagenot", "--data", "digits", "--to", str(path)]) == 0
+    assert main(["imagenot", "--data", "digits", "--output", str(path)]) == 0
     made = Partition.load(path)
     plan = replace(DIVIDED, partition=str(path))
     assert planned("--partition", str(path)).partition == str(path)

@@ -310,7 +310,7 @@ def test_studies_of_one_benchmark_are_joined(tmp_path: Path, capsys: pytest.Capt
     for name, study in (("one", one), ("two", two)):
         write_story(study, story_of(study), tmp_path / name)
     sources = [str(tmp_path / name / "rows.parquet") for name in ("one", "two")]
-    assert main(["report", *sources, "--to", str(tmp_path / "both")]) == 0
+    assert main(["report", *sources, "--output", str(tmp_path / "both")]) == 0
     both = read_study(tmp_path / "both")
     assert {row["method"] for row in both.rows} == {*METHODS}
     keys = [tuple(sorted((key, str(value)) for key, value in row.items())) for row in both.rows]
@@ -323,20 +323,20 @@ def test_studies_of_one_benchmark_are_joined(tmp_path: Path, capsys: pytest.Capt
     assert page.count("Made by") == 2 and "--trials 7" in page
 
     capsys.readouterr()
-    assert main(["report", *sources, "--study", "a", "--to", str(tmp_path)]) == 2
+    assert main(["report", *sources, "--study", "a", "--output", str(tmp_path)]) == 2
     assert "within one store" in capsys.readouterr().err
     other = tmp_path / "other.parquet"
     other.write_bytes(to_parquet([each | {"version": 99} for each in one.rows]))
-    assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
+    assert main(["report", sources[0], str(other), "--output", str(tmp_path / "no")]) == 2
     assert "do not mean the same" in capsys.readouterr().err and not (tmp_path / "no").exists()
     other.write_bytes(to_parquet([each | {"value": 0.5, "low": 0.4, "high": 0.6} for each in one.rows]))
-    assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
+    assert main(["report", sources[0], str(other), "--output", str(tmp_path / "no")]) == 2
     assert "Two studies differ in erm, conv, digits" in capsys.readouterr().err and not (tmp_path / "no").exists()
 
 
 def test_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     code = "import sys; from nescio.cli import main; c = main(sys.argv[1:]); sys.exit(c or 'torch' in sys.modules)"
-    command = [sys.executable, "-c", code, "report", str(folder / "rows.parquet"), "--to", str(tmp_path / "again")]
+    command = [sys.executable, "-c", code, "report", str(folder / "rows.parquet"), "--output", str(tmp_path / "again")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "Three methods learnt six classes" in done.stdout and "What helps?" in done.stdout
@@ -359,11 +359,11 @@ def test_report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest
         keys.append(Store(tmp_path / "store").key("study", {"benchmark": "uimnet", "plan": plan}))
         env = tmp_path / "store" / "study" / keys[-1] / "env.json"
         env.write_text(json.dumps(json.loads(env.read_text()) | {"started": f"2030-01-0{number + 1}"}))
-    assert main(["report", str(tmp_path / "store"), "--markdown"]) == 0
+    assert main(["report", str(tmp_path / "store"), "--format", "markdown"]) == 0
     found = capsys.readouterr()
     assert "| mixup |" in found.out and f"newest of 2 studies; --study names the others: {keys[0]}" in found.err
     assert not (tmp_path / "store" / "report").exists()  # a text was asked for, and no folder
-    assert main(["report", str(tmp_path / "store"), "--study", keys[0], "--markdown"]) == 0
+    assert main(["report", str(tmp_path / "store"), "--study", keys[0], "--format", "markdown"]) == 0
     assert "mixup" not in capsys.readouterr().out
     assert main(["report", str(tmp_path / "store"), "--study", "ffffffffffffffffff"]) == 2
     assert keys[0] in capsys.readouterr().err
@@ -398,7 +398,7 @@ def test_the_page_opens_with_what_a_newcomer_understands(folder: Path) -> None:
     for words in ("The loss became NaN.", "It has no native score.", "Ensembles have up to five members."):
         assert words in text
     assert "No votes." not in text  # of a metric that this page does not show
-    assert "nescio run uimnet" in text and "--in 0,1,2,3,4,5 --out 6,7,8,9" in text
+    assert "nescio run uimnet" in text and "--classes 0,1,2,3,4,5 --ood-classes 6,7,8,9" in text
     for table in tables_of(reports.story(study_of())):
         assert all(str(cell) in reader.cells for cell in table.cells().values())
 

@@ -549,17 +549,17 @@ def test_a_second_run_trains_nothing_and_gives_the_same_rows(study, plan, contex
 
 
 HERE = ("--bootstrap", "0", "--workers", "0", "--device", "cpu")
-WORDS = ("--backbones", "mlp", "--epochs", "1", "--no-many", *HERE)
+WORDS = ("--backbones", "mlp", "--epochs", "1", "--no-upper-bound", *HERE)
 
 
 def test_from_the_command_line_to_the_page(tmp_path, capsys):
     words = ["run", "url", "--methods", "mc-dropout", "--trials", "1", "--seeds", "1", "--shots", "1", *WORDS]
-    assert main([*words, "--store", str(tmp_path / "store"), "--to", str(tmp_path / "page")]) == 0
+    assert main([*words, "--store", str(tmp_path / "store"), "--output", str(tmp_path / "page")]) == 0
     assert "Who knows when an embedding is wrong?" in capsys.readouterr().out
     assert (tmp_path / "page" / "index.html").is_file()
     kept = read_study(tmp_path / "page")
     assert {row["method"] for row in kept.rows} == {"mc-dropout"}
-    only = ["report", str(tmp_path / "store"), "--only", "url/table1", "--to", str(tmp_path / "one")]
+    only = ["report", str(tmp_path / "store"), "--only", "url/table1", "--output", str(tmp_path / "one")]
     assert main(only) == 0 and (tmp_path / "one" / "table1.csv").is_file()
 
 
@@ -581,8 +581,8 @@ def test_every_method_enters(name, tmp_path, plan):
 def test_networks_that_exist_already(tmp_path, capsys):
     file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
     data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
-    words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation", "0"]
-    words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--json"]
+    words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation-share", "0"]
+    words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--format", "json"]
     assert main(words) == 0
     rows = json.loads(capsys.readouterr().out)
     test = [row for row in rows if row["split"] == "test" and row["metric"] == "recall_at_1" and not row["condition"]]
@@ -614,7 +614,7 @@ def test_the_paper_preset_is_the_paper():
     ("change", "sentence"),
     [
         ({"downstream": ()}, "at least one downstream set"),
-        ({"validation": 1.0}, "--validation is a share"),
+        ({"validation": 1.0}, "--validation-share is a share"),
         ({"shots": (0,)}, "--shots are numbers"),
         ({"start": ("file:a", "file:b")}, "2 entries for 1 backbones"),
         ({"batches": ("hib=21",)}, "PARTSxIMAGES"),

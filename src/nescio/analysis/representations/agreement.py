@@ -22,7 +22,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SiblingScores, Similarity, Spaces, kind, member_densities, member_spaces
-from nescio.options import at_least, option
+from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
@@ -36,29 +36,24 @@ SCORING = "scores"  # heading of options
 class Scored(Validated):
     """Which scores, and how they are computed."""
 
-    k: int = option(100, "neighbours of NC, about 2 % of the references", group=SCORING)
-    k_dist: int = option(1, "neighbours of Dist", metavar="K", group=SCORING)
+    k: int = option(100, group=SCORING)
+    k_dist: int = option(1, group=SCORING)
     ks: tuple[int, ...] = option(
         (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
-        "of the sweep over k, those below --references",
+        "numbers of neighbours to compare in a sweep",
         group=SCORING,
     )
     distances: tuple[Literal["cosine", "euclidean"], ...] = option(
-        ("cosine", "euclidean"), "between embeddings; sweeps are of cosine", group=SCORING
+        ("cosine", "euclidean"), "distances of embeddings to compare", metavar="NAME,…", group=SCORING
     )
     scores: tuple[Literal["nc", "dist", "norm", "ll", "fv"], ...] = option(
-        ("nc", "dist", "norm", "ll", "fv"), "which scores; ll takes most of the time", group=SCORING
+        ("nc", "dist", "norm", "ll", "fv"), "reliability scores to compare; ll is slow", metavar="NAME,…", group=SCORING
     )
-    components: tuple[int, ...] = option(
-        TRIED,
-        "of LL's mixtures: of these numbers the one under which references that a mixture has not seen are likeliest",
-        metavar="C",
-        group=SCORING,
-    )
-    similarity: Similarity = option("jaccard", "of two neighbourhoods", group=SCORING)
+    components: tuple[int, ...] = option(TRIED, group=SCORING)
+    similarity: Similarity = option("jaccard", group=SCORING)
 
     def check(self) -> None:
-        at_least(self, 1, "k", "k_dist")
+        self.require_min(1, "k", "k_dist")
         require_some(self, "distances", "scores", "components")
         for name in ("ks", "components"):
             if (least := min(getattr(self, name), default=1)) < 1:

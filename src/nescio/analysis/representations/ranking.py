@@ -57,37 +57,14 @@ class Scoring(Validated):
     """How rows are scored; the options of `nescio reliability` and `nescio rank`."""
 
     split: int | None = option(
-        None,
-        "take N of the rows as references and judge the rest",
-        name="split-references",
-        metavar="N",
-        unset="two halves, each judged against at most 5000 rows of the other, so that every row is judged",
-        group="references",
+        None, name="split-references", unset="two halves, each scored against the other", group="references"
     )
-    k: int | None = option(
-        None,
-        "neighbours of NC",
-        unset="100, or a twentieth of the references where they are fewer than 2000",
-        group=GROUP,
-    )
-    k_dist: int = option(1, "neighbours of Dist", metavar="K", group=GROUP)
-    distance: Literal["cosine", "euclidean"] = option(
-        "cosine",
-        "between embeddings; cosine: at length one, and LL by a von Mises–Fisher mixture; euclidean: as they are, and "
-        "a Gaussian mixture",
-        group=GROUP,
-    )
-    similarity: Similarity = option(
-        "jaccard", "of two sets of neighbours: shared of all, or shared of k (overlap)", group=GROUP
-    )
-    components: tuple[int, ...] = option(
-        COMPONENTS,
-        "of LL's mixture: of these numbers the one under which references that a mixture has not seen are likeliest; "
-        "one number: that one; 0: no LL, quicker",
-        metavar="C,…",
-        group=GROUP,
-    )
-    seed: int = option(0, "of the division into halves, of the mixture and of what is drawn", group=GROUP)
+    k: int | None = option(None, unset="100, or a twentieth of few references", group=GROUP)
+    k_dist: int = option(1, group=GROUP)
+    distance: Literal["cosine", "euclidean"] = option("cosine", group=GROUP)
+    similarity: Similarity = option("jaccard", group=GROUP)
+    components: tuple[int, ...] = option(COMPONENTS, group=GROUP)
+    seed: int = option(0, group=GROUP)
 
     def check(self) -> None:
         if not self.components or min(self.components) < (0 if len(self.components) == 1 else 1):

@@ -34,7 +34,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import Validated, tag, to_json
 from nescio.measures import summary
-from nescio.options import at_least, option
+from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import ModelPredictions
 from nescio.predictions.pairs import PairedPredictions
@@ -59,61 +59,37 @@ class Plan(Validated):
 
     pair: tuple[str, ...] = option(
         (),
-        "a model by its files of predictions; further files are fixed out-sets, shown beside the severities",
+        "predictions of a model on in-distribution and OOD images; further files are fixed OOD sets",
         style="whole",
-        metavar="NAME=IN,OUT[,SET=FILE]",
+        metavar="NAME=IN,OOD[,SET=FILE]",
         unset="models of --store",
         group="models",
     )
-    data: str | None = option(
-        None, "in-distribution set of the store's models", metavar="IN", group="models", part="dataset"
-    )
-    out: str | None = option(
-        None, "out-of-distribution set of these models", metavar="OUT", group="models", part="dataset"
-    )
-    also: tuple[str, ...] = option(
-        (),
-        "a fixed out-of-distribution set, such as imagenet-o=folder:PATH",
-        style="repeats",
-        metavar="NAME=SET",
-        unset="none",
-        group="models",
-    )
-    estimation: int = option(150, "images of a class that set its severity", group="grading")
-    test: int = option(50, "images of a class that are detected", group="grading")
-    severities: int = option(11, "groups from easy to hard", group="grading")
+    data: str | None = option(None, group="models", part="dataset")
+    out: str | None = option(None, name="ood-data", group="models", part="dataset")
+    also: tuple[str, ...] = option((), name="extra-ood", style="repeats", unset="none", group="models")
+    estimation: int = option(150, name="estimation-images", group="grading")
+    test: int = option(50, name="test-images", group="grading")
+    severities: int = option(11, "number of difficulty levels", name="severity-levels", metavar="N", group="grading")
     window: int | None = option(
         None,
-        "classes of a group",
-        metavar="CLASSES",
-        unset="as many as are in-distribution; half of the out-classes where they are no more",
+        "number of classes per difficulty level",
+        name="group-classes",
+        metavar="N",
+        unset="as many as are in-distribution, at most half of the OOD classes",
         group="grading",
     )
-    measures: tuple[str, ...] = option(
-        ("msp", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading", part="measure"
-    )
-    limit: int | None = option(
-        None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading", introduced=None
-    )
-    seed: int = option(0, "of the division into estimation and test, and of --limit", group="grading")
-    hierarchy: str | None = option(
-        None, "is-a file: out-classes above or below an in-class are left out", metavar="FILE", group=OVERLAP
-    )
-    in_names: str | None = option(
-        None,
-        "names of the in-classes, one per line, class 0 first",
-        metavar="FILE",
-        unset="the dataset's",
-        group=OVERLAP,
-    )
-    out_names: str | None = option(
-        None, "names of the out-classes", metavar="FILE", unset="the dataset's", group=OVERLAP
-    )
+    measures: tuple[str, ...] = option(("msp", "entropy", MC_DROPOUT), group="grading", part="measure")
+    limit: int | None = option(None, unset="all", group="grading", introduced=None)
+    seed: int = option(0, group="grading")
+    hierarchy: str | None = option(None, group=OVERLAP)
+    in_names: str | None = option(None, name="data-names", unset="the dataset's", group=OVERLAP)
+    out_names: str | None = option(None, name="ood-names", unset="the dataset's", group=OVERLAP)
 
     def check(self) -> None:
-        at_least(self, 1, "estimation", "test", "window", "limit")
-        at_least(self, 2, "severities")
-        at_least(self, 0, "seed")
+        self.require_min(1, "estimation", "test", "window", "limit")
+        self.require_min(2, "severities")
+        self.require_min(0, "seed")
         if not self.measures:
             raise BadInput("There is no measure to grade by: name some with --measures.")
         for name in self.measures:
@@ -155,18 +131,18 @@ def cood(plan: Plan, work: Work) -> None:
     et al. 2023, §4 and appendix L).
 
     Models are files of predictions, one about in-distribution images and one about images of other classes under class
-    ids of their own (--pair), or those of a store that `nescio zoo` has evaluated on both sets (--data and --out).
+    ids of their own (--pair), or those of a store that `nescio zoo` has evaluated on both sets (--data and --ood-data).
 
-    A class takes part if it has --estimation + --test images (150 + 50); smaller sets need smaller numbers. With
-    --hierarchy, out-classes that are in-classes, above one or below one are left out; its lines are PARENT CHILD, as in
-    ImageNet's wordnet.is_a.txt, and classes are named as it names them: folders by WordNet id, or --in-names,
-    --out-names.
+    A class takes part if it has --estimation-images + --test-images images (150 + 50). Smaller sets need smaller
+    numbers. With --hierarchy, OOD classes that are classes of --data, above one or below one, are left out. Its lines
+    are PARENT CHILD, as in ImageNet's wordnet.is_a.txt. Classes are named by folder (WordNet ids), --data-names and
+    --ood-names.
 
     examples:
-      nescio run cood --pair resnet=in.npz,out.npz --pair vit=in-vit.npz,out-vit.npz --estimation 40 --test 20
+      nescio run cood --pair a=in.npz,out.npz --pair b=in-b.npz,out-b.npz --estimation-images 40 --test-images 20
       nescio run cood --pair resnet=val.npz,out.npz,imagenet-o=hard.npz
-      nescio run cood --store store --data imagenet:val --out folder:imagenet21k --hierarchy wordnet.is_a.txt
-      nescio run cood --store store --data imagenet:val --out folder:imagenet21k --also imagenet-o=folder:imagenet-o
+      nescio run cood --data imagenet:val --ood-data folder:imagenet21k --hierarchy wordnet.is_a.txt
+      nescio run cood --data imagenet:val --ood-data folder:imagenet21k --extra-ood hard=folder:imagenet-o
     """
     pairs, notes = paired_dumps(plan, work)
     if plan.limit is not None:
@@ -302,7 +278,7 @@ class GradedModel(ModelRows):
             self.notes.append(
                 f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} "
                 f"{'class' if window == 1 else 'classes'}, half of the out-classes, so that the easiest and the "
-                "hardest group share none (`nescio run cood --window` sets it)."
+                "hardest group share none (`nescio run cood --group-classes` sets it)."
             )
         if k - window + 1 < plan.severities:
             self.notes.append(

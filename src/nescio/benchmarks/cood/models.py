@@ -28,7 +28,7 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[
     """The models that a plan names, and sentences on those that are left out; damaged entries are failures."""
     if plan.pair:
         if plan.data or plan.out or plan.also:
-            raise BadInput("--pair names files; omit --data, --out and --also, which name sets of a store.")
+            raise BadInput("--pair names files; omit --data, --ood-data and --extra-ood, which name sets of a store.")
         return [pair_from_text(text) for text in plan.pair], []
     if not (plan.data and plan.out):
         raise BadInput(
@@ -54,7 +54,7 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedPredictions] = ())
     _tree_of(plan)  # one that cannot be read is named first
     files = (plan.in_names, plan.out_names)
     if any(files) and not all(files) and not (plan.data and plan.out):
-        raise BadInput("Give both --in-names and --out-names: overlap is between the two.")
+        raise BadInput("Give both --data-names and --ood-names: overlap is between the two.")
     inside = hierarchy.names(files[0]) if files[0] else _names_of_set(plan, plan.data, "given", work)
     outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.out, "outside", work)
     if outside is None:
@@ -80,7 +80,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
     if not all(name.isdigit() for name in own):  # a number is not a name: class 3 of two sets is not one class
         return own
     if plan.hierarchy:
-        raise BadInput(f"The classes of {data} have numbers, no names: name them with --in-names and --out-names.")
+        raise BadInput(f"The classes of {data} have numbers, no names: name them with --data-names and --ood-names.")
     return None
 
 
@@ -99,13 +99,13 @@ def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
         counts = [count for count in dict.fromkeys((inside.classes, evaluated)) if count]
         if counts and len(names[0]) not in counts:
             raise BadInput(
-                f"--in-names has {len(names[0])} names and {pair.inside.place} has {' or '.join(map(str, counts))} "
+                f"--data-names has {len(names[0])} names and {pair.inside.place} has {' or '.join(map(str, counts))} "
                 "classes: name each class once, class 0 first."
             )
         last = -1 if outside.labels is None else int(outside.labels.max())
         if last >= len(names[1]):
             raise BadInput(
-                f"--out-names has {len(names[1])} names and {pair.outside.place} has a class {last}: name every class, "
+                f"--ood-names has {len(names[1])} names and {pair.outside.place} has a class {last}: name every class, "
                 "class 0 first."
             )
 
@@ -117,7 +117,7 @@ def overlapping_classes(
     tree = _tree_of(plan)
     if names is None:
         if tree is not None:
-            raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
+            raise BadInput("A hierarchy needs the names of the classes: give --data-names and --ood-names.")
         return (), []
     inside, outside = names
     of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())

@@ -32,28 +32,34 @@ AMONG_BEST = "among_best"  # 1 where a score cannot be told from the best of its
 class Plan(Validated):
     """Which networks are trained or taken, and what they are shown."""
 
-    data: str = option(
-        "digits", "what networks are trained and tested on: digits, cifar10, folder:PATH, npz:PATH …", part="dataset"
-    )
+    data: str = option("digits", part="dataset")
     trained: tuple[str, ...] = option(
         ("erm/conv", "mc-dropout/conv"),
-        "networks to train; deep-ensemble/BACKBONE: an ensemble",
-        metavar="METHOD/BACKBONE",
+        "networks to train, as METHOD/BACKBONE; deep-ensemble/BACKBONE is an ensemble",
+        name="train-networks",
+        metavar="METHOD/BACKBONE,…",
     )
-    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K")
-    near: tuple[str, ...] = option((), "out-of-distribution sets that are like the data", metavar="DATA")
-    far: tuple[str, ...] = option((), "out-of-distribution sets that are unlike it", metavar="DATA")
-    left_out: int = option(0, "classes of the data, its last ones, that no network learns: one more near set")
-    runs: int = option(1, "independent repetitions: the validation images and the initial weights are drawn anew")
+    members: int = option(5, name="ensemble-size")
+    near: tuple[str, ...] = option((), "OOD sets that are similar to the data", name="near-ood", metavar="SET,…")
+    far: tuple[str, ...] = option((), "OOD sets that are not similar to the data", name="far-ood", metavar="SET,…")
+    left_out: int = option(
+        0,
+        "number of last classes to use as a near OOD set",
+        name="held-out-classes",
+        metavar="N",
+    )
+    runs: int = option(1, name="seeds")
     networks: tuple[str, ...] = networks_option(
         "trained members runs transformer_lr transformer_weight_decay transformer_epochs training"
     )
-    fitted: int | None = option(None, "training images that scores are fitted on, at most", unset="all")
-    limit: int = option(10_000, "a random part of so many images of the test set and of each other set", metavar="N")
-    seed: int = option(0, "of --limit", introduced=0)
-    transformer_lr: float = option(1e-3, "learning rate of transformers, which AdamW trains", group="transformers")
-    transformer_weight_decay: float = option(0.05, "weight decay of transformers", group="transformers")
-    transformer_epochs: int = option(20, "epochs of transformers", group="transformers")
+    fitted: int | None = option(
+        None, "maximum number of training images to fit scores to", name="fit-images", metavar="N", unset="all"
+    )
+    limit: int = option(10_000)
+    seed: int = option(0, introduced=0)
+    transformer_lr: float = option(1e-3, "learning rate of transformers (AdamW)", metavar="LR", group="transformers")
+    transformer_weight_decay: float = option(0.05, "weight decay of transformers", metavar="WD", group="transformers")
+    transformer_epochs: int = option(20, "training epochs of transformers", metavar="N", group="transformers")
     training: Training = nested(Training())
     preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
@@ -89,8 +95,8 @@ def run(plan: Plan, work: Work) -> Any:
 
     examples:
       nescio run posthoc                               digits, two classes left out, two cores
-      nescio run posthoc --preset gpu --near cifar100 --far mnist,fashion-mnist
-      nescio run posthoc --data imagenet:PATH --networks resnet50,NAME@FILE --far folder:PATH --fitted 50000
+      nescio run posthoc --preset gpu --near-ood cifar100 --far-ood mnist,fashion-mnist
+      nescio run posthoc --data imagenet:PATH --networks resnet50,NAME@FILE --far-ood folder:PATH --fit-images 50000
     """
     from nescio.benchmarks.posthoc.steps import compare  # torch stays out of --help
 

@@ -84,7 +84,7 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
         refuse_shift(NAME, as_shift(plan, pair), root)
     classes = len(datasets.load(plan.data, root).classes)
     if plan.left_out > classes - 2:
-        raise BadInput(f"{plan.data} has {classes} classes: --left-out must leave two of them or more.")
+        raise BadInput(f"{plan.data} has {classes} classes: --held-out-classes must leave two of them or more.")
 
 
 def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:

@@ -12,7 +12,7 @@ from nescio.analysis.representations.agreement import NEIGHBOURS, SCORING, Score
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
 from nescio.identity import rename_content
-from nescio.options import at_least, nested, option
+from nescio.options import nested, option
 from nescio.registry import canonical_name
 from nescio.rows import Row
 from nescio.specs import assignment, counts
@@ -26,40 +26,38 @@ NAME, VERSION = "reliability", 5
 class Plan(Scored):
     """What to compare, on what, with which budget."""
 
-    data: tuple[str, ...] = option(("digits",), "pre-training data", part="dataset", metavar="SETS")
-    targets: tuple[str, ...] = option(
-        (),
-        "downstream data; tiny-imagenet=cifar10: of this pre-training set alone",
-        metavar="SETS",
-        unset="the pre-training data itself",
+    data: tuple[str, ...] = option(
+        ("digits",), "datasets to pre-train networks on", name="pretraining-data", part="dataset", metavar="SET,…"
     )
-    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), "methods that learn without labels", part="method")
-    backbones: tuple[str, ...] = option(("conv",), "small to large")
-    members: int = option(10, "networks of each candidate, which differ in their seed", metavar="M")
+    targets: tuple[str, ...] = option((), name="downstream", metavar="[SET=]SET,…", unset="the pre-training data")
+    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), part="method")
+    backbones: tuple[str, ...] = option(("conv",))
+    members: int = option(10, name="seeds")
     members_of: tuple[tuple[str, int], ...] = option(
         (),
-        "of some methods another number of networks, such as moco=3,byol=2",
-        metavar="METHOD=M",
+        "number of repeated trainings of single methods, such as moco=3,byol=2",
+        name="method-seeds",
+        metavar="METHOD=N,…",
         parse=lambda text: tuple(counts(text).items()),
         write=lambda pairs: ",".join(f"{name}={count}" for name, count in pairs),
-        unset="as many",
+        unset="--seeds",
     )
-    references: int = option(5000, "pre-training images that are references", metavar="N", group=SCORING)
-    seeds: int = option(5, "samples of references", group=SCORING)
-    k_accuracy: int = option(20, "neighbours that vote in the k-NN accuracy", metavar="K", group=SCORING, introduced=20)
-    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", "what heads learn downstream", group=SCORING)
+    references: int = option(5000, name="reference-size", group=SCORING)
+    seeds: int = option(5, "number of samples of references", name="reference-samples", metavar="N", group=SCORING)
+    k_accuracy: int = option(20, "number of neighbours of the k-NN accuracy", metavar="K", group=SCORING, introduced=20)
+    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", group=SCORING)
     training: Training = nested(Training())
 
     def check(self) -> None:
         super().check()
-        at_least(self, 1, "members", "references", "seeds", "k_accuracy")
+        self.require_min(1, "members", "references", "seeds", "k_accuracy")
         for method, count in self.members_of:
             if method not in self.methods or count < 1:
-                raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
+                raise BadInput(f"--method-seeds {method}={count}: name a method of --methods and at least one network.")
         for target in self.targets:
             source, _ = assignment(target)
             if source and not self.divided(target)[0]:
-                raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
+                raise BadInput(f"--downstream {target}: {source} is not in --pretraining-data.")
         require_some(self, "data", "methods", "backbones")
 
     def divided(self, target: str) -> tuple[str, str]:
@@ -149,15 +147,15 @@ def reliability(plan: Plan, work: Work) -> None:
     classes, say how well each image does downstream, and Kendall's τ how well each score predicts that (Park et al.
     2024).
 
-    Downstream data is the pre-training data itself, or another set of images with as many channels (--targets); its
+    Downstream data is the pre-training data itself, or another set of images with as many channels (--downstream); its
     images are brought to the size that the networks know. Everything finished lies in the store: run the same command
     again and only what is missing is done.
 
     examples:
       nescio run reliability
-      nescio run reliability --data digits --methods simclr,moco --members 3 --epochs 5 --workers 2
-      nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --batch-size 512
-      nescio run reliability --data npz:tiny_imagenet_100.npz@32 --targets npz:cifar100_small.npz --backbones resnet18
+      nescio run reliability --pretraining-data digits --methods simclr,moco --seeds 3 --epochs 5 --workers 2
+      nescio run reliability --pretraining-data cifar10 --backbones resnet18 --seeds 5 --k 100 --batch-size 512
+      nescio run reliability --pretraining-data npz:tiny.npz@32 --downstream npz:cifar100.npz --backbones resnet18
       nescio run reliability --preset paper          CIFAR-10, CIFAR-100, Tiny-ImageNet → three sets, two sizes, M = 10
     """
     from nescio.benchmarks.reliability.steps import compare  # torch stays out of --help

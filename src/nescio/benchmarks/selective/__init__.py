@@ -24,7 +24,7 @@ from nescio.benchmarks.pretrained import USUAL, ModelRows, config_of
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated, seed_for, tag
 from nescio.measures import summary
-from nescio.options import argument, at_least, option
+from nescio.options import argument, option
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import ModelPredictions, check_comparable, collect_predictions
 from nescio.predictions.subset import subset_limit_note
@@ -55,22 +55,12 @@ class Plan(Validated):
     """Which models are judged, and how."""
 
     files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")
-    data: str | None = option(
-        None, "images of the store", metavar="SPEC", unset="its only set", group="models", part="dataset"
-    )
-    facts: str | None = option(
-        None,
-        "parameters and input sizes of models, for files: a table with the columns model, param_count (millions) and "
-        "img_size as timm publishes it",
-        metavar="CSV",
-        group="models",
-    )
-    measures: tuple[str, ...] = option(MEASURES, "of uncertainty, comma-separated", part="measure")
-    fit_rows: int = option(5000, "most rows that fit a temperature; never more than a tenth")
-    limit: int | None = option(
-        None, "a random part of so many rows of every model", metavar="N", unset="all", introduced=None
-    )
-    seed: int = option(0, "of the division into those rows and the others, and of --limit")
+    data: str | None = option(None, unset="the only set in the store", group="models", part="dataset")
+    facts: str | None = option(None, group="models")
+    measures: tuple[str, ...] = option(MEASURES, part="measure")
+    fit_rows: int = option(5000)
+    limit: int | None = option(None, unset="all", introduced=None)
+    seed: int = option(0)
     accuracies: tuple[float, ...] = (0.90, 0.95, 0.99)  # of the coverage under an accuracy constraint (SAC)
     risks: tuple[float, ...] = (0.5, 0.8)  # coverages whose selective risk has a row of its own
     over: tuple[float, ...] = metrics.TENTHS  # coverages of AURC_C
@@ -79,7 +69,7 @@ class Plan(Validated):
     def check(self) -> None:
         if self.fit_rows < FEWEST:
             raise BadInput(f"A temperature is fitted on at least {FEWEST} rows, not {self.fit_rows}.")
-        at_least(self, 1, "limit")
+        self.require_min(1, "limit")
         for name in self.measures:
             if name not in MEASURES:
                 raise BadInput(f"There is no measure named {name!r} here. There are: {', '.join(MEASURES)}.")
@@ -118,7 +108,7 @@ def selective(plan: Plan, work: Work) -> None:
     examples:
       nescio run selective vit.npz resnet50=r50.npz --facts results-imagenet.csv
       nescio run selective --store store --data imagenet:PATH
-      nescio run selective *.npz --measures msp,entropy --to page
+      nescio run selective *.npz --measures msp,entropy --output page
     """
     from nescio.datasets.images import named_if_there
     from nescio.networks.published import with_facts

@@ -446,7 +446,7 @@ def lead(study: Study) -> list[str]:
         sentences.append(f"No model gives any answers of which {share} are right.")
     if alone and not (study.plan or {}).get("files"):
         (name,) = models.sizes
-        sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --to DIR`.")
+        sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --output DIR`.")
     if named and not alone:
         sentences.append(TESTED if all(tested.values()) else UNTESTED)
     return sentences

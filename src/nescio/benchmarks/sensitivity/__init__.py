@@ -27,24 +27,17 @@ MOST_NETWORKS = 10_000  # of a method, in one direction
 class Plan(Validated):
     """Which strengths of which methods are trained, and how far images are turned."""
 
-    data: str = option("digits", "dataset: digits, mnist, fashion-mnist, npz:PATH …", part="dataset")
-    methods: tuple[str, ...] = option(
-        ("duq", "sngp", "mir", "ddu"),
-        "comma-separated; all: every one that classifies; deep-ensemble",
-        parse=method_names,
-    )
+    data: str = option("digits", part="dataset")
+    methods: tuple[str, ...] = option(("duq", "sngp", "mir", "ddu"), parse=method_names)
     hparams: tuple[str, ...] = fixed_option()
-    backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
-    strengths: int = option(
-        8,
-        "values of each method's regularisation, in equal ratios over its search range; of weight decay if it has none",
+    backbone: str = option("mlp")
+    strengths: int = option(8)
+    runs: int = option(5, name="seeds")
+    members: int = option(5, name="ensemble-size", introduced=5)
+    degrees: tuple[float, ...] = option(
+        tuple(range(20, 181, 20)), "rotation angles of test images", metavar="DEGREES,…"
     )
-    runs: int = option(5, "networks of each strength: validation images and initial weights are drawn anew")
-    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
-    degrees: tuple[float, ...] = option(tuple(range(20, 181, 20)), "by which images are turned, beside none")
-    measures: tuple[str, ...] = option(
-        MEASURES, "of uncertainty: measures, or scores of the methods", parse=measure_names
-    )
+    measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
     training: Training = nested(Training())
 
     def check(self) -> None:

@@ -29,55 +29,36 @@ CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: dat
 class Plan(Validated):
     """What is trained, how images are corrupted, and what is measured."""
 
-    task: Literal["classification", "segmentation"] = option(
-        "classification", "what a network names: the class of an image, or of every pixel", selects=True
-    )
-    data: str = option(
-        "digits",
-        "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH",
-        part="dataset",
-    )
-    methods: tuple[str, ...] = option(
-        PAPER, "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds", parse=method_names
-    )
+    task: Literal["classification", "segmentation"] = option("classification", selects=True)
+    data: str = option("digits", part="dataset")
+    methods: tuple[str, ...] = option(PAPER, parse=method_names)
     hparams: tuple[str, ...] = fixed_option()
-    backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
-    runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
-    strengths: int = option(
-        1,
-        "values of each method's regularisation strength that are tried in run 0, by validation loss, its default (or "
-        "that of --hparams) among them; 1: that alone",
-    )
-    members: tuple[int, ...] = option(
-        (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", unset="none"
-    )
+    backbone: str = option("conv")
+    runs: int = option(2, name="seeds")
+    strengths: int = option(1)
+    members: tuple[int, ...] = option((5,), name="ensemble-sizes", unset="none")
     ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles", part="method")
     corruptions: tuple[str, ...] = option(
         (),
-        "comma-separated",
+        "corruptions of the test images",
+        metavar="NAME,…",
         parse=corruption_names,
-        unset="all fifteen; scenes: darkness, fog, rain; maps:PATH with folders of shifted images: those",
+        unset="all fifteen; scenes: darkness, fog, rain; maps:PATH: its folders of shifted images",
     )
-    severities: tuple[int, ...] = option(
-        (), "1 to 5 of each corruption; of a shift with levels of its own, 1 is the weakest", unset="all"
-    )
+    severities: tuple[int, ...] = option((), "severities of corruptions, from 1 (weakest)", metavar="LIST", unset="all")
     corrupted: str | None = option(
         None,
         "folder of published files, such as CIFAR-10-C, in place of corruptions made here",
         metavar="PATH",
         introduced=None,
     )
-    out: tuple[str, ...] = option(
-        (), "sets of other classes, to be told from the clean test images", metavar="DATA", part="dataset"
-    )
+    out: tuple[str, ...] = option((), name="ood", part="dataset")
     networks: tuple[str, ...] = networks_option(
         "methods hparams backbone runs strengths members ensembled reaches training"
     )
-    measures: tuple[str, ...] = option(
-        MEASURES, "of uncertainty: measures, or scores of the methods", parse=measure_names
-    )
-    limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
-    seed: int = option(0, "draws the test images of --limit", introduced=0)
+    measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
+    limit: int | None = option(None, unset="all")
+    seed: int = option(0, introduced=0)
     reaches: float | None = option(
         None,
         "training accuracy of plain training: networks far below are marked",
@@ -178,7 +159,7 @@ def run(plan: Plan, work: Work) -> Any:
 
     Networks are trained on clean images and predict clean and corrupted ones, every corruption at every severity. For
     each set, and with clean images and all severities of a corruption together: AUROC and rAULC of right against wrong
-    answers; accuracy, ECE and NLL; and beside them how well the uncertainty finds images of other sets (--out). The
+    answers; accuracy, ECE and NLL; and beside them how well the uncertainty finds images of other sets (--ood). The
     strength of a method's regularisation is the one with the lowest NLL of validation images in run 0.
 
     --task segmentation: the same of every pixel. mIoU, accuracy, and AUROC and rAULC over all pixels that are not void,
@@ -186,7 +167,7 @@ def run(plan: Plan, work: Work) -> Any:
 
     examples:
       nescio run shift                                 digits, the methods of the paper, two cores
-      nescio run shift --preset gpu --out cifar100     CIFAR-10, ResNet-18, 20 epochs
+      nescio run shift --preset gpu --ood cifar100     CIFAR-10, ResNet-18, 20 epochs
       nescio run shift --preset paper --data cifar100  ResNet-50, five runs; the epochs are ours
       nescio run shift --preset gpu --corrupted CIFAR-10-C                        the published files
       nescio run shift --task segmentation             street scenes in the dark, in fog and in rain, two cores

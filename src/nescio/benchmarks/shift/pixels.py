@@ -131,7 +131,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
     """Refuses, before any work, what cannot be done with pixels by the methods of these names."""
     if plan.out:
-        raise BadInput("Out-of-distribution images are detected one by one, not pixel by pixel: omit --out.")
+        raise BadInput("Out-of-distribution images are detected one by one, not pixel by pixel: omit --ood.")
     if plan.corrupted:
         raise BadInput("The published files hold corrupted images without label maps: omit --corrupted.")
     if plan.strengths > 1:

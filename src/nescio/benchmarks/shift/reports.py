@@ -468,7 +468,7 @@ def answers(frame: Frame) -> Blocks:
     return made
 
 
-@report("shift/ood", needs="rows about sets of other classes (--out)")
+@report("shift/ood", needs="rows about sets of other classes (--ood)")
 def out_of_distribution(frame: Frame) -> Table:
     """AUROC of images of other sets against clean test images."""
     rows = compared(frame, frame.where(split="out", metric="auroc"), "target")

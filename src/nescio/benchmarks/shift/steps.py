@@ -159,7 +159,7 @@ def out_sets(plan: Plan, root: str | None) -> dict[str, ImageSet]:
     for name, images in sets.items():
         images.load_revision(root)
         if same_images(name, plan.data, root):
-            raise BadInput(f"--out names {name}, the set whose own images they are to be told from: name another.")
+            raise BadInput(f"--ood names {name}, the set whose own images they are to be told from: name another.")
     return sets
 
 

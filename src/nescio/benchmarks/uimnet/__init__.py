@@ -37,46 +37,35 @@ def _measure_names(text: str) -> tuple[str, ...]:
 class Plan(Validated):
     """What to compare, on what, with which budget."""
 
-    data: str = option("digits", "dataset: digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
-    methods: tuple[str, ...] = option(
-        (),
-        "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds",
-        parse=_method_names,
-        unset="all classifiers",
+    data: str = option("digits", part="dataset")
+    methods: tuple[str, ...] = option((), parse=_method_names, unset="all classifiers")
+    backbones: tuple[str, ...] = option(("conv",))
+    spectral: tuple[float | None, ...] = option(
+        (None, 5.0), "bounds of each layer's spectral norm to compare", name="spectral-bounds", metavar="BOUND,…"
     )
-    backbones: tuple[str, ...] = option(("conv",), "comma-separated, small to large")
-    spectral: tuple[float | None, ...] = option((None, 5.0), "targets of the spectral norm")
-    measures: tuple[str, ...] = option(
-        MEASURES, "of uncertainty: measures, or scores of the methods; or all", parse=_measure_names
-    )
+    measures: tuple[str, ...] = option(MEASURES, parse=_measure_names)
     exact_jacobian: bool = option(
-        False, "the whole Jacobian, one backward pass per class; else estimated above 16 classes", introduced=False
+        False, "compute the whole Jacobian instead of estimating it above 16 classes", introduced=False
     )
-    members: tuple[int, ...] = option(
-        (1, 5),
-        "sizes of ensembles of a method's best trials, 1 a single network; deep-ensemble has the largest",
-        name="ensemble-size",
-        metavar="K",
-    )
-    trials: int = option(3, "hyper-parameters tried for each method; the first are its defaults")
-    seeds: int = option(2, "data seeds: divisions into training and validation images")
-    search: Literal["random", "optuna"] = option("random", "how further trials are drawn")
-    search_seed: int = option(0, "of these draws")
-    inside: tuple[int, ...] | None = option(
-        None,
-        "in-distribution classes, as 0-5,7",
-        name="in",
-        metavar="CLASSES",
-        unset="by the Ward tree; digits: 0-5",
-    )
+    members: tuple[int, ...] = option((1, 5), name="ensemble-sizes")
+    trials: int = option(3)
+    seeds: int = option(2)
+    search: Literal["random", "optuna"] = option("random", "search strategy of further trials")
+    search_seed: int = option(0)
+    inside: tuple[int, ...] | None = option(None, name="classes", unset="by the Ward tree; digits: 0-5")
     outside: tuple[int, ...] | None = option(
-        None, "out-of-distribution classes, with --in", name="out", metavar="CLASSES", unset="all others"
+        None, "classes that are out-of-distribution", name="ood-classes", metavar="LIST", unset="all others"
     )
-    partition: str | None = option(None, "both, as `nescio imagenot` wrote them", metavar="FILE", introduced=None)
+    partition: str | None = option(
+        None, "file of in- and out-of-distribution classes, from `nescio imagenot`", metavar="FILE", introduced=None
+    )
     features: Literal["reference", "pixels"] | None = option(
-        None, "of the Ward tree", unset="those of a reference network"
+        None,
+        "features used for the class split",
+        name="partition-features",
+        unset="those of a reference network",
     )
-    oracle: bool = option(True, "a network that is trained on the out-of-distribution classes as well")
+    oracle: bool = option(True, "train an oracle on the OOD classes as well")
     training: Training = nested(Training())
 
     def check(self) -> None:
@@ -84,14 +73,14 @@ class Plan(Validated):
         if min(self.members, default=0) < 1:
             raise BadInput("An ensemble has at least one member.")
         if DEEP_ENSEMBLE in self.methods and max(self.members) < 2:
-            raise BadInput("A deep ensemble has at least two networks: say --ensemble-size 1,5.")
+            raise BadInput("A deep ensemble has at least two networks: say --ensemble-sizes 1,5.")
         for target in self.spectral:
             if target is not None and target <= 0:
                 raise BadInput(f"A target of the spectral norm must be above 0, not {target:g}.")
         if self.partition is not None and (self.inside or self.outside or self.features):
-            raise BadInput("--partition names the classes that are in and out: omit --in, --out and --features.")
+            raise BadInput("--partition names the classes that are in and out: omit the other options of classes.")
         if self.outside and not self.inside:
-            raise BadInput("--out goes with --in: name the in-distribution classes as well.")
+            raise BadInput("--ood-classes goes with --classes: name the in-distribution classes as well.")
         if self.inside is not None and len(self.inside) < 2:
             raise BadInput("At least two classes must be in-distribution: with one there is nothing to classify.")
 
@@ -128,7 +117,7 @@ def run(plan: Plan, work: Work) -> Any:
 
     examples:
       nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
-      nescio run uimnet --data cifar10 --backbones resnet18 --methods erm,mimo,due --spectral none,5 --epochs 60
+      nescio run uimnet --data cifar10 --backbones resnet18 --methods erm,mimo,due --spectral-bounds none,5 --epochs 60
       nescio run uimnet --preset paper                 ImageNet as in the paper: ten trials, three seeds, two sizes
       nescio run uimnet --measures entropy,mine        a new measure over a finished study: no network predicts again
     """

@@ -29,62 +29,63 @@ MEASURES = ("entropy", "msp", "norm")
 class Plan(Validated):
     """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
 
-    data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …", part="dataset")
-    classes: tuple[int, ...] | None = option(
-        (0, 1, 2, 3, 4), "of it that they learn, as 0-4,7", metavar="CLASSES", unset="all"
+    data: str = option("digits", part="dataset")
+    classes: tuple[int, ...] | None = option((0, 1, 2, 3, 4), unset="all")
+    downstream: tuple[str, ...] = option(("digits",), metavar="SET[#CLASSES],…")
+    human: tuple[str, ...] = option(
+        (), "datasets with several annotations per image", name="annotated", metavar="SET,…"
     )
-    downstream: tuple[str, ...] = option(
-        ("digits",),
-        "sets of other images, comma-separated: DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES",
-        metavar="DATA",
-    )
-    human: tuple[str, ...] = option((), "sets with several human votes on every image", metavar="DATA")
-    methods: tuple[str, ...] = option(
-        ("erm", "mc-dropout", "sngp", "simclr"),
-        "of pretraining, comma-separated; deep-ensemble: networks of erm with other initial seeds",
-        part="method",
-    )
-    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
-    backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
+    methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), part="method")
+    members: int = option(5, name="ensemble-size", introduced=5)
+    backbones: tuple[str, ...] = option(("conv",))
     pixels: tuple[int, ...] = option(
-        (), "of the images that each backbone learns from, in their order", unset="as the data has them", introduced=()
+        (),
+        "image sizes for each backbone, in their order",
+        name="input-sizes",
+        metavar="PIXELS,…",
+        unset="those of the data",
+        introduced=(),
     )
     batches: tuple[str, ...] = option(
         (),
-        "of single methods, METHOD=21x96 or METHOD@BACKBONE=21x96: 21 parts of 96 images",
-        unset="as the budget says",
+        "batches of single methods, as METHOD=21x96 or METHOD@BACKBONE=21x96: 21 steps of 96 images",
+        metavar="METHOD=NxN,…",
+        unset="--batch-size",
         introduced=(),
     )
     hparams: tuple[str, ...] = fixed_option()
     start: tuple[str, ...] = option(
-        (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
+        (),
+        "initial weights of each backbone, as file:PATH, in their order",
+        name="starts",
+        metavar="WEIGHTS,…",
+        unset="random",
     )
     networks: tuple[str, ...] = networks_option(
         "methods members backbones pixels batches hparams start trials extension stops seeds shots many training"
     )
-    measures: tuple[str, ...] = option(
-        MEASURES, "of uncertainty, beside every score that a method has of its own", parse=measure_names
-    )
-    trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
-    extension: int = option(2, "further trials beyond a range whose bound has the best value")
+    measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
+    trials: int = option(3)
+    extension: int = option(2, "number of further trials beyond a range whose bound is best", metavar="N")
     stops: int = option(
         3,
         "epochs, evenly spaced, of which a training ends with that of the best R-AUROC on validation classes",
         introduced=1,
     )
-    seeds: int = option(3, "networks of the chosen hyper-parameters")
+    seeds: int = option(3)
     least: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
     validation: float = option(
-        0.5, "share of a downstream set's classes that choose, the first ones, where the set has no division of its own"
+        0.5,
+        "share of downstream classes for validation, for sets without a split",
+        name="validation-share",
+        metavar="SHARE",
     )
-    shots: tuple[int, ...] = option(
-        (1, 2, 5, 10), "images of each test class that chosen networks learn further", metavar="K"
-    )
-    many: bool = option(True, "an upper reference that learns test classes from other images of theirs")
-    bootstrap: int = option(200, "resamples of the images of each set, for intervals")
-    limit: int | None = option(None, "a random part of so many images of each set", metavar="N", unset="all")
-    seed: int = option(0, "of --limit", introduced=0)
-    search_seed: int = option(0, "of Optuna")
+    shots: tuple[int, ...] = option((1, 2, 5, 10), "numbers of training images per downstream class", metavar="K,…")
+    many: bool = option(True, "train an upper bound on held-out images of the test classes", name="upper-bound")
+    bootstrap: int = option(200)
+    limit: int | None = option(None, unset="all")
+    seed: int = option(0, introduced=0)
+    search_seed: int = option(0)
     training: Training = nested(Training())
     preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
@@ -149,7 +150,7 @@ PRESETS = {
     "gpu": Plan(
         data="cifar10", classes=None, downstream=("cifar100",), backbones=("resnet18",), trials=5, training=CIFAR
     ),
-    "short": replace(  # from weights of ImageNet, which --start names
+    "short": replace(  # from weights of ImageNet, which --starts names
         REDUCED,
         data="tiny-imagenet",
         downstream=("cub200", "cifar100"),
@@ -202,9 +203,9 @@ def run(plan: Plan, work: Work) -> Any:
     examples:
       nescio run url                                       digits: 0 to 4 are learnt, 5 to 9 are downstream
       nescio run url --preset gpu --methods erm,mc-infonce,losspred     CIFAR-10 to CIFAR-100, ResNet-18
-      nescio run url --preset short --start file:LITE0     Tiny-ImageNet to CUB and CIFAR-100, from weights of ImageNet
+      nescio run url --preset short --starts file:LITE0     Tiny-ImageNet to CUB and CIFAR-100, from weights of ImageNet
       nescio run url --preset scratch                      CIFAR-10 to CIFAR-100 and human votes, ResNet-18
-      nescio run url --preset paper --start file:RESNET50,file:VIT      ImageNet to CUB, CARS and SOP, two backbones
+      nescio run url --preset paper --starts file:RESNET50,file:VIT      ImageNet to CUB, CARS and SOP, two backbones
       nescio run url --networks resnet50,NAME@FILE --data imagenet --downstream cub200     networks that exist already
     """
     from nescio.benchmarks.url.steps import compare  # torch stays out of --help

@@ -413,7 +413,7 @@ def own_image(frame: Frame) -> Table:
     return table(rows, "Without labels: does a crop find its image?", index=LABELS, columns=heads, note=note)
 
 
-@report("url/human", needs="sets with human votes (--human)")
+@report("url/human", needs="sets with human votes (--annotated)")
 def human(frame: Frame) -> Table:
     """Agreement of uncertainty and of the disagreement of human votes, on every set."""
     own = judged(frame, BY_AREA).where(metric="human_alignment", split="human")

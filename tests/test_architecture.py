@@ -17,7 +17,7 @@ TIERS = [
     "errors",
     "files progress",
     "specs",
-    "registry identity provenance",
+    "option_help registry identity provenance",
     "rows options search",
     "work",
     "arrays",

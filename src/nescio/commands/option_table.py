@@ -46,7 +46,7 @@ def used_options() -> dict[str, list[UsedOption]]:
     """Option → every use of it; positional arguments are left out."""
     uses: dict[str, list[UsedOption]] = {}
     for command, options in option_classes():
-        for leaf in leaves(options) if is_dataclass(options) else ():
+        for leaf in leaves(options) if isinstance(options, type) and is_dataclass(options) else ():
             if not leaf.spec.positional:
                 uses.setdefault(leaf.flag, []).append(UsedOption(leaf, command))
     return dict(sorted(uses.items()))

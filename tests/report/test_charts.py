@@ -100,7 +100,7 @@ def test_on_paper_a_chart_becomes_svg_with_fixed_colours(chart: Any) -> None:
 
 def test_a_menu_can_set_what_a_chart_shows() -> None:
     for name in ("risk", "histogram", "models", "intervals"):
-        assert any(part.get("name") == charts.CHOSEN for part in on_page(cases()[name]()).get("params", ())), name
+        assert any(part.get("name") == charts.SELECTED for part in on_page(cases()[name]()).get("params", ())), name
 
 
 def test_tooltips_name_what_is_pointed_at() -> None:
@@ -124,9 +124,9 @@ def test_no_two_ticks_of_an_axis_have_one_label() -> None:
 
 def test_boxes_are_tukeys() -> None:
     values = np.r_[np.arange(10.0), 100.0]
-    box = Box.of(values)
+    box = Box.from_values(values)
     assert (box.lower, box.middle, box.upper) == tuple(np.quantile(values, (0.25, 0.5, 0.75)))
-    assert box.low == 0 and box.high == 9 and box.beyond == (100.0,)
+    assert box.low == 0 and box.high == 9 and box.outliers == (100.0,)
 
 
 def test_points_of_levels_are_a_table() -> None:

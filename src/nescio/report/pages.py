@@ -29,7 +29,7 @@ from nescio.report.blocks import (
     tables_of,
     without_figures,
 )
-from nescio.report.charts import CHOSEN, DARK, PAPER, on_page, on_paper
+from nescio.report.charts import DARK, PAPER, SELECTED, on_page, on_paper
 from nescio.report.tables import Table
 from nescio.report.text import format_records, latex, markdown, render_code, rows_csv, tables_csv, to_plain
 from nescio.rows import Row
@@ -159,7 +159,7 @@ def _environment(figures: Mapping[str, Any]) -> Any:
         "colours": lambda palette: _markup("".join(f"--{name}:{colour};" for name, colour in palette.items())),
     }
     env.tests |= {
-        "follows": lambda figure: any(part.get("name") == CHOSEN for part in figures[figure.key].get("params", ())),
+        "follows": lambda figure: any(part.get("name") == SELECTED for part in figures[figure.key].get("params", ())),
         "beside": _beside,
     }
     env.globals |= {"wordy": _wordy, "legend": lambda table: dict(table.legend)}

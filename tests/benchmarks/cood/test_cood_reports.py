@@ -323,18 +323,18 @@ def test_images_that_fool_many() -> None:
 
 
 def test_a_box_is_tukeys() -> None:
-    box = Box.of([1, 2, 3, 4, 5, 6, 7, 8, 30])
+    box = Box.from_values([1, 2, 3, 4, 5, 6, 7, 8, 30])
     assert (box.lower, box.middle, box.upper) == (3, 5, 7)
-    assert (box.low, box.high, box.beyond) == (1, 8, (30.0,))
-    one = Box.of([0.5])
+    assert (box.low, box.high, box.outliers) == (1, 8, (30.0,))
+    one = Box.from_values([0.5])
     assert one == Box(0.5, 0.5, 0.5, 0.5, 0.5, ())
     for seed in range(50):
         rng = random.Random(seed)
         values = [rng.gauss(0, 1) ** 3 for _ in range(rng.randrange(1, 12))]
-        box = Box.of(values)
+        box = Box.from_values(values)
         assert box.low <= box.lower <= box.middle <= box.upper <= box.high
-        assert all(v < box.low or v > box.high for v in box.beyond)
-        assert len(box.beyond) == sum(not box.low <= v <= box.high for v in values)
+        assert all(v < box.low or v > box.high for v in box.outliers)
+        assert len(box.outliers) == sum(not box.low <= v <= box.high for v in values)
 
 
 def test_charts_are_valid_whatever_they_are_called() -> None:

@@ -104,7 +104,7 @@ def _ticks(levels: Iterable[str]) -> dict[str, str]:
 def _five(values: Values) -> Row:
     """Ends and quartiles."""
     numbers = list(values.values())
-    box = Box.of(numbers)
+    box = Box.from_values(numbers)
     quartiles = {"lower quartile": box.lower, "median": box.middle, "upper quartile": box.upper}
     return {"lowest": min(numbers)} | quartiles | {"highest": max(numbers)}
 

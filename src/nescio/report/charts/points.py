@@ -1,0 +1,305 @@
+"""Charts of values of models: intervals, dots, heat maps, scatter plots and relative changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from nescio.report.blocks import Figure
+from nescio.report.charts.lazy import alt
+from nescio.report.charts.parts import (
+    NUMBER,
+    Layer,
+    Series,
+    data,
+    guide_line,
+    legend,
+    number_axis,
+    tooltips,
+    unique_names,
+)
+from nescio.report.charts.style import (
+    COLOUR,
+    DASHED,
+    LETTER_WIDTH,
+    SELECTED,
+    SERIES_COLOURS,
+    SHAPES,
+    Chart,
+    finish,
+)
+from nescio.report.format import format_millions, format_number
+from nescio.rows import Row
+
+OTHERS = "others"  # name of points without a colour of their own
+NAMED_POINTS = 15  # a scatter plot of more points shows no names and intervals
+HEAT_EXPONENT = 4  # of the opacity scale of a heat map, which separates the upper values
+SMALL, LARGE = 24, 420  # square pixels of the smallest and the largest model
+GOLDEN = 0.618034  # golden ratio: multiples of it modulo 1 spread points evenly
+JITTER = 0.7  # share of a column's width that its points are spread over
+
+
+def intervals_chart(points: Sequence[Row], selected: str | None = None) -> Chart:
+    """Value and interval of every model by the selected metric; the accent colour marks the best group.
+
+    points  each has `question`, `model`, `rank`, `value`, `low`, `high` (or None) and `best`
+    """
+    verdicts = ["not significantly different from the best", "significantly worse than the best"]
+    rows = [
+        {"question": str(p["question"]), "model": str(p["model"]), "rank": p["rank"], "value": float(p["value"])}
+        | {end: float(p["value"] if p[end] is None else p[end]) for end in ("low", "high")}
+        | {"verdict": verdicts[not p["best"]]}
+        for p in points
+    ]
+    questions, models = unique_names(rows, "question"), unique_names(rows, "model")
+    colour = Series("verdict", verdicts, (COLOUR["accent"], COLOUR["soft"]), legend=legend("circle", 260)).colour()
+    y = alt.Y("model:N", title=None, sort=alt.EncodingSortField("rank"), axis=alt.Axis(labelLimit=180, grid=False))
+    base = data(rows).transform_filter(f"datum.question == {SELECTED}").encode(y)
+    values = (("value:Q", "value", ".4f"), ("low:Q", "from", ".4f"), ("high:Q", "to", ".4f"))
+    tips = tooltips(("model:N", "model"), *values, ("rank:Q", "rank"), ("verdict:N", "verdict"))
+    bars = base.mark_rule(strokeWidth=2).encode(number_axis("x", "low", nice=True), alt.X2("high:Q"), colour)
+    dots = base.mark_point(filled=True, size=110, opacity=1).encode(alt.X("value:Q"), colour.copy(), tooltip=tips)
+    description = "Values and intervals of all models; the accent colour marks the best and its equals."
+    selected = selected if selected in questions else questions[0] if questions else ""
+    return finish([bars, dots], description, 34 * max(2, len(models)), selected)
+
+
+def dots_chart(points: Sequence[Row], title: str, guide: tuple[str, float] | None = None) -> Chart:
+    """Values of names, with one dot per kind and a line between the dots; `guide` is a named upright line.
+
+    points  each has `name`, `kind`, `value` and `spread`; names are in the order of the points
+    """
+    names, kinds = unique_names(points, "name"), unique_names(points, "kind")
+    rows = [
+        {"name": str(p["name"]), "kind": str(p["kind"]), "value": float(p["value"])}
+        | {"spread": f"± {format_number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
+        for p in points
+    ]
+    x = number_axis("x", "value", title, "~%")
+    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=240, grid=False, labelColor=COLOUR["ink"]))
+    ends = data(rows).transform_aggregate(low="min(value)", high="max(value)", groupby=["name"])
+    between = ends.mark_rule(strokeWidth=2, color=COLOUR["faint"])
+    several = len(kinds) > 1
+    colours = (COLOUR["soft"], COLOUR["accent"], *SERIES_COLOURS[1:]) if several else (COLOUR["accent"],)
+    colour = Series("kind", kinds, colours, legend=legend("circle", 170) if several else None).colour()
+    tips = tooltips(("name:N", "method"), ("kind:N", "as"), ("value:Q", "mean", ".2%"), ("spread:N", "over seeds"))
+    dots = data(rows).mark_point(filled=True, size=120, opacity=1).encode(x, y, colour, tooltip=tips)
+    layers = [between.encode(alt.X("low:Q", title=title), alt.X2("high:Q"), y), dots]
+    if guide:
+        mark = data([{"value": float(guide[1]), "text": guide[0]}])
+        layers.insert(0, mark.mark_rule(strokeDash=DASHED, color=COLOUR["ink"]).encode(x))
+        text = mark.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=12, color=COLOUR["ink"])
+        layers.append(text.encode(x, alt.Text("text:N"), y=alt.value("height")))
+    description = f"{title} of {', '.join(names)}"
+    description += f"; {guide[0]} at {format_number(guide[1], 3)}" if guide else ""
+    return finish(layers, f"{description}.", 30 * max(3, len(names)))
+
+
+# ---- heat maps
+
+
+def heat_figure(
+    key: str, title: str, caption: str, cells: Sequence[Row], axis: str, floor: float, names: tuple[str, str, str]
+) -> Figure | None:
+    """Return a heat map as a figure with its numbers; None of fewer than two cells."""
+    if len(cells) < 2:
+        return None
+    line, column, n = names
+    points = [{line: cell["line"], column: cell["column"], axis: cell["value"], n: cell["n"]} for cell in cells]
+    return Figure(key, title, caption, lambda: heat_chart(cells, axis, floor, names), points)
+
+
+def heat_chart(
+    cells: Sequence[Row],
+    title: str,
+    floor: float,
+    names: tuple[str, str, str] = ("method", "measure", "mean over lines"),
+    format: str = ".2f",
+) -> Chart:
+    """Heat map of a value; values below `floor` have no colour.
+
+    cells  each has `line`, `column`, `value` and `n`; lines and columns are in the order of the cells
+    names  titles of line, column and n in tooltips
+    """
+    lines, columns = unique_names(cells, "line"), unique_names(cells, "column")
+    rows = [
+        {"line": str(c["line"]), "column": str(c["column"]), "value": float(c["value"]), "n": int(c["n"])}
+        for c in cells
+    ]
+    line, column, n = names
+    narrow = f"width < {LETTER_WIDTH * len(columns) * (2 + max(map(len, columns)))}"  # labels would overlap
+    base = data(rows).encode(
+        alt.X("column:N", title=None, sort=columns).axis(
+            orient="top",
+            labelAngle=alt.ExprRef(f"{narrow} ? -50 : 0"),
+            labelAlign=alt.ExprRef(f"{narrow} ? 'left' : 'center'"),
+        ),
+        alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
+        tooltip=tooltips(("line:N", line), ("column:N", column), ("value:Q", title, ".4f"), ("n:Q", n)),
+    )
+    # opacity of one colour suits light and dark pages
+    top = max((float(c["value"]) for c in cells if c["value"] > floor), default=floor + 1)
+    scale = alt.Scale(type="pow", exponent=HEAT_EXPONENT, domain=[floor, top], range=[0.02, 0.6], clamp=True)
+    shades = base.mark_rect(color=COLOUR["accent"], cornerRadius=3, stroke=COLOUR["ground"])
+    texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=COLOUR["ink"])
+    layers = [
+        shades.encode(alt.Opacity("value:Q", scale=scale, legend=None)),
+        texts.encode(alt.Text("value:Q", format=format)),
+    ]
+    description = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}."
+    return finish(layers, description, 28 * max(3, len(lines)))
+
+
+# ---- scatter plots
+
+
+def scatter_chart(
+    points: Sequence[Row],
+    x: str,
+    y: str,
+    *,
+    tips: Mapping[str, str] | None = None,
+    log: bool = False,
+    front: Sequence[tuple[float, float]] = (),
+    links: Sequence[tuple[Row, Row]] = (),
+    guides: Sequence[tuple[Any, float]] = (),
+    spans: tuple[float, float] = (0.0, 0.0),
+) -> Chart:
+    """Scatter plot of two numbers, coloured and shaped by `name`; a click on a legend entry selects its points.
+
+    points  each has `name` (OTHERS is grey), the numbers under the keys x and y, and the keys of `tips`; optional are
+            `parameters` (size of the mark), `distilled` (a dot in it), and "NUMBER, from" and "NUMBER, to" (interval).
+            Up to NAMED_POINTS points show their intervals and their `model`
+    tips    further entries of tooltips: key of the points → title
+    front   points of a dashed line
+    links   pairs of points that a line connects
+    guides  ("x", value) is an upright line, ("y", value) a horizontal one
+    spans   minimum spans of the axes
+    """
+    names = sorted(unique_names(points, "name"), key=lambda name: name == OTHERS)
+    tips = tips or {}
+    axes = _scatter_axes(points, x, y, log, spans)
+    base = data(_scatter_rows(points, x, y, names, tips)).encode(*axes)
+    few = len(points) <= NAMED_POINTS
+    layers = [layer for side, value in guides for layer in guide_line(side, value, color=COLOUR["soft"])]
+    layers += [_links(links, x, y, axes)] if links else []
+    layers += [_interval_bars(points, x, y, axes, side) for side in (x, y) if few and _ends(points, side)]
+    sized = any(point.get("parameters") for point in points)
+    entries = [(f"{key}:N", title) for key, title in tips.items()] + [("x:Q", x, ".4~g"), ("y:Q", y, ".4~g")]
+    entries += [("params:N", "parameters")] if sized else []
+    only = alt.selection_point(fields=["name"], bind="legend")
+    layers.append(_scatter_marks(base, names, sized, only).encode(tooltip=tooltips(*entries)).add_params(only))
+    if any(point.get("distilled") for point in points):
+        dots = base.transform_filter("datum.dot == 1").mark_point(filled=True, size=10, color=COLOUR["ink"])
+        layers.append(dots.encode(opacity=alt.condition(only, alt.value(1), alt.value(0))))
+    if few and all("model" in point for point in points):
+        labels = [{"x": float(p[x]), "y": float(p[y]), "model": str(p["model"])} for p in points]
+        text = data(labels).mark_text(dy=-13, fontSize=11, limit=220, color=COLOUR["ink"])
+        layers.append(text.encode(*axes, alt.Text("model:N")))
+    if len(front) > 1:
+        line = data([{"x": float(a), "y": float(b)} for a, b in front])
+        layers.append(line.mark_line(strokeDash=DASHED, strokeWidth=1.25, color=COLOUR["ink"]).encode(*axes))
+    return finish(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", 420 if sized else 340)
+
+
+def _scatter_axes(points: Sequence[Row], x: str, y: str, log: bool, spans: tuple[float, float]) -> tuple[Any, Any]:
+    least = min((float(point[x]) for point in points), default=1.0)  # ~s prints numbers below 1 in thousandths
+    format = "~s" if log and least >= 1 else NUMBER
+    return (
+        number_axis("x", "x", x, format, log=log, **_domain(points, x, spans[0])),
+        number_axis("y", "y", y, **_domain(points, y, spans[1])),
+    )
+
+
+def _scatter_marks(base: Layer, names: Sequence[str], sized: bool, only: Any) -> Layer:
+    """Marks with the colour and shape of their name."""
+    looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
+    if sized:
+        looks["size"] = alt.Size("size:Q", scale=alt.Scale(type="sqrt", range=[SMALL, LARGE]), legend=None)
+    key = legend("circle", 132, symbolStrokeWidth=0, symbolSize=90, symbolLimit=0)
+    cycle = [SERIES_COLOURS[number % len(SERIES_COLOURS)] for number in range(len(names))]
+    colours = [COLOUR["faint"] if name == OTHERS else colour for name, colour in zip(names, cycle, strict=True)]
+    shapes = [SHAPES[number // len(SERIES_COLOURS) % len(SHAPES)] for number in range(len(names))]
+    shape = alt.Shape("name:N", scale=alt.Scale(domain=list(names), range=shapes), legend=key)
+    marks = base.mark_point(filled=True, **({} if sized else {"size": 80}))
+    return marks.encode(Series("name", names, colours or SERIES_COLOURS, legend=key).colour(), shape, **looks)
+
+
+def _ends(points: Sequence[Row], name: str) -> list[float]:
+    """Both ends of the intervals of a number."""
+    ends = [point.get(f"{name}, {end}") for point in points for end in ("from", "to")]
+    return [float(end) for end in ends if end is not None]
+
+
+def _domain(points: Sequence[Row], name: str, span: float) -> dict[str, Any]:
+    """The domain of an axis whose values span less than `span`; empty if they span enough."""
+    values = [float(point[name]) for point in points] + (_ends(points, name) if len(points) <= NAMED_POINTS else [])
+    low, high = min(values), max(values)
+    if high - low >= span:
+        return {}
+    margin = (span - (high - low)) / 2
+    return {"domain": [low - margin, high + margin]}
+
+
+def _interval_bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Any], side: str) -> Layer:
+    """Intervals of a number as lines through the marks."""
+    rows: list[Row] = []
+    for point in points:
+        ends = _ends([point], side)
+        if len(ends) == 2:
+            row = {"x": float(point[x]), "y": float(point[y])}
+            rows.append(row | ({"x": ends[0], "x2": ends[1]} if side == x else {"y": ends[0], "y2": ends[1]}))
+    rules = data(rows).mark_rule(strokeWidth=1.25, color=COLOUR["soft"])
+    return rules.encode(*axes, alt.X2("x2:Q") if side == x else alt.Y2("y2:Q"))
+
+
+def _scatter_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]) -> list[Row]:
+    """The points as rows of the chart, grey ones first."""
+    sizes = [float(point["parameters"]) for point in points if point.get("parameters")]
+    typical = median(sizes or [1.0])
+    order = sorted(points, key=lambda p: -1 if p["name"] == OTHERS else names.index(str(p["name"])))
+    return [
+        {"name": str(p["name"]), **{key: str(p[key]) for key in tips}, "x": float(p[x]), "y": float(p[y])}
+        | {"size": float(p.get("parameters") or typical), "dot": int(bool(p.get("distilled")))}
+        | {"params": format_millions(p.get("parameters"))}
+        for p in order
+    ]
+
+
+def _links(links: Sequence[tuple[Row, Row]], x: str, y: str, axes: Sequence[Any]) -> Layer:
+    ends = [{"x": float(a[x]), "y": float(a[y]), "x2": float(b[x]), "y2": float(b[y])} for a, b in links]
+    rules = data(ends).mark_rule(strokeWidth=1, color=COLOUR["soft"], opacity=0.7)
+    return rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q"))
+
+
+def changes_chart(points: Sequence[Row], title: str) -> Chart:
+    """Relative changes of models, one column per kind, with the median of each; positive is better.
+
+    points  each has `kind`, `model`, `than` (the model it is compared with) and `value` (0.01 is one percent)
+    """
+    kinds = unique_names(points, "kind")
+    rows: list[Row] = []
+    medians: list[Row] = []
+    for column, kind in enumerate(kinds):
+        members = [point for point in points if str(point["kind"]) == kind]
+        for number, point in enumerate(members):
+            offset = JITTER * ((number * GOLDEN) % 1 - 0.5) if len(members) > 1 else 0.0
+            row = {"kind": kind, "model": str(point["model"]), "than": str(point["than"])}
+            rows.append(row | {"value": float(point["value"]), "x": column + offset})
+        middle = median(float(point["value"]) for point in members)
+        medians.append({"left": column - JITTER / 2, "right": column + JITTER / 2, "value": middle})
+    labels = json.dumps([kind.split(" ") for kind in kinds])  # a list is a label of several lines
+    axis = alt.Axis(values=list(range(len(kinds))), labelExpr=f"{labels}[datum.value]", labelOverlap=False, grid=False)
+    scale = alt.Scale(domain=[-0.5, len(kinds) - 0.5], nice=False)
+    y = alt.Y("value:Q", title=title, axis=alt.Axis(format="+.1~%"))
+    tips = tooltips(("model:N", "model"), ("than:N", "compared with"), ("value:Q", title, "+.2%"))
+    marks = data(rows).mark_point(filled=True, size=46, opacity=0.6, color=COLOUR["accent"])
+    bars = data(medians).mark_rule(strokeWidth=2, color=COLOUR["ink"])
+    layers = [
+        *guide_line("y", 0.0, field="value", color=COLOUR["soft"]),
+        marks.encode(alt.X("x:Q", title=None, scale=scale, axis=axis), y, tooltip=tips),
+        bars.encode(alt.X("left:Q", scale=scale, axis=axis, title=None), alt.X2("right:Q"), y),
+    ]
+    return finish(layers, f"{title} of {len(rows)} models by {', '.join(kinds)}; positive is better.", 340)

@@ -1,5 +1,6 @@
 """`--plugin FILE.py`: parts of one's own without a package, in this process and in its workers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -136,3 +137,27 @@ def test_measures_that_fail_are_named_with_file_and_reason(folder):
         assert f"{name} (faulty.py)" in " ".join(done.stdout.split()) and reason in done.stdout, name
     done = nescio(folder, "compare", "--plugin", "faulty.py", "preds.npz", "other=val.npz", "--measure", "crashing")
     assert done.returncode == 2 and "crashing (faulty.py)" in done.stderr and "Traceback" not in done.stderr
+
+
+READER = """
+import json
+from nescio.predictions.readers import reader
+
+@reader(".json")
+def read_json(path, names):
+    \"\"\"Fields of predictions as lists in a JSON object.\"\"\"
+    return names.select(json.loads(path.read_text()))
+"""
+
+
+def test_reader_of_a_plugin_adds_a_file_format(folder):
+    (folder / "json_reader.py").write_text(READER)
+    arrays = dict(np.load(folder / "preds.npz"))
+    (folder / "preds.json").write_text(json.dumps({name: array.tolist() for name, array in arrays.items()}))
+    expected = nescio(folder, "evaluate", "preds.npz", "--json")
+    done = nescio(folder, "evaluate", "--plugin", "json_reader.py", "preds.json", "--json")
+    assert done.returncode == 0, done.stderr
+    values = [[row["value"] for row in json.loads(text)["files"][0]["rows"]] for text in (expected.stdout, done.stdout)]
+    assert values[0] == values[1]
+    unknown = nescio(folder, "evaluate", "preds.json")
+    assert unknown.returncode == 2 and ".json" in unknown.stderr and ".npz" in unknown.stderr

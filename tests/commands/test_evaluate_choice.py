@@ -17,7 +17,7 @@ def files(tmp_path_factory):
         unknown = name == "unknown"
         light = Predictions(index=dump.index, labels=None if unknown else dump.labels, logits=dump.logits)
         light.save(folder / f"{name}.npz")
-    half = Predictions.load(folder / "unknown.npz", outside=True)
+    half = Predictions.load(folder / "unknown.npz", ood=True)
     half.take(slice(0, None, 2)).save(folder / "even.npz")
     half.take(slice(1, None, 2)).save(folder / "odd.npz")
     return folder

@@ -776,7 +776,7 @@ def test_a_pack_that_is_not_whole_is_refused(tmp_path):
         with pytest.raises(BadInput, match=words):
             load("npz:bad.npz", tmp_path)
     cut(tmp_path / "toy.npz", -100)
-    with pytest.raises(BadInput, match=r"toy.npz: this is not a whole .npz file"):
+    with pytest.raises(BadInput, match=r"toy.npz: .* .npz file"):
         load("npz:toy.npz", tmp_path)
 
 

@@ -14,7 +14,7 @@ from nescio.datasets.shifts import PublishedCorruption, published_corruptions
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.identity import to_json
-from nescio.predictions.containers import map_npy
+from nescio.predictions.formats.npy import map_npy
 from nescio.runtime import runtime_for
 from nescio.work.store import Store
 

@@ -93,7 +93,7 @@ def check_bound(u, wrong, most):
     if len(np.unique(u)) <= most:
         assert counts.digits == 0
     for metric in METRICS:
-        for options in [{name: value} for name, values in metric.at.items() for value in values] or [{}]:
+        for options in [{name: value} for name, values in metric.values.items() for value in values] or [{}]:
             try:
                 exact = metric.function(u, wrong, **options)
                 close = metric.function(counts.ranking(), **options)

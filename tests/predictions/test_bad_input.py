@@ -115,7 +115,7 @@ SAVES = [
     ("members in a csv", stack([GOOD]), "a.csv", r"a \.csv table cannot hold members"),
     ("text in safetensors", TEXT, "a.safetensors", r"index holds text, which \.safetensors cannot hold"),
     ("numbers as text in a csv", TEXT.replace(index=list("123456")), "a.csv", r"column index holds text that reads as"),
-    ("unknown ending", GOOD, "a.mat", r"the ending \.mat is not known: use a folder"),
+    ("unknown suffix", GOOD, "a.mat", r"\.mat: use a folder"),
     ("a folder over a file", GOOD, "file", r"there is a file of that name"),
     ("a folder over other things", GOOD, "busy", r"the folder holds other things than predictions"),
     ("below a file", GOOD, "file/a.npz", r"cannot be written: (File exists|Not a directory)"),

@@ -176,7 +176,7 @@ def test_a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
     with pytest.raises(BadInput, match="labels holds 4 in row 1, but the classes are 0 to 3"):
         Predictions(**held)
     assert Predictions(**held, in_distribution=[True, False]).labels.tolist() == [0, 4]
-    assert Predictions.load({"labels": ["yak", "emu"], "logits": LOGITS[:2]}, outside=True).labels.tolist() == [1, 0]
+    assert Predictions.load({"labels": ["yak", "emu"], "logits": LOGITS[:2]}, ood=True).labels.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("ending", ["", ".npz", ".safetensors", ".parquet"])

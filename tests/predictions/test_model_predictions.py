@@ -28,7 +28,7 @@ def test_of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
     assert len(list((tmp_path / "predict").glob("*"))) == 2
     (found,) = list_stored_predictions(store, images_at(place).data)
     assert found.facts["rows"] == N
-    assert list_stored_predictions(store, "npz:other.npz") == [] and list_stored_predictions(store, outside=True) == []
+    assert list_stored_predictions(store, "npz:other.npz") == [] and list_stored_predictions(store, ood=True) == []
 
 
 def test_sets_outside_are_marked(place, tmp_path):
@@ -39,8 +39,8 @@ def test_sets_outside_are_marked(place, tmp_path):
     dump = found.load()
     assert not dump.in_distribution.any() and dump.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert found.facts["outside"] is True and "accuracy" not in found.facts
-    assert [each.key for each in list_stored_predictions(store, outside=True)] == [found.key]
-    assert list_stored_predictions(store, outside=False) == []
+    assert [each.key for each in list_stored_predictions(store, ood=True)] == [found.key]
+    assert list_stored_predictions(store, ood=False) == []
 
 
 def test_only_predictions_that_were_made_to_compare_models_are_listed(place, tmp_path):

@@ -130,10 +130,10 @@ def test_a_folder_is_memory_mapped_and_checked(tmp_path):
     while isinstance(base, np.ndarray):
         base = base.base
     assert isinstance(base, mmap.mmap)
-    recipe = json.loads((folder / "recipe.json").read_text())
-    for entry in recipe["arrays"].values():
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for entry in manifest["arrays"].values():
         assert zlib.crc32((folder / entry["file"]).read_bytes()) == entry["crc32"]
-    assert {"logits.npy", "scores/native.npy"} <= {entry["file"] for entry in recipe["arrays"].values()}
+    assert {"logits.npy", "scores/native.npy"} <= {entry["file"] for entry in manifest["arrays"].values()}
 
 
 def test_memory_of_a_mapped_dump_is_given_back(tmp_path):
@@ -267,12 +267,12 @@ def test_reading_tables_needs_no_pandas(tmp_path):
 def test_outside_rows_were_not_taught(tmp_path):
     path = tmp_path / "ood.npz"
     np.savez(path, logits=np.eye(3), labels=[7, 8, 9])
-    assert Predictions.load(path, outside=True).in_distribution.tolist() == [False] * 3
+    assert Predictions.load(path, ood=True).in_distribution.tolist() == [False] * 3
     with pytest.raises(BadInput, match="labels holds 7"):
         Predictions.load(path)
     mixed = {"logits": np.eye(3), "labels": [7, 1, 9], "in_distribution": [False, True, False]}
-    assert Predictions.load(mixed, outside=True).in_distribution.tolist() == [False, True, False]
-    assert not Predictions.load(Predictions(logits=np.eye(3)), outside=True).in_distribution.any()
+    assert Predictions.load(mixed, ood=True).in_distribution.tolist() == [False, True, False]
+    assert not Predictions.load(Predictions(logits=np.eye(3)), ood=True).in_distribution.any()
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".parquet", ".csv"])

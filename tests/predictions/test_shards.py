@@ -88,7 +88,7 @@ def test_shards_are_written_as_one_to_the_last_byte_without_being_read_at_once(d
     monkeypatch.setattr(
         RowParts, "__getitem__", lambda self, rows: most.append(len(read(self, rows))) or read(self, rows)
     )
-    monkeypatch.setattr("nescio.predictions.containers.WRITE_BYTES", 100)
+    monkeypatch.setattr("nescio.predictions.formats.npy.WRITE_BYTES", 100)
     save(joined([Predictions.load(tmp_path / "shards" / name) for name in "abc"]), tmp_path / "joined")
     whole, made = (
         {path.relative_to(place): path.read_bytes() for path in place.rglob("*.*")}

@@ -124,17 +124,17 @@ def pipe(name):
     return build
 
 
-def folder_with(recipe):
+def folder_with(manifest):
     def build(folder):
         path = Predictions(logits=LOGITS).save(folder / "dump")
-        (path / "recipe.json").write_text(recipe)
+        (path / "manifest.json").write_text(manifest)
         return path
 
     return build
 
 
 def endless(folder):
-    """A recipe that names a device."""
+    """A manifest that names a device."""
     path = Predictions(logits=LOGITS).save(folder / "dump")
     (path / "logits.npy").unlink()
     (path / "logits.npy").symlink_to("/dev/zero")
@@ -164,11 +164,13 @@ FAMILIES = {
     "safetensors offsets of text": safetensors({"logits": tensor(offsets=("a", "b"))}),
     "a safetensors number of 5000 digits": safetensors(b'{"logits": {"data_offsets": [0, ' + b"9" * 5000 + b"]}}"),
     "a safetensors header of 4 GB": raw("a.safetensors", (1 << 32).to_bytes(8, "little") + b"{}"),
-    "a deep recipe": folder_with('{"arrays": ' + DEEP),
-    "a recipe of a list": folder_with("[1]"),
-    "a recipe with a null in a name": folder_with('{"arrays": {"a": {"file": "x\\u0000", "bytes": 1, "crc32": 1}}}'),
+    "a deep manifest": folder_with('{"arrays": ' + DEEP),
+    "a manifest of a list": folder_with("[1]"),
+    "a manifest with a null in a name": folder_with('{"arrays": {"a": {"file": "x\\u0000", "bytes": 1, "crc32": 1}}}'),
     "a name of two lines": raw("a.npz", zipped(**{"two\nlines__npy": b"x"})),
-    "a recipe of other types": folder_with(json.dumps({"arrays": {"logits": {"file": 3, "bytes": "x", "crc32": []}}})),
+    "a manifest of other types": folder_with(
+        json.dumps({"arrays": {"logits": {"file": 3, "bytes": "x", "crc32": []}}})
+    ),
     "an array that is a device": endless,
     "a large Parquet table": many_rows,
     "one long list": parquet(one_long_list),

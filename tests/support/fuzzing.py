@@ -94,7 +94,7 @@ def lists(folder):
 
 def whole_folder(folder):
     path = dump().save(folder / "whole")
-    return [path / "recipe.json", path / "logits.npy", path / "index.npy"]
+    return [path / "manifest.json", path / "logits.npy", path / "index.npy"]
 
 
 def images(folder):

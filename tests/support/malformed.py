@@ -1,6 +1,7 @@
 """Files that cannot be used, each with the sentence that a person reads: (name, build(folder) -> path, pattern)."""
 
 import decimal
+import hashlib
 import io
 import json
 import pickle
@@ -70,11 +71,11 @@ def parquet(**columns):
     return build
 
 
-def saved(ending, spoil):
-    """Builds good predictions with this ending, then spoils what was written."""
+def saved(suffix, spoil):
+    """Builds good predictions with this suffix, then spoils what was written."""
 
     def build(folder: Path) -> Path:
-        path = Predictions(labels=LABELS, logits=LOGITS, scores={"native": LABELS}).save(folder / f"preds{ending}")
+        path = Predictions(labels=LABELS, logits=LOGITS, scores={"native": LABELS}).save(folder / f"preds{suffix}")
         spoil(path)
         return path
 
@@ -96,13 +97,15 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(blob))
 
 
-def recipe(change):
-    """Rewrites recipe.json by a change to its content."""
+def manifest(change):
+    """Rewrites manifest.json by a change to its content, with a valid checksum."""
 
     def spoil(folder: Path) -> None:
-        content = json.loads((folder / "recipe.json").read_text())
+        content = json.loads((folder / "manifest.json").read_text())
         change(content)
-        (folder / "recipe.json").write_text(json.dumps(content))
+        del content["sha256"]
+        content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(content))
 
     return spoil
 
@@ -140,10 +143,10 @@ def pickled(folder: Path) -> Path:
 
 
 def pickled_folder(path: Path, objects=(0, None) * 3) -> None:
-    """Puts Python objects in place of the labels, and mends the recipe, so that only the objects are wrong."""
+    """Puts Python objects in place of the labels, and mends the manifest, so that only the objects are wrong."""
     np.save(path / "labels.npy", np.array(objects, object), allow_pickle=True)
     blob = (path / "labels.npy").read_bytes()
-    recipe(lambda r: r["arrays"]["labels"].update(bytes=len(blob), crc32=zlib.crc32(blob)))(path)
+    manifest(lambda r: r["arrays"]["labels"].update(bytes=len(blob), crc32=zlib.crc32(blob)))(path)
 
 
 MALFORMED = [
@@ -247,42 +250,50 @@ MALFORMED = [
     ("empty name", npz(scores__=np.ones(6)), r"scores has the name ''"),
     # files
     ("no such file", missing("nowhere.npz"), r"nowhere\.npz: there is no such file or folder"),
-    ("unknown ending", raw("preds.mat", "x"), r"the ending \.mat is not known: give a folder with recipe\.json, \.npz"),
-    ("no ending", raw("preds", "x"), r"the ending \(none\) is not known"),
+    (
+        "unknown suffix",
+        raw("preds.mat", "x"),
+        r"suffix \.mat .* manifest\.json, .*\.npz",
+    ),
+    ("no suffix", raw("preds", "x"), r"suffix \(none\)"),
     ("one bare array", bare, r"one array without a name"),
-    ("a cut array", raw("preds.npy", "x"), r"not a whole \.npy array|one array without a name"),
-    ("a checkpoint of pickle alone", raw("preds.pt", pickle.dumps({})), r"this is not a whole file of torch\.save"),
+    ("a cut array", raw("preds.npy", "x"), r"complete \.npy array|one array without a name"),
+    ("a checkpoint of pickle alone", raw("preds.pt", pickle.dumps({})), r"complete file of torch\.save"),
     ("a pickle", raw("preds.pkl", pickle.dumps({})), r"\.pkl files need pickle, which is never loaded"),
     ("empty npz", raw("preds.npz", ""), r"preds\.npz: the file is empty"),
     ("empty safetensors", raw("preds.safetensors", ""), r"preds\.safetensors: the file is empty"),
     ("empty parquet", raw("preds.parquet", ""), r"preds\.parquet: the file is empty"),
     ("empty csv", raw("preds.csv", ""), r"preds\.csv: the file is empty"),
-    ("text named npz", raw("preds.npz", "label,logit_0\n1,2\n"), r"preds\.npz: this is not a whole \.npz file"),
-    ("pickle named npz", raw("preds.npz", pickle.dumps([1])), r"preds\.npz: this is not a whole \.npz file"),
-    ("truncated npz", saved(".npz", cut(0.6)), r"preds\.npz: this is not a whole \.npz file"),
-    ("damaged npz", raw("preds.npz", zipped(labels__npy=b"\x93NUMPY\x01\x00")), r"labels is not a whole \.npy array"),
+    ("text named npz", raw("preds.npz", "label,logit_0\n1,2\n"), r"preds\.npz: .* complete \.npz file"),
+    ("pickle named npz", raw("preds.npz", pickle.dumps([1])), r"preds\.npz: .* complete \.npz file"),
+    ("truncated npz", saved(".npz", cut(0.6)), r"preds\.npz: .* complete \.npz file"),
+    ("damaged npz", raw("preds.npz", zipped(labels__npy=b"\x93NUMPY\x01\x00")), r"labels .* complete \.npy array"),
     ("npz of other things", raw("preds.npz", zipped(readme__txt=b"hello")), r"readme\.txt is not an array"),
     ("object arrays", pickled, r"logits holds Python objects, which need pickle, and pickle is never loaded"),
     ("truncated safetensors", saved(".safetensors", cut(0.9)), r"ends after the end of the file"),
-    ("safetensors of 5 bytes", raw("preds.safetensors", "12345"), r"this is not a whole \.safetensors file"),
+    ("safetensors of 5 bytes", raw("preds.safetensors", "12345"), r"complete \.safetensors file"),
     ("safetensors without JSON", safetensors(b"{nonsense"), r"the header is not that of a \.safetensors file"),
     ("safetensors of a list", safetensors([1, 2]), r"the header is not that of a \.safetensors file"),
     ("tensor of 8 bits", safetensors({"logits": tensor("F8_E4M3")}), r"logits has the type F8_E4M3"),
     ("tensor of other size", safetensors({"logits": tensor(shape=(4, 5))}), r"logits has shape \(4, 5\) but 64 bytes"),
     ("tensor before the file", safetensors({"logits": tensor(offsets=(-64, 0))}), r"logits has shape .* but 64 bytes"),
-    ("text named parquet", raw("preds.parquet", "label\n1\n"), r"this is not a whole \.parquet file"),
-    ("truncated parquet", saved(".parquet", cut(0.5)), r"this is not a whole \.parquet file"),
+    ("text named parquet", raw("preds.parquet", "label\n1\n"), r"complete \.parquet file"),
+    ("truncated parquet", saved(".parquet", cut(0.5)), r"complete \.parquet file"),
     # folders
-    ("folder without recipe", directory, r"dump: the folder has no recipe\.json"),
+    ("folder without manifest", directory, r"dump: the folder has no manifest\.json"),
     ("half a folder", saved("", lambda path: (path / "logits.npy").unlink()), r"logits\.npy is missing"),
     ("short array in a folder", saved("", lambda path: cut(0.5)(path / "logits.npy")), r"logits\.npy has \d+ bytes"),
     ("changed array in a folder", saved("", lambda path: flip(path / "labels.npy")), r"labels\.npy .* checksum"),
-    ("recipe cut short", saved("", lambda path: cut(0.5)(path / "recipe.json")), r"recipe\.json does not say which"),
-    ("recipe without arrays", saved("", recipe(lambda r: r.pop("arrays"))), r"recipe\.json does not say which"),
-    ("recipe of the future", saved("", recipe(lambda r: r.update(version=9))), r"recipe\.json has version 9"),
     (
-        "recipe that points outside",
-        saved("", recipe(lambda r: r["arrays"]["labels"].update(file="../x.npy"))),
+        "manifest cut short",
+        saved("", lambda path: cut(0.5)(path / "manifest.json")),
+        r"manifest\.json does not say which",
+    ),
+    ("manifest without arrays", saved("", manifest(lambda r: r.pop("arrays"))), r"manifest\.json does not say which"),
+    ("manifest of the future", saved("", manifest(lambda r: r.update(version=9))), r"manifest\.json has version 9"),
+    (
+        "manifest that points outside",
+        saved("", manifest(lambda r: r["arrays"]["labels"].update(file="../x.npy"))),
         r"\.\./x\.npy, which lies outside the folder",
     ),
     ("objects in a folder", saved("", pickled_folder), r"labels\.npy holds Python objects, which need pickle"),

@@ -258,7 +258,7 @@ def _outside(ood: Any, split: str) -> dict[str, Predictions]:
 
 def _dump(source: Any, outside: bool = False) -> Predictions:
     """Predictions as they are, or from a path or a dict of arrays."""
-    return source if isinstance(source, Predictions) else Predictions.load(source, outside=outside)
+    return source if isinstance(source, Predictions) else Predictions.load(source, ood=outside)
 
 
 def member_count(predictions: Predictions) -> int | None:

@@ -53,11 +53,11 @@ class InputOptions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
         place = assignment(word)[1]
         if place_of(ZOO, place):
-            dump = predictions_from_text(place, Store(self.store)).load(outside=outside)
+            dump = predictions_from_text(place, Store(self.store)).load(ood=outside)
         elif arrays := _arrays(place):
-            dump = Predictions.from_files(outside=outside, **arrays)
+            dump = Predictions.from_files(ood=outside, **arrays)
         else:
-            dump = Predictions.load(place, names=self._names() or None, outside=outside)
+            dump = Predictions.load(place, names=self._names() or None, ood=outside)
         return random_subset(dump, self.limit, seed)
 
     def shards(self, word: str, *, outside: bool = False) -> ShardFolder | None:

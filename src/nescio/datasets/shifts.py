@@ -17,7 +17,7 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.identity import ContentName, tag
 from nescio.predictions import files
-from nescio.predictions.containers import map_npy
+from nescio.predictions.formats.npy import map_npy
 from nescio.specs import DatasetName, split_severity
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import atomic_write, flush
 from nescio.predictions.files import naming_file
-from nescio.predictions.tables import escaped
+from nescio.predictions.formats.csv import escaped
 
 
 def writable_suffix(path: str | Path) -> str:

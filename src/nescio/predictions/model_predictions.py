@@ -16,7 +16,7 @@ from nescio.errors import BadInput, did_you_mean
 from nescio.files import parse_json, read_small
 from nescio.identity import ContentName, canonical
 from nescio.predictions import Predictions
-from nescio.predictions.files import RECIPE, check_format, near_file
+from nescio.predictions.files import MANIFEST, check_format, near_file
 from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, place_of
 from nescio.work.store import Corrupted, Store, StoreError, describe_error
@@ -37,11 +37,11 @@ class ModelPredictions:
     store: Store | None = field(default=None, compare=False, repr=False)  # which holds it under that key
     part: tuple[int, int] | None = None  # only so many rows, drawn by this seed
 
-    def load(self, outside: bool = False) -> Predictions:
+    def load(self, ood: bool = False) -> Predictions:
         """The predictions; StoreError where those of a store are not byte for byte as they were written."""
         if self.store is not None:
             self.store.verify(STAGE, self.key)
-        dump = Predictions.load(self.place, outside=outside)
+        dump = Predictions.load(self.place, ood=ood)
         return dump if self.part is None else random_subset(dump, *self.part)
 
     def limited(self, rows: int | None, seed: int) -> ModelPredictions:
@@ -85,7 +85,7 @@ class ModelPredictions:
 
 
 def list_stored_predictions(
-    store: Store, data: str | None = None, outside: bool | None = None, damaged: list[str] | None = None
+    store: Store, data: str | None = None, ood: bool | None = None, damaged: list[str] | None = None
 ) -> list[ModelPredictions]:
     """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
 
@@ -97,7 +97,7 @@ def list_stored_predictions(
     dumps = [
         (dump, moment, side)
         for dump, moment in _compared(store, damaged)
-        if (side := bool(dump.facts.get("outside", False))) == outside or outside is None
+        if (side := bool(dump.facts.get("outside", False))) == ood or ood is None
     ]
     wanted = {canonical(data)} | {canonical(dump.data) for dump, *_ in dumps if dump.data == data}
     for dump, moment, side in dumps:
@@ -153,13 +153,11 @@ def collect_predictions(
         return [predictions_from_text(word, store, data) for word in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
-    dumps = list_stored_predictions(store, data, outside=False, damaged=damaged)
+    dumps = list_stored_predictions(store, data, ood=False, damaged=damaged)
     if not dumps:
         if damaged:
             raise BadInput(damaged[0])
-        others = (
-            sorted({dump.data for dump in list_stored_predictions(store, outside=False, damaged=[])}) if data else []
-        )
+        others = sorted({dump.data for dump in list_stored_predictions(store, ood=False, damaged=[])}) if data else []
         on = f" on {data}" if data else ""
         cure = " or ".join(f"--data {shlex.quote(other)}" for other in others)
         cure = f"it holds some with {cure}" if cure else "`nescio zoo` makes them"
@@ -177,7 +175,7 @@ def predictions_from_text(text: str, store: Store, data: str | None = None) -> M
 
 def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPredictions:
     damaged: list[str] = []
-    dumps = list_stored_predictions(store, data, outside=False, damaged=damaged) if store.root.is_dir() else []
+    dumps = list_stored_predictions(store, data, ood=False, damaged=damaged) if store.root.is_dir() else []
     own = [dump for dump in dumps if dump.model == model]
     if len(own) == 1:
         return own[0]
@@ -237,8 +235,8 @@ def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPr
 def _checksum(place: Path) -> str:
     """Of a file's bytes; of a folder's recipe, which holds the checksum of every array."""
     if place.is_dir():
-        if not (place / RECIPE).is_file():
-            raise BadInput(f"{place} has no {RECIPE}, so it is not a finished dump.")
-        return hashlib.sha256(read_small(place / RECIPE)).hexdigest()[:16]
+        if not (place / MANIFEST).is_file():
+            raise BadInput(f"{place} has no {MANIFEST}, so it is not a finished dump.")
+        return hashlib.sha256(read_small(place / MANIFEST)).hexdigest()[:16]
     with place.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()[:16]

@@ -8,7 +8,7 @@ from typing import Any
 
 from nescio.errors import BadInput, closest_match, did_you_mean
 
-Flat = dict[str, Any]  # key -> array: a field, or `scores/NAME`, `variants/NAME`, `groups/NAME`
+FlatFields = dict[str, Any]  # key -> array: a field, or `scores/NAME`, `variants/NAME`, `groups/NAME`
 MAPPINGS = ("scores", "variants", "groups")
 ARRAYS = (
     *("index", "labels", "in_distribution", "logits", "probs", "members", "embeddings", "annotations"),
@@ -16,8 +16,8 @@ ARRAYS = (
 )
 FIELDS = [*ARRAYS, *(f"{field}/NAME" for field in MAPPINGS)]
 
-# Names that people give to a field; they are suggested, never taken.
-MEANT = {
+# FieldNames that people give to a field; they are suggested, never taken.
+SYNONYMS = {
     **dict.fromkeys(("y", "label", "target", "targets", "y_true", "true", "gt", "label_ids"), "labels"),
     **dict.fromkeys(("logit", "pre_softmax", "unnormalized", "predictions"), "logits"),
     **dict.fromkeys(("prob", "p", "softmax", "probabilities", "proba", "y_prob"), "probs"),
@@ -33,7 +33,7 @@ MEANT = {
 }
 
 
-MEANT |= dict.fromkeys(("image_id", "filename", "file", "path", "uid"), "index")
+SYNONYMS |= dict.fromkeys(("image_id", "filename", "file", "path", "uid"), "index")
 TRUTH = ("labels", "correct", "annotations", "in_distribution")  # what images of other classes need not have
 
 
@@ -42,73 +42,79 @@ def is_field(key: str) -> bool:
     return key in ARRAYS or (field in MAPPINGS and bool(slash))
 
 
-def unknown(what: str, name: str, meant: Mapping[str, str], known: list[str], others: Iterable[str] = ()) -> str:
+def unknown_name(what: str, name: str, meant: Mapping[str, str], known: list[str], others: Iterable[str] = ()) -> str:
     """The sentence about a name that means nothing here; it ends with the map that reads it and the `others`."""
     guess = meant.get(name.lower()) or closest_match(name, known)
     hint = f" (did you mean {guess!r}?)" if guess else ""
     found = proposed_map([*others, name])
-    cure = f"; say --map {found} (in Python, names=…)" if found else ""
-    return f"'{shown(name)}' is not a known {what}{hint}: the {what}s are {', '.join(known)}{cure}."
+    cure = f"; give the map {found}" if found else ""
+    return f"'{printable(name)}' is not a known {what}{hint}: the {what}s are {', '.join(known)}{cure}."
 
 
 def proposed_map(names: Iterable[str]) -> str:
     """FIELD=NAME,… of the names in a file whose fields can be guessed; "" where none can."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(re.sub(r"_?\d{1,9}$", "", name) or name for name in names):
-        field = name if is_field(name) else MEANT.get(name.lower()) or closest_match(name, ARRAYS) or ""
+        field = name if is_field(name) else SYNONYMS.get(name.lower()) or closest_match(name, ARRAYS) or ""
         if is_field(field) and "/" not in field and not re.search(r"[=,\s]", name) and name.isprintable():
             found.setdefault(field, name)
     return ",".join(f"{field}={name}" for field, name in found.items() if len(name) <= 60)
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """A name or a value of a file in a sentence: on one line, and not longer than that."""
     brief = name if len(name) <= 60 else f"{name[:60]}…"
     return brief if brief.isprintable() else repr(brief)[1:-1]
 
 
-class Names:
+class FieldNames:
     """Which field each name of a file is. Without a map a name is its own field; with one, names that are neither in
     the map nor fields are passed over, and noted."""
 
-    def __init__(self, given: Mapping[str, str] | None, outside: bool = False) -> None:
-        """outside: the file is of out-of-distribution rows, which need no labels"""
+    def __init__(self, given: Mapping[str, str] | None, ood: bool = False) -> None:
+        """Check the map; `ood` rows need no labels."""
         for field in given or {}:
             if not is_field(field):
-                raise BadInput(unknown("field", str(field), MEANT, FIELDS))
-        self.given = dict(given or {})
-        self.field_of = {name: field for field, name in self.given.items()}
-        if len(self.field_of) < len(self.given):
+                raise BadInput(unknown_name("field", str(field), SYNONYMS, FIELDS))
+        self.mapping = dict(given or {})
+        self.field_of = {name: field for field, name in self.mapping.items()}
+        if len(self.field_of) < len(self.mapping):
             raise BadInput("the map gives one name of the file to two fields: give every field its own.")
-        self.optional = TRUTH if outside else ()
-        self.found: set[str] = set()
-        self.passed_over: list[str] = []
+        self.optional = TRUTH if ood else ()
+        self.used: set[str] = set()
+        self.ignored: list[str] = []
 
     def field(self, name: str) -> str | None:
         """The field that a name of the file is, None where it is passed over."""
         if name in self.field_of:
-            self.found.add(name)
+            self.used.add(name)
             return self.field_of[name]
-        if not self.given or (is_field(name) and name not in self.given):
+        if not self.mapping or (is_field(name) and name not in self.mapping):
             return name
-        self.passed_over.append(name)
+        self.ignored.append(name)
         return None
+
+    def select(self, arrays: Mapping[str, Any]) -> FlatFields:
+        """The arrays by field, without those that the map does not name; BadInput if the map names a missing one."""
+        selected = {field: array for name, array in arrays.items() if (field := self.field(name)) is not None}
+        self.check(arrays)
+        return selected
 
     def numbered(self, column: str) -> tuple[str, int] | None:
         """(field, number) of a column that is a mapped name with a number: score_0, score_1 … or score0, score1 …"""
         match = re.fullmatch(r"(.*?)_?(\d{1,9})", column, re.DOTALL | re.ASCII)
         if not match or match[1] not in self.field_of:
             return None
-        self.found.add(match[1])
+        self.used.add(match[1])
         return self.field_of[match[1]], int(match[2])
 
     def check(self, there: Iterable[str]) -> None:
         """Refuses a map that names what the file does not hold."""
         wanted = (name for name, field in self.field_of.items() if field not in self.optional)
-        missing = next((name for name in wanted if name not in self.found), None)
+        missing = next((name for name in wanted if name not in self.used), None)
         if missing is not None:
             names = list(there)
-            fields = ", ".join(map(shown, names[:20])) or "nothing"
+            fields = ", ".join(map(printable, names[:20])) or "nothing"
             close = did_you_mean(missing, names) if missing not in names else ""
             raise BadInput(
                 f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {fields}.{close}"
@@ -116,7 +122,7 @@ class Names:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self.passed_over:
+        if not self.ignored:
             return ()
-        more = f" and {len(self.passed_over) - 5} more" if len(self.passed_over) > 5 else ""
-        return (f"Not read, since the map does not name them: {', '.join(map(shown, self.passed_over[:5]))}{more}.",)
+        more = f" and {len(self.ignored) - 5} more" if len(self.ignored) > 5 else ""
+        return (f"Not read, since the map does not name them: {', '.join(map(printable, self.ignored[:5]))}{more}.",)

@@ -215,6 +215,17 @@ class Predictions:
             elif value is not None and field.name not in NOT_ROWS:
                 yield field.name, value
 
+    def flat(self) -> dict[str, Array]:
+        """Key → array of all fields, except `normalized`."""
+        flat = dict(self.columns())
+        if self.members is not None:
+            flat["members"] = self.members
+        if self.class_names is not None:
+            flat["class_names"] = np.array(self.class_names, str)
+        if self.notes:
+            flat["notes"] = np.array(self.notes, str)
+        return flat
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -319,7 +330,7 @@ class Predictions:
 
     @staticmethod
     def load(
-        source: str | Path | Mapping[str, Any], *, names: Mapping[str, str] | None = None, outside: bool = False
+        source: str | Path | Mapping[str, Any], *, names: Mapping[str, str] | None = None, ood: bool = False
     ) -> Predictions:
         """Reads what `save` writes, a .pt file of tensors, or a plain dict of arrays.
 
@@ -329,17 +340,17 @@ class Predictions:
         """
         from nescio.predictions.files import load
 
-        return load(source, names=names, outside=outside)
+        return load(source, names=names, ood=ood)
 
     @staticmethod
-    def from_files(*, outside: bool = False, **paths: Any) -> Predictions:
+    def from_files(*, ood: bool = False, **paths: Any) -> Predictions:
         """One .npy, .npz or .pt file of one array per field: from_files(logits="a.npy", labels="b.npy").
 
         `scores`, `variants` and `groups` are mappings from a name to a path.
         """
         from nescio.predictions.files import from_files
 
-        return from_files(paths, outside=outside)
+        return from_files(paths, ood=ood)
 
     @staticmethod
     def stack(members: Sequence[Predictions]) -> Predictions:

@@ -15,6 +15,7 @@ from nescio.errors import BadInput
 from nescio.predictions import files
 from nescio.predictions.names import MAPPINGS
 from nescio.predictions.outputs import NOT_ROWS, Predictions
+from nescio.predictions.readers import registry
 
 
 class RowParts:
@@ -118,7 +119,7 @@ class ShardFolder:
 
     folder: Path
     names: Mapping[str, str] | None = None  # field -> the name that it has in the files
-    outside: bool = False
+    ood: bool = False
 
     @property
     def files(self) -> list[Path]:
@@ -134,7 +135,7 @@ class ShardFolder:
         """One shard after the other; at the end their keys are checked."""
         indexes, paths = [], self.files
         for path in paths:
-            shard = files.load(path, names=self.names, outside=self.outside)
+            shard = files.load(path, names=self.names, ood=self.ood)
             indexes.append(shard.index)
             yield shard
         with files.naming_file(self.folder, "read"):
@@ -143,7 +144,7 @@ class ShardFolder:
     def whole(self) -> Predictions:
         """All rows in memory, in the order of their keys."""
         paths = self.files
-        parts = [files.load(path, names=self.names, outside=self.outside) for path in paths]
+        parts = [files.load(path, names=self.names, ood=self.ood) for path in paths]
         with files.naming_file(self.folder, "read"):
             dump = joined(parts, [path.name for path in paths]).replace()
             check_missing(np.sort(dump.index))
@@ -152,7 +153,7 @@ class ShardFolder:
 
 def shard_files(folder: Path) -> list[Path]:
     """Dumps that lie directly in a folder, sorted by name; none if the folder is a dump itself."""
-    if not folder.is_dir() or (folder / files.RECIPE).is_file():
+    if not folder.is_dir() or (folder / files.MANIFEST).is_file():
         return []
     found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    return [path for path in found if path.suffix.lower() in files.READERS or (path / files.RECIPE).is_file()]
+    return [path for path in found if path.suffix.lower() in registry or (path / files.MANIFEST).is_file()]

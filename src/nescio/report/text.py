@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nescio.predictions.tables import escaped
+from nescio.predictions.formats.csv import escaped
 from nescio.report.blocks import Block, Definitions, Prose, Section, Story, walk
 from nescio.report.tables import MISSING, Cell, Table
 from nescio.rows import COLUMNS, without_empty

@@ -246,7 +246,7 @@ class GradedModel(ModelRows):
 
     def _outside(self, dump: ModelPredictions, inside: Predictions) -> Predictions:
         """The rows of classes that were not in training."""
-        outside = dump.load(outside=True)
+        outside = dump.load(ood=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
             raise BadInput(
                 f"{dump.place} answers with {outside.classes} classes, {self.dump.place} with {inside.classes}: both "

@@ -92,7 +92,7 @@ def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
     """
     for pair in pairs:
         try:
-            inside, outside = in_distribution_rows(pair.inside.load()), pair.outside.load(outside=True)
+            inside, outside = in_distribution_rows(pair.inside.load()), pair.outside.load(ood=True)
         except BadInput:
             continue  # its own step fails later
         evaluated = 0 if inside.labels is None else len(np.unique(inside.labels))

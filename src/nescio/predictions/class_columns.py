@@ -1,0 +1,104 @@
+"""Columns of a table that are named by classes, such as cat, dog or prob_cat, prob_dog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nescio.arrays.types import Array
+from nescio.errors import BadInput
+from nescio.predictions.names import FlatFields, printable
+
+CLASS_PREFIXES = {  # of columns that are named by classes → what they hold, None where their numbers tell
+    **dict.fromkeys(("prob_", "probs_", "proba_", "p_"), "probs"),
+    **dict.fromkeys(("logit_", "logits_"), "logits"),
+    **dict.fromkeys(("score_", "scores_", ""), None),
+}
+ROUNDED = 2e-2  # by which a row of rounded probabilities may be off one
+
+
+class ClassColumns(NamedTuple):
+    """Columns that are named by classes, as fields."""
+
+    positions: list[int]
+    fields: FlatFields
+
+
+def find_class_columns(
+    columns: list[str], labels_position: int, free: Mapping[str, int], read: Callable[[int, str], Array]
+) -> ClassColumns | None:
+    """Columns named by the classes in labels, alone or with a prefix such as prob_; None if there are none.
+
+    Without a telling prefix, rows that sum to one are probabilities, others logits.
+
+    free  positions of the columns that are no fields
+    """
+    labels = {str(int(label) if isinstance(label, float) else label) for label in _distinct(read, labels_position)}
+    for prefix, field in CLASS_PREFIXES.items():
+        known = {column.removeprefix(prefix): at for column, at in free.items() if column.startswith(prefix)}
+        if len(known) < 2 or not labels <= set(known) or (len(labels) == 1 and not prefix):
+            continue
+        if not prefix and len(known) > len(labels):
+            known = _classes_among(known, labels, read)
+        return _class_fields(known, columns, field, read)
+    return None
+
+
+def _distinct(read: Callable[[int, str], Array], at: int) -> list[Any]:
+    """The different values of a column of labels."""
+    return list(np.unique(read(at, "labels")).tolist())
+
+
+def _classes_among(known: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:
+    """The columns of classes among more than labels names: others, or those of classes without a row."""
+    values = {name: read(at, "labels") for name, at in known.items()}
+    numeric = {name: at for name, at in known.items() if values[name].dtype.kind in "fiub"}
+    named = {name: at for name, at in known.items() if name in labels}
+    for columns in (numeric, named):
+        if columns == named == numeric or _rows_sum_to_one([values[name] for name in columns]):
+            return columns
+    more, first = next((name for name in numeric if name not in labels), ""), printable(next(iter(named)))
+    raise BadInput(
+        f"labels names {len(labels)} of the {len(numeric)} columns of numbers, and {printable(more)} may be a class "
+        f"without a row or none: call the columns of classes prob_NAME or logit_NAME, such as logit_{first}."
+    )
+
+
+def _rows_sum_to_one(values: list[Array]) -> bool:
+    if any(array.dtype.kind not in "fiub" for array in values):
+        return False
+    table = np.stack(values, axis=1).astype(np.float64)
+    return bool((table >= 0).all() and (np.abs(table.sum(1) - 1) <= ROUNDED).all())
+
+
+def _class_fields(
+    known: dict[str, int], columns: list[str], field: str | None, read: Callable[[int, str], Array]
+) -> ClassColumns:
+    """The columns of classes as logits or probabilities, with the names of the classes in the columns' order."""
+    order = list(known)
+    if all(name.isdecimal() for name in order):
+        order.sort(key=int)
+        if list(map(int, order)) != list(range(len(order))):
+            raise BadInput(
+                f"columns {', '.join(order[:5])} are numbers of classes: they must count from 0 without a gap."
+            )
+    values = [read(known[name], "labels") for name in order]
+    if text := next((name for name, array in zip(order, values, strict=True) if array.dtype.kind not in "fiub"), None):
+        raise BadInput(f"column {printable(columns[known[text]])} is named by a class and holds text, not numbers.")
+    table = np.stack(values, axis=1).astype(np.float64)
+    if field is None and table.min() >= 0 and not _rows_sum_to_one(values):
+        if np.allclose(table.sum(1), 100, rtol=0.02):
+            field = "probs"  # which are refused as percentages
+        elif table.max() <= 1:
+            first = printable(order[0])
+            raise BadInput(
+                f"the columns named by classes ({first} …) lie between 0 and 1 and do not sum to one: call them "
+                f"prob_{first} …, or logit_{first} … if they are unnormalised scores."
+            )
+    field = field or ("probs" if _rows_sum_to_one(values) else "logits")
+    fields: FlatFields = {field: table}
+    if not all(name.isdecimal() for name in order):
+        fields["class_names"] = np.array(order, str)
+    return ClassColumns(list(known.values()), fields)

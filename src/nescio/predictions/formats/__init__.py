@@ -1,0 +1,1 @@
+"""File formats of predictions, one module each. A new format needs one function with `@reader`."""

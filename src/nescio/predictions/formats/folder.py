@@ -1,0 +1,102 @@
+"""Predictions as a folder of .npy arrays, with a manifest of their sizes and checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from nescio.errors import BadInput
+from nescio.files import atomic_write, flush, flush_folder, read_json
+from nescio.predictions.formats.npy import map_npy, write_npy
+from nescio.predictions.names import FieldNames, FlatFields, printable
+from nescio.predictions.outputs import Predictions
+from nescio.predictions.readers import FORMAT
+
+MANIFEST, VERSION, CHECKSUM = "manifest.json", 1, "sha256"
+
+
+def read_folder(folder: Path, names: FieldNames) -> FlatFields:
+    """Memory-mapped arrays that are as long, and hold the same bytes, as the manifest says."""
+    manifest_file = folder / MANIFEST
+    try:
+        manifest = read_json(manifest_file)
+        arrays = {
+            key: (str(entry["file"]), entry["bytes"], entry["crc32"]) for key, entry in manifest["arrays"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(f"{MANIFEST} does not say which arrays there are: save the folder again.") from None
+    if manifest.get("version", VERSION) != VERSION:
+        raise BadInput(
+            f"{MANIFEST} has version {printable(str(manifest['version']))}, this nescio reads {VERSION}: update nescio."
+        )
+    strange = set(manifest) - {"format", "version", "normalized", "arrays", CHECKSUM}
+    if strange or manifest.get(CHECKSUM, checksum := _manifest_checksum(manifest)) != checksum:
+        raise BadInput(f"{MANIFEST} does not have the checksum in it: it was changed or damaged.")
+    flat: FlatFields = {"normalized": manifest.get("normalized", False)}
+    for key, (name, size, checksum) in arrays.items():
+        field = names.field(key)
+        if field is None:
+            continue
+        file = folder / name
+        if Path(os.path.realpath(folder)) not in Path(os.path.realpath(file)).parents:
+            raise BadInput(f"{MANIFEST} names {printable(name)}, which lies outside the folder.")
+        if not file.is_file():
+            raise BadInput(f"{printable(name)} is missing, though {MANIFEST} names it: the folder is not whole.")
+        if file.stat().st_size != size:
+            raise BadInput(f"{name} has {file.stat().st_size} bytes, {MANIFEST} says {size}: the folder is not whole.")
+        if _checksum(file) != checksum:
+            raise BadInput(f"{name} does not have the checksum in {MANIFEST}: it was changed or damaged.")
+        flat[field] = map_npy(file)
+    names.check(arrays)
+    return flat
+
+
+def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """Of the names, files and checksums of all arrays."""
+    content = {key: value for key, value in manifest.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum(file: Path) -> int:
+    value = 0
+    with file.open("rb") as handle:
+        while chunk := handle.read(1 << 20):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def write_folder(predictions: Predictions, goal: Path, durable: bool) -> None:
+    if goal.exists() and not goal.is_dir():
+        raise BadInput("there is a file of that name: give another name to the folder.")
+    if goal.is_dir() and any(goal.iterdir()) and not (goal / MANIFEST).is_file():
+        raise BadInput("the folder holds other things than predictions: give another name.")
+    with atomic_write(goal, durable) as part:
+        part.mkdir()
+        arrays = {}
+        for key, array in predictions.flat().items():
+            field, _, name = key.partition("/")
+            file = part / (f"{field}/{quote(name, safe=' ')}.npy" if name else f"{field}.npy")
+            file.parent.mkdir(exist_ok=True)
+            with file.open("xb") as handle:
+                write_npy(handle, array)
+                if durable:
+                    flush(handle)
+            arrays[key] = {
+                "file": file.relative_to(part).as_posix(),
+                "bytes": file.stat().st_size,
+                "crc32": _checksum(file),
+            }
+        manifest = {"format": FORMAT, "version": VERSION, "normalized": predictions.normalized, "arrays": arrays}
+        manifest[CHECKSUM] = _manifest_checksum(manifest)
+        with (part / MANIFEST).open("xb") as handle:
+            handle.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+            if durable:
+                flush(handle)
+        for folder in {file.parent for file in part.rglob("*")} if durable else ():
+            flush_folder(folder)

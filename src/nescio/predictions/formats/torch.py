@@ -1,0 +1,64 @@
+"""Tensors in .pt files, which torch.save writes. Only torch's own loader of tensors reads them; no pickle is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.files import check_growth
+from nescio.predictions.formats.npy import check_zip
+from nescio.predictions.names import FieldNames, FlatFields
+from nescio.predictions.readers import reader
+
+
+@reader(".pt", ".pth", check=check_zip)
+def read_torch(path: Path, names: FieldNames) -> FlatFields:
+    """A dict of tensors, nested ones as scores, variants and groups."""
+    content = load_torch(path)
+    if not isinstance(content, Mapping):
+        what = f"a {type(content).__name__} of {len(content)}" if isinstance(content, (tuple, list)) else "one tensor"
+        raise BadInput(
+            f"it holds {what} and no names: write it with torch.save({{'logits': …, 'labels': …}}, {path.name!r}), or "
+            "write every tensor into a file and name the fields."
+        )
+    return names.select({str(key): value for key, value in content.items()})
+
+
+def load_torch(path: Path) -> Any:
+    """Tensors, and dicts and lists of them; nothing that would run code."""
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            check_growth("the file", sum(member.file_size for member in archive.infolist()), path.stat().st_size)
+            whole = archive.testzip() is None  # torch does not compare the checksums
+    except BadInput:
+        raise
+    except Exception:  # a damaged archive can fail in any way
+        whole = False
+    if not whole:
+        raise BadInput("this is not a complete file of torch.save; it may be damaged, or older than torch 1.6.")
+    try:
+        import torch
+    except ImportError:
+        raise BadInput("torch reads this file, and is not installed: save the arrays as .npz.") from None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a damaged file can fail in any way inside torch
+        raise BadInput(
+            "it holds other things than tensors, which need pickle, and pickle is never loaded, or it is damaged: "
+            "save a dict of tensors."
+        ) from None
+    _check_tensors(content, path.stat().st_size)
+    return content
+
+
+def _check_tensors(content: Any, stored: int) -> None:
+    """Refuses tensors that repeat a few numbers without end."""
+    if isinstance(content, Mapping):
+        for value in content.values():
+            _check_tensors(value, stored)
+    elif hasattr(content, "numel"):
+        check_growth("a tensor", 8 * content.numel(), stored)

@@ -1,0 +1,176 @@
+"""Which columns of a table hold which fields of predictions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from nescio.arrays.types import Array
+from nescio.errors import BadInput
+from nescio.predictions.class_columns import ClassColumns, find_class_columns
+from nescio.predictions.names import FieldNames, FlatFields, printable, unknown_name
+from nescio.predictions.outputs import Predictions
+
+NUMBERED = {"logit": "logits", "prob": "probs", "logprob": "logits", "emb": "embeddings", "vote": "annotations"}
+SINGLE = {"index": "index", "label": "labels", "in_distribution": "in_distribution", "correct": "correct"}
+SINGLE |= {"pred": "predicted", "predicted": "predicted", "conf": "confidence", "confidence": "confidence"}
+WHOLE = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs", "embeddings": "embeddings"}
+WHOLE |= {"annotations": "annotations"}  # lists, or one number of a binary classifier
+COLUMN = re.compile(
+    rf"(?P<one>{'|'.join(SINGLE)})|(?P<whole>{'|'.join(WHOLE)})"
+    r"|(?P<field>logit|prob|logprob|emb|vote)_(?P<number>\d{1,9})"
+    r"|variant_(?P<variant>.+)_(?P<at>\d{1,9})|(?P<named>u|group)_(?P<name>.+)",
+    re.DOTALL | re.ASCII,
+)
+COLUMNS = [
+    *("index", "label", "in_distribution", "pred", "correct", "conf", "logit_0 …", "prob_0 …", "logprob_0 …", "u_NAME"),
+    *("emb_0 …", "vote_0 …", "group_NAME", "variant_NAME_0 …"),
+]
+COLUMN_SYNONYMS = {
+    **dict.fromkeys(("labels", "y", "target", "targets", "y_true"), "label"),
+    **dict.fromkeys(("id", "ids", "idx"), "index"),
+    **dict.fromkeys(("softmax", "probabilities"), "prob_0 …"),
+    **dict.fromkeys(("prediction", "preds", "y_pred"), "pred"),
+    **dict.fromkeys(("u", "uncertainty", "score", "scores"), "u_NAME"),
+    **dict.fromkeys(("group", "domain"), "group_NAME"),
+    **dict.fromkeys(("embedding", "features"), "emb_0 …"),
+}
+TEXT_FIELDS = (
+    "index",
+    "labels",
+    "predicted",
+    "in_distribution",
+    "correct",
+)  # beside groups: a table may hold text there
+MAX_COLUMNS = 50_000  # a table of more takes longer to open than to read
+
+
+def field_of_column(column: str, names: FieldNames) -> str | None:
+    """The field that one column alone is; None for a numbered one and for one that is passed over."""
+    if column in names.field_of:
+        return names.field_of[column]
+    match = COLUMN.fullmatch(column)
+    if match is None:
+        return None
+    field = SINGLE.get(column) or WHOLE.get(column)
+    if match["named"]:
+        field = f"{'scores' if match['named'] == 'u' else 'groups'}/{match['name']}"
+    return None if field in names.mapping else field
+
+
+def may_be_text(column: str, names: FieldNames) -> bool:
+    """Whether a column may hold text: that of a few fields, and one that is no field."""
+    field = field_of_column(column, names)
+    if field is None:
+        return _numbered(column, names) is None
+    return field in TEXT_FIELDS or field.startswith("groups/")
+
+
+def _numbered(column: str, names: FieldNames) -> tuple[str, str, int] | None:
+    """(prefix, field, number) of one column of many."""
+    mapped = names.numbered(column)
+    if mapped:
+        return names.mapping[mapped[0]], *mapped
+    match = COLUMN.fullmatch(column)
+    if match is None or not (match["at"] or match["number"]):
+        return None
+    if match["variant"]:
+        return f"variant_{match['variant']}", f"variants/{match['variant']}", int(match["at"])
+    field = NUMBERED[match["field"]]
+    return None if field in names.mapping else (match["field"], field, int(match["number"]))
+
+
+def is_field_column(column: str, names: FieldNames) -> bool:
+    return field_of_column(column, names) is not None or _numbered(column, names) is not None
+
+
+def fields_from_columns(columns: list[str], names: FieldNames, read: Callable[[int, str], Array]) -> FlatFields:
+    """FlatFields fields from table columns; class columns are ordered by their integer suffix."""
+    flat: FlatFields = {}
+    wide: dict[tuple[str, str], dict[int, int]] = {}
+    check_column_names(columns)
+    by_class = _class_columns(columns, names, read)
+    if by_class is not None:
+        flat |= by_class.fields
+    for position, column in enumerate(columns):
+        if by_class is not None and position in by_class.positions:
+            continue
+        field, numbered = field_of_column(column, names), _numbered(column, names)
+        if field is not None:
+            names.field(column)
+            if field in flat:
+                raise BadInput(f"{field} is given twice.")
+            flat[field] = read(position, field)
+        elif numbered is not None:
+            prefix, field, number = numbered
+            places = wide.setdefault((prefix, field), {})
+            if number in places:
+                raise BadInput(
+                    f"column {printable(column)} has the number of column {printable(columns[places[number]])}."
+                )
+            places[number] = position
+        elif names.mapping:
+            names.ignored.append(column)
+        else:
+            raise BadInput(unknown_name("column", column, COLUMN_SYNONYMS, COLUMNS, columns))
+    names.check(columns)
+    if ("logit", "logits") in wide and ("logprob", "logits") in wide:
+        raise BadInput("there are logit_ and logprob_ columns: give one of them.")
+    for (prefix, field), places in wide.items():
+        if field in flat:
+            raise BadInput(f"{field} is given twice.")
+        missing = next((number for number in range(len(places)) if number not in places), None)
+        if missing is not None:
+            raise BadInput(f"column {prefix}_{missing} is missing: the columns {prefix}_* count from 0 without a gap.")
+        flat[field] = np.stack([read(places[number], field) for number in range(len(places))], axis=1)
+    if ("logprob", "logits") in wide:
+        flat["normalized"] = True
+    return flat
+
+
+def _class_columns(columns: list[str], names: FieldNames, read: Callable[[int, str], Array]) -> ClassColumns | None:
+    """The columns that are named by classes, if labels are there and no other column holds logits or probabilities."""
+    fields = {field_of_column(column, names): position for position, column in enumerate(columns)}
+    free = {column: position for position, column in enumerate(columns) if not is_field_column(column, names)}
+    if "labels" not in fields or not free or {"logits", "probs"} & set(fields):
+        return None
+    return find_class_columns(columns, fields["labels"], free, read)
+
+
+def check_column_count(columns: int) -> None:
+    if columns > MAX_COLUMNS:
+        raise BadInput(f"there are {columns} columns, and a table may have {MAX_COLUMNS}: save .npz.")
+
+
+def check_column_names(columns: list[str]) -> None:
+    check_column_count(len(columns))
+    seen: set[str] = set()
+    for position, column in enumerate(columns):
+        if not column.strip() or column.startswith(("__index_level_", "Unnamed: ")):
+            raise BadInput(f"column {position + 1} has no name: write the table without its row numbers.")
+        if column in seen:
+            raise BadInput(f"column {printable(column)} is there twice.")
+        seen.add(column)
+
+
+def columns_of(predictions: Predictions, ending: str) -> dict[str, Array]:
+    """Column name -> values."""
+    if predictions.draws > 1 or predictions.members is not None:
+        what = f"{predictions.draws} draws" if predictions.draws > 1 else "members"
+        raise BadInput(f"a {ending} table cannot hold {what}: save a folder, .npz or .safetensors.")
+    columns: dict[str, Array] = {}
+    for key, array in predictions.columns():
+        field, _, name = key.partition("/")
+        prefix = {
+            **{"labels": "label", "logits": "logprob" if predictions.normalized else "logit", "embeddings": "emb"},
+            **{"annotations": "vote", "scores": f"u_{name}", "groups": f"group_{name}", "variants": f"variant_{name}"},
+            **{"predicted": "pred", "confidence": "conf"},
+        }.get(field, field)
+        if array.ndim == 1:
+            columns[prefix] = array
+        else:
+            table = np.asarray(array).reshape(len(array), -1)
+            columns.update({f"{prefix}_{number}": table[:, number] for number in range(table.shape[1])})
+    return columns

@@ -56,7 +56,7 @@ def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_
                 found |= dict(zip([each.label for each in part.metrics], values[number], strict=True))
             assert abs(found["auroc"] - roc_auc_score(answers.wrong[rows], u[rows])) < 1e-12
             assert abs(found["aurc"] - metrics.aurc(u[rows], answers.wrong[rows])) < 1e-12
-            assert abs(found["accuracy"] - answers.right[rows].mean()) < 1e-12
+            assert abs(found["accuracy"] - answers.correct[rows].mean()) < 1e-12
             logits = dump.logits[rows, 0].astype(np.float64)
             probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
             assert abs(found["nll"] - log_loss(dump.labels[rows], probs)) < 1e-9

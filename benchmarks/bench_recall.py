@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from _table import best_of, show
 
-from nescio.arrays.nearest import nearest_other, points
-from nescio.arrays.parallel import threads
+from nescio.arrays.nearest import nearest_other, prepare_points
+from nescio.arrays.parallel import thread_count
 from nescio.metrics import recall_at_1
 
 N, D, CLASSES = 60_502, 512, 11_316
@@ -50,12 +50,12 @@ def fastest_setting(unit: Any) -> tuple[int, int, int, int]:
     from threadpoolctl import threadpool_limits
 
     tried = {}
-    for blas in (1, threads()):
+    for blas in (1, thread_count()):
         for queries, base in ((4096, 1024), (4096, 4096), (16384, 1024), (1024, 1024)):
-            use_setting((threads(), blas, queries, base))
+            use_setting((thread_count(), blas, queries, base))
             with threadpool_limits(blas, user_api="blas"):
-                tried[threads(), blas, queries, base] = best_of(lambda: faiss_other(unit[:TUNE]), 2)[0]
-    assert faiss.omp_get_max_threads() == threads()
+                tried[thread_count(), blas, queries, base] = best_of(lambda: faiss_other(unit[:TUNE]), 2)[0]
+    assert faiss.omp_get_max_threads() == thread_count()
     return min(tried, key=tried.__getitem__)
 
 
@@ -74,7 +74,7 @@ def run() -> list[dict[str, Any]]:
     x, labels = data()
     ours_s, recall = best_of(lambda: recall_at_1(x, labels))
     tracemalloc.start()
-    found = nearest_other(points(x))
+    found = nearest_other(prepare_points(x))
     extra = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 

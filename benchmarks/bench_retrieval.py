@@ -12,7 +12,7 @@ import torch
 from _table import best_of, show
 
 from nescio import Predictions
-from nescio.arrays.nearest import nearest_other, points
+from nescio.arrays.nearest import nearest_other, prepare_points
 from nescio.measures import gallery_scores
 from nescio.measures.gallery import search_rows
 from nescio.networks.retrieval import device_search, nearest_rows
@@ -63,7 +63,7 @@ def run() -> list[dict[str, Any]]:
         assert bool((gap.abs() < 1e-6).all()), "neighbours differ from those of float32 beyond its rounding"
         note = f"{len(differ)} of {N:,} neighbours differ from float32's, all within its rounding"
     else:
-        recall_s, _ = best_of(lambda: nearest_other(points(own)))
+        recall_s, _ = best_of(lambda: nearest_other(prepare_points(own)))
         note = f"{N * N * D / recall_s / 1e9:.0f} G multiplications a second, by halves of the products"
     dump, *seen = (Predictions(embeddings=array) for array in (own, *views))
     search = device_search(device) if GPU else search_rows

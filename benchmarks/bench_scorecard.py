@@ -152,7 +152,7 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
         options = {option: type(metrics.registry[name].at[option][0])(at)} if option and at else {}
         if row["measure"] not in (None, *u) or not metrics.registry[name].prepared:
             continue  # scores and metrics that this check does not write out
-        given = (exact,) if row["measure"] is None else (u[row["measure"]], ~exact.right)
+        given = (exact,) if row["measure"] is None else (u[row["measure"]], ~exact.correct)
         far = max(far, abs(row["value"] - function(*given, **options)))
     assert far < 1e-7, far
     return far

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nescio.arrays.parallel import threads
+from nescio.arrays.parallel import thread_count
 from nescio.datasets import views
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
@@ -121,14 +121,14 @@ def run() -> list[dict[str, Any]]:
     where = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        one, every = (decoding(root, workers) for workers in (1, threads()))
+        one, every = (decoding(root, workers) for workers in (1, thread_count()))
         plain, second, whole = models(root, here)
     target = "≥ 0.85 ×" if GPU else ""
     name = NAME.partition(".")[0]
     return [
         row(f"{name}, 224 px, {ROWS:,} images: second model", "bare forward", plain, second, target, where),
         row("the same, with loading its weights and saving", "bare forward", plain, whole, "", where),
-        row(f"decode 500 × 375 to 224, {threads()} cores", "one core", one, every, f"{threads()} ×", where),
+        row(f"decode 500 × 375 to 224, {thread_count()} cores", "one core", one, every, f"{thread_count()} ×", where),
     ]
 
 

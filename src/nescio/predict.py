@@ -42,7 +42,7 @@ from nescio.networks.forward import Classifier
 from nescio.networks.models import Network, build, count_parameters, output_class_names, with_weights
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
-from nescio.predictions.shards import joined
+from nescio.predictions.shards import concatenate
 from nescio.progress import track
 from nescio.report.labels import dataset_label
 from nescio.runtime import Runtime, evaluating, runtime_for, seed_everything
@@ -279,7 +279,7 @@ def _facts_file(facts: Mapping[str, Any]) -> Files:
 def _join(step_folder: StepFolder, context: Context, shards: Sequence[Step]) -> Files:
     """Writes the dumps of all ranges as one, field by field and block by block, so that memory does not grow."""
     folders = [shard.verified_or_rebuilt(context) for shard in shards]
-    dump = joined([Predictions.load(folder / DUMP) for folder in folders])
+    dump = concatenate([Predictions.load(folder / DUMP) for folder in folders])
     save(dump, step_folder.path / DUMP, durable=False)
     facts = [read_json(folder / FACTS) for folder in folders]
     seconds = sum(own["rows"] / max(own["images_per_second"], 1e-9) for own in facts)

@@ -203,7 +203,7 @@ def test_an_accuracy_that_no_model_attains_is_said(hopeless):
 
 
 def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
-    files = [str(each.place) for each in hopeless]
+    files = [str(each.path) for each in hopeless]
     assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50", "--format", "json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] is None and told["group"] == [] and told["closest"]["accuracy"] == pytest.approx(0.9)
@@ -328,7 +328,7 @@ def test_a_store_of_models(store, held, capsys):
 
 
 def test_the_table_for_people(held, capsys):
-    files = [f"{each.model}={each.place}" for each in held[:4]]
+    files = [f"{each.model}={each.path}" for each in held[:4]]
     assert main(["choose", *files, "--accuracy", "0.95", "--bootstrap", "60"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Choose ") and "answers at 95 % right ↑" in out and "against the best" in out
@@ -394,7 +394,7 @@ def test_bad_files(held, tmp_path, capsys):
 def test_the_next_command_runs(store, held, tmp_path, capsys):
     """From the choice to a threshold without a hole: of models of a store, and of files."""
     words = ["choose", "--accuracy", "0.9", "--bootstrap", "100"]
-    for more in (["--store", str(store.root)], [str(model.place) for model in held[:2]]):
+    for more in (["--store", str(store.root)], [str(model.path) for model in held[:2]]):
         assert main([*words, *more]) == 0
         line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Next"))
         program, *command = shlex.split(line.partition(": ")[2])

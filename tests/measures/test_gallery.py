@@ -95,7 +95,7 @@ def test_a_dump_may_hold_the_embeddings_of_its_views_as_variants(world):
         Predictions(embeddings=own, logits=np.zeros((len(own), 3)), variants={"crop": view})
 
 
-def test_doubt_is_the_mean_rank_of_both_and_moves_with_each(world):
+def test_gallery_uncertainty_is_the_mean_rank_of_both_and_moves_with_each(world):
     own, views, _ = world
     dump, *seen = dumps(own, *views)
     scores = gallery_scores(dump, seen, k=9, j=4)

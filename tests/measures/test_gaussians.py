@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from nescio import BadInput, Predictions, Undefined
-from nescio.arrays.parallel import one_blas_thread, threads, use_one_thread
+from nescio.arrays.parallel import one_blas_thread, thread_count, use_one_thread
 from nescio.measures import (
     gaussian_mixture,
     gmm,
@@ -266,5 +266,5 @@ def test_embeddings_whose_squares_overflow():
 def test_little_work_starts_no_thread(monkeypatch):
     monkeypatch.setenv("NESCIO_THREADS", "3")
     with use_one_thread():
-        assert threads() == 1
-    assert threads() == 3
+        assert thread_count() == 1
+    assert thread_count() == 3

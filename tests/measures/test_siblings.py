@@ -156,7 +156,7 @@ def test_neighbours_are_searched_once_for_every_member(monkeypatch):
 
     calls = []
     search = representations.nearest
-    monkeypatch.setattr(representations, "nearest", lambda *args: calls.append(1) or search(*args))
+    monkeypatch.setattr(representations, "nearest_rows", lambda *args: calls.append(1) or search(*args))
     spaces = member_spaces(*map(dumps, siblings()), k_nc=KS, k_dist=KS, components=0)
     for m in range(1, 5):
         spaces.scores(range(m))

@@ -76,14 +76,14 @@ def test_answers_of_logits_are_those_of_the_mean_probabilities(logits, dtype, da
     np.testing.assert_allclose(a.log_loss, -logsumexp(own, axis=1) + np.log(own.shape[1]), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(a.brier, ((probs - np.eye(c)[labels]) ** 2).sum(1), atol=1e-13)
     np.testing.assert_allclose(a.confidence, probs.max(1), rtol=1e-13)
-    np.testing.assert_allclose(a.doubt, 1 - probs.max(1), atol=1e-13)
+    np.testing.assert_allclose(a.uncertainty, 1 - probs.max(1), atol=1e-13)
     np.testing.assert_allclose(mean_probs(dump), probs, rtol=1e-12)
     if logits.shape[1] == 1:
         flat = logits[:, 0]
         order = np.argsort(-flat.astype(np.float64), axis=1, kind="stable")
         np.testing.assert_array_equal(a.predicted, order[:, 0])
         np.testing.assert_array_equal(a.rank, np.argmax(order == labels[:, None], axis=1))
-        np.testing.assert_array_equal(a.right, order[:, 0] == labels)
+        np.testing.assert_array_equal(a.correct, order[:, 0] == labels)
 
 
 def test_one_draw_and_the_same_draw_twice_agree():
@@ -107,8 +107,8 @@ def test_saturated_rows_keep_their_order():
         assert (np.diff(measure(dump)) < 0).all(), measure.__name__
     np.testing.assert_allclose(msp(dump), 2 * np.exp(-logits[:, 1].astype(np.float64)), rtol=1e-8)
     a = summary(dump).outcomes()
-    np.testing.assert_allclose(a.log_loss, a.doubt, rtol=1e-8)
-    np.testing.assert_allclose(a.brier[:100], 1.5 * a.doubt[:100] ** 2, rtol=1e-8)
+    np.testing.assert_allclose(a.log_loss, a.uncertainty, rtol=1e-8)
+    np.testing.assert_allclose(a.brier[:100], 1.5 * a.uncertainty[:100] ** 2, rtol=1e-8)
     wrong = summary(Predictions(logits=logits, labels=np.zeros(500, int))).outcomes()
     np.testing.assert_allclose(wrong.log_loss, logits[:, 1], rtol=1e-7)  # never the log of an underflowed softmax
 
@@ -142,7 +142,7 @@ def test_far_away_logits_stay_finite(scale, offset):
         for measure in ALL:
             assert np.isfinite(measure(dump)).all(), measure.__name__
         a = summary(dump).outcomes()
-        assert all(np.isfinite(getattr(a, name)).all() for name in ("log_loss", "brier", "doubt", "confidence"))
+        assert all(np.isfinite(getattr(a, name)).all() for name in ("log_loss", "brier", "uncertainty", "confidence"))
     np.testing.assert_allclose(energy(dump), -logits[:, 0].max(1), rtol=1e-3)
 
 
@@ -286,9 +286,9 @@ def test_probabilities_are_taken_as_given(dtype):
     dump = Predictions(probs=probs, labels=labels)
     given_ = metrics.outcomes(probs, labels)
     found = summary(dump).outcomes()
-    for name in ("confidence", "doubt", "brier", "log_loss"):
+    for name in ("confidence", "uncertainty", "brier", "log_loss"):
         np.testing.assert_allclose(getattr(found, name), getattr(given_, name), rtol=1e-5, atol=1e-7)
-    for name in ("predicted", "right", "rank"):
+    for name in ("predicted", "correct", "rank"):
         np.testing.assert_array_equal(getattr(found, name), getattr(given_, name))
     np.testing.assert_allclose(entropy(dump), scipy_entropy(probs.astype(np.float64), axis=1), rtol=1e-5)
 
@@ -435,7 +435,7 @@ def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, 
     np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=1e-12)
     ordered = np.sort(mean_probs(dump)[summary(dump).known], axis=1)[:, ::-1]
     np.testing.assert_allclose(ours.confidence, ordered[:, :k].sum(1), rtol=1e-6)
-    np.testing.assert_array_equal(ours.right, summary(dump).outcomes().rank < k)
+    np.testing.assert_array_equal(ours.correct, summary(dump).outcomes().rank < k)
 
 
 def test_memory_that_was_never_written_is_not_reckoned_with(monkeypatch):

@@ -48,9 +48,9 @@ def test_brier_and_nll_by_definition(case):
 def test_wrong_and_accuracy_agree(case):
     probs, labels = case
     a = outcomes(probs, labels)
-    assert accuracy(a) == a.right.mean() == pytest.approx(1 - a.wrong.mean())
+    assert accuracy(a) == a.correct.mean() == pytest.approx(1 - a.wrong.mean())
     assert (a.predicted == probs.argmax(1)).all()
-    assert (a.right == (a.rank == 0)).all()
+    assert (a.correct == (a.rank == 0)).all()
 
 
 @given(tied())
@@ -72,11 +72,11 @@ def test_a_zero_is_the_smallest_normal_number_of_float64_whatever_the_dtype(dtyp
     assert a.floored == 1
 
 
-def test_doubt_of_a_saturated_float32_row_comes_from_the_other_classes():
+def test_uncertainty_of_a_saturated_float32_row_comes_from_the_other_classes():
     probs = np.array([[1.0, 1e-12, 3e-12], [1.0, 1e-12, 1e-12], [0.6, 0.4, 0.0]], np.float32)
     a = outcomes(probs, [0, 0, 0])
-    np.testing.assert_allclose(a.doubt[:2], [4e-12, 2e-12], rtol=1e-6)
-    assert a.doubt[2] == 1 - np.float64(np.float32(0.6))
+    np.testing.assert_allclose(a.uncertainty[:2], [4e-12, 2e-12], rtol=1e-6)
+    assert a.uncertainty[2] == 1 - np.float64(np.float32(0.6))
 
 
 def test_equal_to_scikit_learn():
@@ -166,7 +166,7 @@ def test_blocks_do_not_show(monkeypatch):
     whole = outcomes(probs, labels)
     monkeypatch.setattr(_outcomes, "BLOCK", 15)
     blocked = outcomes(probs, labels)
-    for name in ("predicted", "right", "confidence", "doubt", "log_loss", "brier", "rank", "zero"):
+    for name in ("predicted", "correct", "confidence", "uncertainty", "log_loss", "brier", "rank", "zero"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(blocked, name))
     probs[40, 0] += 1
     with pytest.raises(BadInput, match="row 40"):

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from nescio import BadInput, Undefined
 from nescio.arrays import nearest as _nearest
-from nescio.arrays.nearest import distances, nearest, nearest_other, points
+from nescio.arrays.nearest import distances, nearest_other, nearest_rows, prepare_points
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
 from tests.support.reference import load, note
 
@@ -45,7 +45,7 @@ def test_same_neighbours_as_float64_brute_force(road, metric, d):
     x = np.random.default_rng(d).standard_normal((157, d)).astype(np.float32)
     if metric == "cosine" and d == 1:
         return  # two points on a circle of dimension 0: everything ties
-    assert np.array_equal(nearest_other(points(x, metric)), brute_other(x, metric))
+    assert np.array_equal(nearest_other(prepare_points(x, metric)), brute_other(x, metric))
 
 
 def test_large_input_takes_the_tiles_and_finds_the_same():
@@ -54,7 +54,7 @@ def test_large_input_takes_the_tiles_and_finds_the_same():
     unit = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     scores = unit @ unit.T
     np.fill_diagonal(scores, -np.inf)
-    found = nearest_other(points(x))
+    found = nearest_other(prepare_points(x))
     rows = np.arange(len(x))
     assert np.all(scores.max(1) - scores[rows, found] <= 1e-15)
     assert set(found[5::1000]) == {4} and found[4] == 5
@@ -87,7 +87,7 @@ def test_ties_go_to_the_lower_index(x, metric, tiles, crowds):
             patch.setattr(_nearest, "TILES_FROM", 2)
         if crowds:
             patch.setattr(_nearest, "CROWD", 1)
-        found = nearest_other(points(x, metric))
+        found = nearest_other(prepare_points(x, metric))
     nearness = exact_nearness(x, x, metric)
     for row, (mine, near) in enumerate(zip(found, nearness, strict=True)):
         assert mine == max((j for j in range(len(x)) if j != row), key=lambda j: (near[j], -j))
@@ -103,9 +103,9 @@ def test_k_nearest_sets_with_ties(x, q, metric, data):
     crowd = data.draw(st.sampled_from([0, 3, 64]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_nearest, "CROWD", crowd)
-        refs = points(x, metric)
-        queries = points(q, metric, like=refs)
-        found = nearest(refs, queries, cuts)
+        refs = prepare_points(x, metric)
+        queries = prepare_points(q, metric, like=refs)
+        found = nearest_rows(refs, queries, cuts)
     order = [sorted(range(len(x)), key=lambda j, near=near: (-near[j], j)) for near in exact_nearness(q, x, metric)]
     for k in cuts:
         assert np.array_equal(np.sort(found[:, :k]), np.sort(np.array(order)[:, :k]))
@@ -118,15 +118,15 @@ def test_duplicates_tie_exactly_wherever_they_stand(road):
     rng = np.random.default_rng(1)
     base = rng.standard_normal((9, 301)).astype(np.float32)
     x = base[rng.integers(0, 9, 200)]
-    assert np.array_equal(nearest_other(points(x)), brute_other(x, "cosine"))
+    assert np.array_equal(nearest_other(prepare_points(x)), brute_other(x, "cosine"))
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_a_network_that_says_one_thing(road, metric):
     same = np.full((500, 70), 0.3, np.float32)
-    assert np.array_equal(nearest_other(points(same, metric)), [1] + [0] * 499)
+    assert np.array_equal(nearest_other(prepare_points(same, metric)), [1] + [0] * 499)
     nearly = same + 1e-6 * np.random.default_rng(0).standard_normal(same.shape).astype(np.float32)
-    found, away = nearest_other(points(nearly, metric)), all_distances(nearly, nearly, metric)
+    found, away = nearest_other(prepare_points(nearly, metric)), all_distances(nearly, nearly, metric)
     np.fill_diagonal(away, np.inf)
     assert np.all(away[np.arange(500), found] <= away.min(1) * (1 + 1e-9) + 1e-15)
 
@@ -135,19 +135,19 @@ def test_a_network_that_says_one_thing(road, metric):
 @pytest.mark.parametrize("offset", [0.0, 1e5])
 def test_size_and_place_do_not_matter(factor, offset):
     x = np.random.default_rng(3).standard_normal((120, 20))
-    assert np.array_equal(nearest_other(points(x * factor)), brute_other(x, "cosine"))
+    assert np.array_equal(nearest_other(prepare_points(x * factor)), brute_other(x, "cosine"))
     if abs(np.log10(factor)) < 100:
         moved = (x + offset) * factor
-        assert np.array_equal(nearest_other(points(moved, "euclidean")), brute_other(moved, "euclidean"))
+        assert np.array_equal(nearest_other(prepare_points(moved, "euclidean")), brute_other(moved, "euclidean"))
 
 
 def test_one_far_row_does_not_disturb_the_others():
     x = np.random.default_rng(4).standard_normal((80, 6))
     x[7] *= 1e12
-    assert np.array_equal(nearest_other(points(x, "euclidean")), brute_other(x, "euclidean"))
-    refs = points(x[8:], "euclidean")
+    assert np.array_equal(nearest_other(prepare_points(x, "euclidean")), brute_other(x, "euclidean"))
+    refs = prepare_points(x[8:], "euclidean")
     q = np.vstack([x[:7], 1e25 * x[:1]])
-    found = nearest(refs, points(q, "euclidean", like=refs), (3,))
+    found = nearest_rows(refs, prepare_points(q, "euclidean", like=refs), (3,))
     order = np.argsort(all_distances(q, x[8:], "euclidean"), axis=1, kind="stable")[:, :3]
     assert np.array_equal(np.sort(found[:7]), np.sort(order[:7]))
 
@@ -161,8 +161,8 @@ def test_result_does_not_depend_on_threads_or_blocks(monkeypatch):
     for workers, block in (("1", 1 << 22), ("3", 1 << 22), ("2", 700 * 64)):
         monkeypatch.setenv("NESCIO_THREADS", workers)
         monkeypatch.setattr(_nearest, "BLOCK", block)
-        refs = points(x)
-        results.append((nearest_other(refs), np.sort(nearest(refs, refs, (17,)))))
+        refs = prepare_points(x)
+        results.append((nearest_other(refs), np.sort(nearest_rows(refs, refs, (17,)))))
     for other, sets in results[1:]:
         assert np.array_equal(other, results[0][0]) and np.array_equal(sets, results[0][1])
 

@@ -232,7 +232,7 @@ class Case:
 def answers_of(confidence, right):
     """Answers known by confidence and rightness only: all that ECE reads."""
     anything = outcomes(np.full((len(right), 2), 0.5), np.zeros(len(right), int))
-    return replace(anything, right=right, confidence=confidence, doubt=1 - confidence)
+    return replace(anything, correct=right, confidence=confidence, uncertainty=1 - confidence)
 
 
 GALIL_TARGETS = ((90, 0.9), (95, 0.95), (99, 0.99))

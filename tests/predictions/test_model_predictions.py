@@ -69,7 +69,7 @@ def test_a_persons_own_file_is_an_entry(tmp_path):
 
 def test_a_damaged_entry_is_named(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
-    (found.place.parent / "facts.json").write_text("{")
+    (found.path.parent / "facts.json").write_text("{")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):
         list_stored_predictions(Store(tmp_path))
 
@@ -82,11 +82,11 @@ def flip(file):
 
 def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
-    flip(found.place / "logits.npy")
+    flip(found.path / "logits.npy")
     (again,) = list_stored_predictions(Store(tmp_path))
     with pytest.raises(Corrupted, match=r"dump/logits\.npy changed"):
         again.load()
-    flip(found.place.parent / "facts.json")
+    flip(found.path.parent / "facts.json")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):
         list_stored_predictions(Store(tmp_path))
 

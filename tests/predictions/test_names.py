@@ -71,7 +71,7 @@ def test_a_map_that_means_nothing_is_refused():
 def test_a_mapped_column_takes_the_place_of_the_one_with_the_name_of_the_field(tmp_path, ending):
     path = write(tmp_path / f"a{ending}", label=LABELS * 0, true=LABELS, pred=LABELS, conf=LABELS / 2)
     p = Predictions.load(path, names={"labels": "true"})
-    assert p.labels.tolist() == LABELS.tolist() and p.right.all() and "label" in p.notes[0]
+    assert p.labels.tolist() == LABELS.tolist() and p.correctness.all() and "label" in p.notes[0]
 
 
 def test_columns_that_nobody_named_may_hold_anything(tmp_path):
@@ -192,10 +192,11 @@ def test_a_tensor_that_repeats_one_number_without_end_is_refused(tmp_path):
 def test_first_answers_in_a_table(tmp_path, lines):
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     p = Predictions.load(tmp_path / "a.csv")
-    assert p.right.tolist() == [True, False, True] and p.judged and p.confidence.tolist() == [0.9, 0.4, 0.7]
+    assert p.correctness.tolist() == [True, False, True] and p.has_outcomes and p.confidence.tolist() == [0.9, 0.4, 0.7]
     for ending in ("", ".npz", ".safetensors", ".parquet", ".csv"):
         again = Predictions.load(p.save(tmp_path / f"b{ending}"))
-        assert again.right.tolist() == p.right.tolist() and again.confidence.tolist() == p.confidence.tolist()
+        assert again.correctness.tolist() == p.correctness.tolist()
+        assert again.confidence.tolist() == p.confidence.tolist()
 
 
 # ---- formulas

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nescio import BadInput, Predictions, join, stack
-from nescio.arrays.checks import forget
+from nescio.arrays.checks import release_pages
 from nescio.predictions import files
 
 ENDINGS = ["", ".npz", ".safetensors", ".parquet", ".csv"]
@@ -150,15 +150,15 @@ def test_memory_of_a_mapped_dump_is_given_back(tmp_path):
     if hasattr(mmap, "MADV_DONTNEED") and sys.platform == "linux":
         assert float(run.stdout) < 24
     loaded = Predictions.load(folder)
-    forget(loaded.logits)
-    forget(loaded.logits[3:17])
+    release_pages(loaded.logits)
+    release_pages(loaded.logits[3:17])
     np.testing.assert_array_equal(loaded.logits[:, 0], logits)
 
 
 def test_forgetting_never_touches_memory_that_can_be_written():
     array = np.arange(100_000.0)
-    forget(array)
-    forget(array[::2])
+    release_pages(array)
+    release_pages(array[::2])
     np.testing.assert_array_equal(array, np.arange(100_000.0))
 
 
@@ -418,5 +418,5 @@ def test_what_was_written_into_a_private_map_is_not_forgotten(tmp_path):
     private[:] = 1
     rows = private.view()
     rows.flags.writeable = False
-    forget(rows)
+    release_pages(rows)
     assert (private == 1).all()

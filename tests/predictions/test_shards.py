@@ -6,7 +6,7 @@ import pytest
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
-from nescio.predictions.shards import RowParts, ShardFolder, joined
+from nescio.predictions.shards import LazyRows, ShardFolder, concatenate
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ def test_shards_are_written_as_one_to_the_last_byte_without_being_read_at_once(d
     cut(dump, tmp_path / "shards", a=(0, 13), b=(13, 14), c=(14, 60))
     dump.save(tmp_path / "whole")
     most = []
-    read = RowParts.__getitem__
+    read = LazyRows.__getitem__
     monkeypatch.setattr(
-        RowParts, "__getitem__", lambda self, rows: most.append(len(read(self, rows))) or read(self, rows)
+        LazyRows, "__getitem__", lambda self, rows: most.append(len(read(self, rows))) or read(self, rows)
     )
     monkeypatch.setattr("nescio.predictions.formats.npy.WRITE_BYTES", 100)
-    save(joined([Predictions.load(tmp_path / "shards" / name) for name in "abc"]), tmp_path / "joined")
+    save(concatenate([Predictions.load(tmp_path / "shards" / name) for name in "abc"]), tmp_path / "joined")
     whole, made = (
         {path.relative_to(place): path.read_bytes() for path in place.rglob("*.*")}
         for place in (tmp_path / "whole", tmp_path / "joined")

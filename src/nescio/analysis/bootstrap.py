@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nescio.arrays.parallel import one_blas_thread, share
+from nescio.arrays.parallel import one_blas_thread, run_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import MIXTURE_METRICS, Metric, Mixture, Outcomes, Ranking, bins_of, registry
@@ -165,7 +165,7 @@ class SummaryResampler:
         for place, (order, _, starts) in self._binned.items():
             gaps: Array = (right - self.answers.confidence)[order]
             values[place] = np.abs(np.add.reduceat(gaps, starts)).sum() / self.n
-        again = replace(self.answers, right=right)
+        again = replace(self.answers, correct=right)
         for place in self._other:
             if self.metrics[place].metric.bias == "calibrated":
                 values[place] = _number(self.metrics[place], again)
@@ -356,7 +356,7 @@ def _bin_gaps(answers: Outcomes, bins: int) -> tuple[Array, Array, Array]:
     """(order, right − confidence in that order, starts of the bins) of the rows sorted by their bin of confidence."""
     which = bins_of(answers, bins, "width")
     order = np.argsort(which, kind="stable")
-    return order, (answers.right - answers.confidence)[order], np.flatnonzero(np.diff(which[order], prepend=-1))
+    return order, (answers.correct - answers.confidence)[order], np.flatnonzero(np.diff(which[order], prepend=-1))
 
 
 def _value(metric: MetricSpec, *arrays: Any) -> float | Undefined:
@@ -482,7 +482,7 @@ def resample(
                 values[number] = part.values(counts)
 
     with one_blas_thread():
-        share(work, workers)
+        run_on_threads(work, workers)
     return samples
 
 

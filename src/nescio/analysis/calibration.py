@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.arrays.checks import forget
-from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.checks import release_pages
+from nescio.arrays.parallel import blocks, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
@@ -202,7 +202,7 @@ class _Rows:
         part = self.parts[number]
         stored = self.logits[part]
         z = stored.astype(np.float64)[self.known[part]]
-        forget(stored)
+        release_pages(stored)
         return z, self.labels[self.starts[number] : self.starts[number + 1]]
 
     def spread(self) -> float:
@@ -258,7 +258,7 @@ class _Rows:
                 by_scale += np.einsum("bsc,bsc->c", p, z)
             return value, by_scale, by_bias
 
-        sums = share(work, min(threads(), len(self.parts)))
+        sums = run_on_threads(work, min(thread_count(), len(self.parts)))
         n = len(self.labels)
         return sum(s[0] for s in sums) / n, sum(s[1] for s in sums) / n, sum(s[2] for s in sums) / n
 
@@ -289,7 +289,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
             return np.asarray(self[int(rows) : int(rows) + 1 or None][0][tuple(rest)])
         stored = np.asarray(self.logits[rows])
         values = self._rows(stored)
-        forget(stored)
+        release_pages(stored)
         kept = slice(None) if isinstance(rows, slice) else np.arange(len(values))
         return np.asarray(values[(kept, *rest)])
 
@@ -301,7 +301,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
             for part in parts[first::step]:
                 whole[part] = self[part]
 
-        share(work, max(1, min(threads(), len(parts))))
+        run_on_threads(work, max(1, min(thread_count(), len(parts))))
         return whole
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:

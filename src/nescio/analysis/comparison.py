@@ -374,9 +374,9 @@ def shared_rows(models: Mapping[str, Predictions]) -> dict[str, Array]:
     """The positions, in every model's own arrays, of the in-distribution rows that all models hold, in one order."""
     light = []
     for name, predictions in models.items():
-        if not predictions.judged and predictions.labels is None:
+        if not predictions.has_outcomes and predictions.labels is None:
             raise BadInput(f"{_model(name)} has no labels; right and wrong answers cannot be told apart without them.")
-        if not predictions.judged:
+        if not predictions.has_outcomes:
             raise BadInput(f"{_model(name)} has neither logits nor probs; there are no answers to compare.")
         facts = {"row": np.arange(len(predictions)), **_true_classes(predictions)}
         light.append(Predictions(index=predictions.index, in_distribution=predictions.in_distribution, groups=facts))

@@ -13,7 +13,7 @@ NO_DROPOUT = "The dump holds no answers under dropout: the model has none, or it
 
 def labelled_in_distribution(dump: Predictions) -> Predictions:
     """The rows of classes that were in training; BadInput where answers cannot be judged."""
-    if not dump.judged:
+    if not dump.has_outcomes:
         lacking = "labels" if dump.labels is None else "logits and no probs"
         raise BadInput(f"The dump has no {lacking}: right and wrong answers cannot be told apart.")
     if dump.in_distribution is None or dump.in_distribution.all():

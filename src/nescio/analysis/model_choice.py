@@ -158,7 +158,7 @@ def highest(ranking: Ranking) -> tuple[float, float]:
 
 
 def _cost(model: ModelPredictions) -> tuple[float, str]:
-    params = model.number("params")
+    params = model.fact_as_number("params")
     return (math.inf if params is None else params, model.model)
 
 
@@ -178,7 +178,7 @@ def _line(compared: Comparison, model: ModelPredictions, sides: Mapping[str, Any
     return {
         "model": model.model,
         "family": model.facts.get("family"),
-        **{name: model.number(name) for name in ("params", "input_size")},
+        **{name: model.fact_as_number(name) for name in ("params", "input_size")},
         **{name: own[name] for name in ("value", "low", "high", "rank", "best")},
         "difference": away["difference"],
         "difference_low": away["low"],

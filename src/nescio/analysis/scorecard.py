@@ -414,7 +414,7 @@ class _Maker:
 
     def answers(self, known: Predictions) -> Array | None:
         """Rows about the answers themselves; returns which of them are wrong."""
-        if not known.judged:
+        if not known.has_outcomes:
             lacking = "labels" if known.labels is None else "logits"
             self.because(
                 None, "answers", self.split, f"There are no {lacking}: right and wrong answers cannot be told apart."
@@ -435,7 +435,7 @@ class _Maker:
             sentence = floored_note(all_of.floored, len(known))
             self.card.notes.append(sentence)
             self.because(None, "nll", self.split, sentence)
-        return np.asarray(~all_of.right)
+        return np.asarray(~all_of.correct)
 
     def wants_classwise(self, known: Predictions, metric: str) -> bool:
         if self.classwise is not None:
@@ -567,8 +567,8 @@ class _Maker:
 
     def validation(self) -> dict[str, Any]:
         """Which validation rows are answered wrong, and places for the uncertainties of them and of those outside."""
-        known: Any = slice(None) if self.val is None or not self.val.judged else summary(self.val).known
-        wrong = None if self.val is None or not self.val.judged else summary(self.val).outcomes().wrong
+        known: Any = slice(None) if self.val is None or not self.val.has_outcomes else summary(self.val).known
+        wrong = None if self.val is None or not self.val.has_outcomes else summary(self.val).outcomes().wrong
         return {"u": {}, "out": {}, "known": known, "wrong": wrong}
 
     def mixture(self, u: Array, wrong: Array | None, u_out: Array, measure: str, split: str) -> None:

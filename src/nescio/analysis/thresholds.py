@@ -286,7 +286,7 @@ def guarantee_threshold(
         raise BadInput("Give a risk or a coverage: the one decides the threshold, the other comes out.")
     if method not in (*METHODS, "both"):
         raise BadInput(f"There is no method named {method!r}. There are: {', '.join(METHODS)}, both.")
-    if predictions.labels is None and not predictions.judged:
+    if predictions.labels is None and not predictions.has_outcomes:
         raise BadInput("There are no labels: a guarantee is earned on rows whose answers can be judged.")
     if fit_rows is not None and (temperature != "fit" or val is not None):
         raise BadInput("fit_rows counts rows of this dump that a temperature is fitted on, and none is.")
@@ -338,7 +338,7 @@ def uncertainty_and_errors(
     scaled = predictions if temperature == 1 else calibration.Temperature(temperature)(predictions)
     seen = summary(scaled)
     u = measures.uncertainty(measure, scaled) if score is None else score(predictions)
-    return u[seen.known], ~seen.outcomes().right
+    return u[seen.known], ~seen.outcomes().correct
 
 
 def stratified_split(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:

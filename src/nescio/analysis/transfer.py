@@ -16,7 +16,7 @@ from nescio.analysis.bootstrap import MetricSpec, Resampler, ShareResampler, che
 from nescio.analysis.scorecard import retrieval_resampler
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
-from nescio.measures.gallery import CONSISTENCY, DOUBT, MARGIN, J, K, Search, search_rows
+from nescio.measures.gallery import CONSISTENCY, MARGIN, UNCERTAINTY, J, K, Search, search_rows
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
@@ -98,7 +98,7 @@ def choose_score(
     The entropy is about the network's own classes: it is used where the images cannot be told from `reference`, images
     like those that the network learnt from.
     """
-    gallery = next((name for name in (DOUBT, MARGIN, CONSISTENCY) if name in u), None)
+    gallery = next((name for name in (UNCERTAINTY, MARGIN, CONSISTENCY) if name in u), None)
     if gallery is None:
         remaining = ENTROPY if ENTROPY in u else next(iter(u), "")
         return remaining, "The gallery is too small for the scores that compare an image with it."

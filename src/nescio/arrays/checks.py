@@ -114,7 +114,7 @@ def check_finite(name: str, array: Array, masks: bool = False, largest: float = 
             rows = array[part]
             if not _squares_finite(rows):
                 _check_rows(name, rows, part.start, masks, largest)
-            forget(rows)
+            release_pages(rows)
 
 
 def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float) -> None:
@@ -143,7 +143,7 @@ def check_not_truncated(rows: Array) -> None:
         raise BadInput("The file was cut short while it was read: read it again when it is whole.")
 
 
-def forget(rows: Array) -> None:
+def release_pages(rows: Array) -> None:
     """Gives back the memory of rows of a read-only memory map; they are read from the file again when needed.
 
     A pass over a dump that calls this after every block keeps only a few blocks in memory, however large the dump is.

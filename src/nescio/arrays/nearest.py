@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.checks import matrix
-from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
+from nescio.arrays.parallel import blocks, one_blas_thread, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.progress import track
@@ -110,7 +110,9 @@ class Points:
         return unit(x) if self.metric == "cosine" else (x - self.shift) * self.scale
 
 
-def points(embeddings: Any, metric: str = "cosine", name: str = "embeddings", like: Points | None = None) -> Points:
+def prepare_points(
+    embeddings: Any, metric: str = "cosine", name: str = "embeddings", like: Points | None = None
+) -> Points:
     """Checks and prepares embeddings; `like` gives the shift and scale of those they will be compared with."""
     if metric not in METRICS:
         raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
@@ -151,7 +153,7 @@ def points(embeddings: Any, metric: str = "cosine", name: str = "embeddings", li
     return Points(raw, metric, name, shift, scale, quick, square)
 
 
-def nearest(
+def nearest_rows(
     refs: Points, queries: Points, cuts: Sequence[int], rows: Array | None = None, others: bool = False
 ) -> Array:
     """(n, cuts[-1]) indices of references: for every cut k, rising, the first k of a row are its k nearest, as a set.
@@ -161,7 +163,7 @@ def nearest(
     rows = np.arange(len(queries)) if rows is None else rows
     found = np.empty((len(rows), cuts[-1]), np.intp)
     work_size = len(rows) * len(refs) * refs.d
-    workers = threads() if work_size >= SERIAL else 1
+    workers = thread_count() if work_size >= SERIAL else 1
     rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
     step = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
     parts = blocks(len(rows), step)
@@ -193,13 +195,13 @@ def nearest_other(these: Points) -> Array:
     """(n,) for every row the index of the nearest other row, the query left out by its index."""
     n = len(these)
     if n < TILES_FROM:
-        return _among_twins(these) if these.repeats else nearest(these, these, (1,), others=True)[:, 0]
+        return _among_twins(these) if these.repeats else nearest_rows(these, these, (1,), others=True)[:, 0]
     best, second, at = _tiles(these)
     unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
     if len(unsure) > n // 8 and these.repeats:
         return _among_twins(these)
     if len(unsure):
-        at[unsure] = nearest(these, these, (1,), unsure, others=True)[:, 0]
+        at[unsure] = nearest_rows(these, these, (1,), unsure, others=True)[:, 0]
     return at
 
 
@@ -211,7 +213,7 @@ def _among_twins(these: Points) -> Array:
     own = np.where(twin == i, second[kind], twin)  # the first equal row that is another
     if len(first) == 1:
         return own
-    far = first[nearest_other(points(these.raw[first], these.metric))][kind]
+    far = first[nearest_other(prepare_points(these.raw[first], these.metric))][kind]
     to_own, to_far = _pairs(these, these, i, own), _pairs(these, these, i, far)
     return np.where((own != i) & ((to_own > to_far) | ((to_own == to_far) & (own < far))), own, far)
 
@@ -247,7 +249,7 @@ def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None
         work(0, 1)
         return
     with one_blas_thread() if blas else nullcontext():
-        share(work)
+        run_on_threads(work)
 
 
 def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array:
@@ -450,7 +452,7 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
         return state
 
     with one_blas_thread():
-        (best, second, at), *more = share(work)
+        (best, second, at), *more = run_on_threads(work)
     for best_, second_, at_ in more:
         second = np.maximum(np.minimum(best, best_), np.maximum(second, second_))
         at, best = np.where(best_ > best, at_, at), np.maximum(best, best_)

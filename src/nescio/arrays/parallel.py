@@ -11,7 +11,7 @@ from typing import Any
 from nescio.errors import BadInput
 
 
-def threads() -> int:
+def thread_count() -> int:
     """Cores this process may use (NESCIO_THREADS overrides); one for little work."""
     if _little_work:
         return 1
@@ -48,7 +48,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """Neither BLAS nor `share` starts another thread: for little work, on which threads wait longer than they work."""
+    """Run BLAS and `run_on_threads` on one thread: with little work, threads mostly wait for each other."""
     with one_blas_thread():
         _little_work.append(None)
         try:
@@ -57,9 +57,9 @@ def use_one_thread() -> Iterator[None]:
             _little_work.pop()
 
 
-def share(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:
+def run_on_threads(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:
     """Runs work(i, workers) for every worker i on its own thread; worker i takes items i, i + workers, …"""
-    workers = workers or threads()
+    workers = workers or thread_count()
     if workers == 1:
         return [work(0, 1)]
     with ThreadPoolExecutor(workers) as pool:

@@ -50,7 +50,7 @@ class ModelRows:
     reasons: list[Row] = field(default_factory=list)
 
     def row(self, metric: str, value: float, n: int, **more: Any) -> None:
-        params = self.dump.number("params")
+        params = self.dump.fact_as_number("params")
         about = {"dataset": self.dump.data, "backbone": self.dump.model, "members": 1, "split": "test"}
         about["params"] = None if params is None else int(params)
         self.rows.append(row_of(self.benchmark, self.version, metric, value, n, **about | more))
@@ -58,13 +58,13 @@ class ModelRows:
     def facts(self, names: Iterable[str], n: int) -> None:
         """What is known of the model, as rows."""
         for name in names:
-            if (value := self.dump.number(name)) is not None:
+            if (value := self.dump.fact_as_number(name)) is not None:
                 self.row(name, value, n)
 
 
 def config_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
     """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
-    known = {name: dump.number(name) for name in ("params", *facts)}
+    known = {name: dump.fact_as_number(name) for name in ("params", *facts)}
     own = {"model": dump.model, "data": dump.data, "facts": known}
     return own | {name: getattr(plan, name) for name in settings}
 

@@ -73,7 +73,13 @@ class InputOptions:
             return {"model": name or None, "weights": None, "predictions": None}
         dump = predictions_from_text(place, Store(self.store))
         model = dump.model if dump.store is not None else name or None
-        return {"model": model, "weights": dump.weights, "predictions": dump.key, **dump.looked, **dump.known}
+        return {
+            "model": model,
+            "weights": dump.weights,
+            "predictions": dump.key,
+            **dump.preprocessing,
+            **dump.source_facts,
+        }
 
     def check_one_model(self, word: str, others: Mapping[str, str | None]) -> None:
         """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""

@@ -74,7 +74,7 @@ def run(options: Options) -> int:
     models = with_facts(collect_predictions(options.files, Store(options.store), data, damaged), options.facts)
     for sentence in damaged:
         print(f"left out: {sentence}", file=sys.stderr)
-    models = [model.limited(options.limit, options.seed) for model in models]
+    models = [model.sampled(options.limit, options.seed) for model in models]
     chosen = choose_model(
         models,
         requirement,
@@ -96,7 +96,7 @@ def next_command(chosen: ModelChoice, models: Sequence[ModelPredictions], store:
     risk = 0.05 if accuracy is None or accuracy == 1 else 1 - accuracy
     goal = ["--risk", f"{risk:.6g}"] if coverage is None else ["--coverage", f"{coverage:g}"]
     if first.store is None:
-        words = [f"{first.model}={first.place}", *goal]
+        words = [f"{first.model}={first.path}", *goal]
     else:
         words = [f"{ZOO}:{first.model}", *goal, *(["--store", store] if store != "store" else [])]
     return follow_up_command("threshold", *words, "--measure", chosen.measure)

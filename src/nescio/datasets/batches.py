@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nescio.arrays.parallel import threads
+from nescio.arrays.parallel import thread_count
 from nescio.datasets.base import Dataset, Encoded, Frames, Images, Pixels
 from nescio.datasets.decode import decode
 from nescio.errors import BadInput
@@ -155,7 +155,7 @@ class Batches:
             _Reader(self, order),
             sampler=todo,  # type: ignore[arg-type]
             batch_size=None,
-            num_workers=min(WORKERS, max(1, threads() // self.world), len(todo)),
+            num_workers=min(WORKERS, max(1, thread_count() // self.world), len(todo)),
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # the global one belongs to the method, and must not move with every restart
         )

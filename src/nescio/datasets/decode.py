@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.parallel import threads
+from nescio.arrays.parallel import thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.progress import track
@@ -148,7 +148,7 @@ def on_threads(
 ) -> NDArray[np.uint8]:
     """(n, *shape): what a function makes of each, on as many threads as there are cores."""
     out = np.empty((len(sources), *shape), np.uint8)
-    with ThreadPoolExecutor(threads()) as pool:
+    with ThreadPoolExecutor(thread_count()) as pool:
         for row, image in enumerate(track(pool.map(one, sources), what, total=len(sources))):
             out[row] = image
     return out

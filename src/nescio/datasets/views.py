@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.parallel import blocks, threads
+from nescio.arrays.parallel import blocks, thread_count
 from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.datasets.images import LoadedImages
@@ -217,7 +217,7 @@ def decoded(
     workers: int | None = None,
 ) -> Iterator[tuple[Array, list[tuple[int, str]]]]:
     """Decodes blocks of rows into the file; yields (rows, those that cannot be read and why), as they are done."""
-    workers = workers or threads()
+    workers = workers or thread_count()
     with _pool(processes, workers) as pool:
         todo, going = iter(left), dict[Future[list[tuple[int, str]]], Array]()
         try:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, share
+from nescio.arrays.parallel import blocks, run_on_threads
 
 MEMORY = 6  # steps that are remembered
 STEPS = 2_000
@@ -74,7 +74,7 @@ def each(items: Sequence[Any], work: Callable[[Any], Any], numbers: Any) -> None
         for item in items:
             work(item)
     else:
-        share(lambda i, workers: [work(item) for item in items[i::workers]])
+        run_on_threads(lambda i, workers: [work(item) for item in items[i::workers]])
 
 
 def minimise(problem: Problem, w: Any, tolerance: float) -> Any:

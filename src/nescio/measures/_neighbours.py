@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.arrays.nearest import METRICS, distances, nearest, points, unit
-from nescio.arrays.parallel import blocks, share
+from nescio.arrays.nearest import METRICS, distances, nearest_rows, prepare_points, unit
+from nescio.arrays.parallel import blocks, run_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
@@ -29,7 +29,7 @@ def knn_distance(
     u(x) = (1/k)·Σ_{r in k-NN(x)} distance(x, r), with 1 − cos or the Euclidean distance, in float64.
     k may be a sequence, giving (len(k), n). Source: Park et al. 2024, §4.1 (Dist_k).
     """
-    refs = points(embeddings_of(ref, "the reference dump"), metric, "the reference embeddings")
+    refs = prepare_points(embeddings_of(ref, "the reference dump"), metric, "the reference embeddings")
     return NeighbourDistance(refs, neighbour_counts(k, len(refs)), metric, bool(np.ndim(k)))
 
 
@@ -48,15 +48,17 @@ class NeighbourDistance:
         return {"bank": self.refs.quick.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
 
     def __call__(self, test: Predictions) -> Array:
-        queries = points(embeddings_of(test, "the test dump"), self.metric, "the test embeddings", self.refs)
-        return self._aggregate(distances(self.refs, queries, nearest(self.refs, queries, sorted(set(self.ks)))))
+        queries = prepare_points(embeddings_of(test, "the test dump"), self.metric, "the test embeddings", self.refs)
+        return self._aggregate(distances(self.refs, queries, nearest_rows(self.refs, queries, sorted(set(self.ks)))))
 
     def leave_one_out(self, ref: Predictions) -> Array:
         """The same of the references themselves, none of which is its own neighbour."""
         if max(self.ks) >= len(self.refs):
             raise Undefined(f"{len(self.refs)} references have fewer than {max(self.ks)} others.")
-        queries = points(embeddings_of(ref, "the reference dump"), self.metric, "the reference embeddings", self.refs)
-        others = nearest(self.refs, queries, sorted(set(self.ks)), others=True)
+        queries = prepare_points(
+            embeddings_of(ref, "the reference dump"), self.metric, "the reference embeddings", self.refs
+        )
+        others = nearest_rows(self.refs, queries, sorted(set(self.ks)), others=True)
         return self._aggregate(distances(self.refs, queries, others))
 
     def _aggregate(self, away: Array) -> Array:
@@ -87,8 +89,8 @@ def neighborhood_inconsistency(
     dtype = np.min_scalar_type(len(refs[0]) - 1)
     lists = np.empty((len(refs), len(tests[0]), cuts[-1]), dtype)
     for m, (ref, test) in enumerate(zip(known, queried, strict=True)):
-        there = points(ref, metric, f"the reference embeddings of member {m}")
-        lists[m] = nearest(there, points(test, metric, f"the test embeddings of member {m}", there), cuts)
+        there = prepare_points(ref, metric, f"the reference embeddings of member {m}")
+        lists[m] = nearest_rows(there, prepare_points(test, metric, f"the test embeddings of member {m}", there), cuts)
     agreed = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))
     u = np.stack([1 - agreed[size] for size in ks])
     return u if np.ndim(k) else u[0]
@@ -142,7 +144,7 @@ def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str 
                     shared = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
                     total[place, part] += tables[place][shared].sum(0)
 
-    share(work)
+    run_on_threads(work)
     return np.asarray(np.round(total / (one * pairs), DIGITS))
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio.arrays.checks import check_not_truncated, forget
-from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.checks import check_not_truncated, release_pages
+from nescio.arrays.parallel import blocks, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import Outcomes, complement_of, label_ranks, registry, top_k, top_outcomes
@@ -70,7 +70,7 @@ def summary(predictions: Predictions) -> Summary:
 
 def _top_only(predictions: Predictions) -> Summary:
     """What follows from a dump's answers and their confidence alone, without logits."""
-    n, right, confidence = len(predictions), predictions.right, predictions.confidence
+    n, right, confidence = len(predictions), predictions.correctness, predictions.confidence
     if right is None and confidence is None:
         raise Undefined("There are no logits and no probs, so there is no softmax.")
     u = {} if confidence is None else {"msp": 1 - confidence.astype(np.float64)}
@@ -92,7 +92,7 @@ def _pass(predictions: Predictions) -> Summary:
     n, c = len(predictions), predictions.classes
     out = _Columns(predictions)
     parts = blocks(n, max(1, PASS_BLOCK // (c * out.draws)))
-    workers = min(threads(), len(parts))
+    workers = min(thread_count(), len(parts))
 
     def work(first: int, step: int) -> None:
         room = _Room(min(n, parts[0].stop), c)
@@ -106,9 +106,9 @@ def _pass(predictions: Predictions) -> Summary:
                 _one_draw(z[:, 0], part, out, room)
             else:
                 _many_draws(z, part, out, room)
-            forget(stored)
+            release_pages(stored)
 
-    share(work, workers)
+    run_on_threads(work, workers)
     if out.one:
         _finish_one_draw(out)
     return out.summary()
@@ -154,9 +154,9 @@ class _Columns:
             answers = Outcomes(
                 classes=self.classes,
                 predicted=self.predicted,
-                right=(self.predicted == self.labels) & self.known,
+                correct=(self.predicted == self.labels) & self.known,
                 confidence=self.confidence,
-                doubt=self.u["msp"],
+                uncertainty=self.u["msp"],
                 log_loss=self.log_loss,
                 brier=self.brier,
                 rank=self.rank,
@@ -242,7 +242,7 @@ class _Softmax(NamedTuple):
     """
 
     confidence: Array
-    doubt: Array
+    uncertainty: Array
     log_whole: Array
     log_sum: Array
     entropy: Array
@@ -286,15 +286,17 @@ def _finish_one_draw(out: _Columns) -> None:
     soft, u = _softmax(x), out.u
     scale = soft.confidence / x.unit
     out.leading[:, 1:] *= scale[:, None]  # the first column is the confidence, still to come
-    u["msp"] = soft.doubt
-    u["gap"] = soft.doubt + out.leading[:, 1]
+    u["msp"] = soft.uncertainty
+    u["gap"] = soft.uncertainty + out.leading[:, 1]
     u["entropy"] = u["expected_entropy"] = soft.entropy
-    u["renyi"], u["tsallis"] = _power_entropies(np.sqrt(scale) * x.roots, scale**2 * x.squares, soft.doubt)
+    u["renyi"], u["tsallis"] = _power_entropies(np.sqrt(scale) * x.roots, scale**2 * x.squares, soft.uncertainty)
     _scores(u, slice(None), x.most, soft.log_sum, out.classes)
     out.predicted, out.confidence = x.top, soft.confidence
     if out.labels is not None:
         out.log_loss, out.zero = _floored(soft.log_whole + (x.most - out.log_loss))
-        out.brier = _brier(x.top == out.labels, soft.confidence, soft.doubt, out.brier * scale, x.squares * scale**2)
+        out.brier = _brier(
+            x.top == out.labels, soft.confidence, soft.uncertainty, out.brier * scale, x.squares * scale**2
+        )
 
 
 def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
@@ -341,12 +343,12 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     rank = None if labels is None else label_ranks(mean, labels, top)
     mean[r, top] = 0
     others = mean.sum(1)
-    doubt = complement_of(confidence, others) if out.normalized else others
-    u["msp"][part] = doubt
+    uncertainty = complement_of(confidence, others) if out.normalized else others
+    u["msp"][part] = uncertainty
     squares = np.vecdot(mean, mean)
     roots = np.sqrt(mean, out=room.e[:b]).sum(1)
-    u["renyi"][part], u["tsallis"][part] = _power_entropies(roots, squares, doubt)
-    u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, doubt)
+    u["renyi"][part], u["tsallis"][part] = _power_entropies(roots, squares, uncertainty)
+    u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, uncertainty)
     u["expected_entropy"][part] = of_draws / s
     if s > 1:
         whole = of_mixture if mixture is not None else h_mean
@@ -355,10 +357,10 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     out.predicted[part], out.confidence[part] = top, confidence
     if labels is not None and rank is not None:
         out.log_loss[part], out.zero[part] = _floored(np.log(s) - np.logaddexp.reduce(own, axis=0))
-        out.brier[part] = _brier(top == labels, confidence, doubt, mean[r, labels], squares)
+        out.brier[part] = _brier(top == labels, confidence, uncertainty, mean[r, labels], squares)
         out.rank[part] = rank
     _lead(mean, room, out.leading[part])
-    u["gap"][part] = doubt + out.leading[part, 1]
+    u["gap"][part] = uncertainty + out.leading[part, 1]
 
 
 def _floored(log_loss: Array) -> tuple[Array, Array]:
@@ -376,8 +378,8 @@ def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
     r, top = room.rows[:b], z.argmax(1)
     most = e[r, top]
     e[r, top] = 0
-    doubt = complement_of(most, e.sum(1))
-    h = _top_term(most, doubt) - _dots(e, z)
+    uncertainty = complement_of(most, e.sum(1))
+    h = _top_term(most, uncertainty) - _dots(e, z)
     e[r, top] = most
     return e, np.maximum(h, 0)
 
@@ -405,21 +407,21 @@ def _entropy(probs: Array, room: _Room) -> Array:
     return np.asarray(-np.vecdot(probs, logs))
 
 
-def _top_term(confidence: Array, doubt: Array) -> Array:
+def _top_term(confidence: Array, uncertainty: Array) -> Array:
     """-p log p of the most probable class, exact when p is almost one."""
-    return -confidence * np.log1p(-np.minimum(doubt, 1 - TINY))
+    return -confidence * np.log1p(-np.minimum(uncertainty, 1 - TINY))
 
 
-def _power_entropies(roots: Array, squares: Array, doubt: Array) -> tuple[Array, Array]:
+def _power_entropies(roots: Array, squares: Array, uncertainty: Array) -> tuple[Array, Array]:
     """Rényi's entropy of order ½ and Tsallis' of order 2, of Σ' √p and Σ' p² without the most probable class."""
-    log_most = np.log1p(-np.minimum(doubt, 1 - TINY))
+    log_most = np.log1p(-np.minimum(uncertainty, 1 - TINY))
     return 2 * np.log1p(roots + np.expm1(log_most / 2)), -squares - np.expm1(2 * log_most)
 
 
-def _brier(right: Array, confidence: Array, doubt: Array, own: Array, squares: Array) -> Array:
+def _brier(right: Array, confidence: Array, uncertainty: Array, own: Array, squares: Array) -> Array:
     """Σ (p - y)²; `squares` is Σ p² without the most probable class, so that a confident right row keeps its digits."""
     others = np.maximum(squares - own**2, 0)
-    return np.where(right, doubt**2 + squares, confidence**2 + others + (1 - own) ** 2)
+    return np.where(right, uncertainty**2 + squares, confidence**2 + others + (1 - own) ** 2)
 
 
 def _settle(u: Array) -> None:
@@ -446,7 +448,7 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
             x = _exps(z[:, draw], room)
             e = _normalized(x, _softmax(x), room)
         mean += e
-    forget(z)
+    release_pages(z)
     mean /= s
     return mean
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, one_blas_thread, share
+from nescio.arrays.parallel import blocks, one_blas_thread, run_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._spec import cached
@@ -100,7 +100,7 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
             squares += float(np.vdot(z, z))
         return cross, squares
 
-    sums = share(work)
+    sums = run_on_threads(work)
     return np.asarray(sum(cross for cross, _ in sums)), sum(squares for _, squares in sums)
 
 

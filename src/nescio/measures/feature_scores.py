@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.arrays.nearest import points
+from nescio.arrays.nearest import prepare_points
 from nescio.arrays.parallel import one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -362,7 +362,9 @@ def knn(train: Predictions, k: int = 50) -> Fit:
 
     k is 50, or the number of training rows where there are fewer. Sun et al. (2022).
     """
-    refs = points(embeddings_of(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings")
+    refs = prepare_points(
+        embeddings_of(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings"
+    )
     if k < 1:
         raise BadInput(f"k is {k}; it must be a whole number from 1 on.")
     return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
@@ -441,8 +443,8 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     def of(test: Predictions) -> Array:
         if "msp" not in summary(test).u:
             raise Undefined("sirc needs the probability of every answer, and there is none.")
-        doubt = np.log(np.maximum(summary(test).u["msp"], TINY))
-        return np.asarray(doubt + np.logaddexp(0, -(familiar(test) - start) / sigma))
+        uncertainty = np.log(np.maximum(summary(test).u["msp"], TINY))
+        return np.asarray(uncertainty + np.logaddexp(0, -(familiar(test) - start) / sigma))
 
     if second != "norm":
         return of

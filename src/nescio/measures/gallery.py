@@ -16,7 +16,7 @@ from math import lcm
 
 import numpy as np
 
-from nescio.arrays.nearest import distances, nearest, points
+from nescio.arrays.nearest import distances, nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._neighbours import align_members
@@ -28,7 +28,7 @@ from nescio.predictions import Predictions
 Search = Callable[[Array, Array, Sequence[int]], Array]
 K = 20  # neighbours that views should have in common
 J = 50  # the rival that the nearest neighbour is compared with; both chosen on the validation classes of CUB-200-2011
-MARGIN, CONSISTENCY, DOUBT = "gallery_margin", "gallery_consistency", "gallery_uncertainty"
+MARGIN, CONSISTENCY, UNCERTAINTY = "gallery_margin", "gallery_consistency", "gallery_uncertainty"
 
 
 def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
@@ -36,8 +36,8 @@ def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
 
     For every cut k, rising, the first k of a row are its k nearest, as a set.
     """
-    known = points(gallery)
-    return nearest(known, known if queries is gallery else points(queries, like=known), cuts, others=True)
+    known = prepare_points(gallery)
+    return nearest_rows(known, known if queries is gallery else prepare_points(queries, like=known), cuts, others=True)
 
 
 @measure("gallery", needs=("embeddings",), example={"j": 5})
@@ -71,7 +71,7 @@ def gallery_uncertainty(
     u(x) = (rank of gallery_consistency + rank of gallery_margin) / 2, ranks among the rows and divided by their number.
     The two err apart: consistency sees how far an embedding moves, the margin how far it may.
     """
-    return gallery_scores(dump, views, siblings, k=k, j=j)[DOUBT]
+    return gallery_scores(dump, views, siblings, k=k, j=j)[UNCERTAINTY]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +116,16 @@ def gallery_scores(
     elif n <= k:
         reasons[CONSISTENCY] = f"The gallery has {n} rows, and k is {k}: the consistency needs more than k rows."
     if reasons:
-        reasons[DOUBT] = reasons.get(CONSISTENCY, reasons.get(MARGIN, ""))
+        reasons[UNCERTAINTY] = reasons.get(CONSISTENCY, reasons.get(MARGIN, ""))
     near = search(own, own, sorted({1, *(() if MARGIN in reasons else (j - 1, j)), *(() if n <= k else (k,))}))
-    known, u = points(own), dict[str, Array]()
+    known, u = prepare_points(own), dict[str, Array]()
     if MARGIN not in reasons:
         u[MARGIN] = -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]
     if CONSISTENCY not in reasons:
         spaces = [(own, view) for view in rows[: len(views)]] + [(sibling, sibling) for sibling in rows[len(views) :]]
         u[CONSISTENCY] = jaccard_distances([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
     if not reasons:
-        u[DOUBT] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)
+        u[UNCERTAINTY] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)
     return GalleryScores(u, near[:, 0], reasons)
 
 

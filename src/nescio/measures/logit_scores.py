@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.parallel import blocks, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax_pass import BLOCK, mean_probs, summary
@@ -55,11 +55,11 @@ def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array
         raise BadInput(f"GEN needs at least one class and γ above 0, not {top} and {gamma}.")
 
     def of_rows(part: slice) -> Array:
-        p, most, doubt = _probs(predictions, part)
+        p, most, uncertainty = _probs(predictions, part)
         c = p.shape[1]
         rest = min(top, c) - 1
         heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
-        return np.asarray(((heads * (1 - heads)) ** gamma).sum(1) + (most * doubt) ** gamma)
+        return np.asarray(((heads * (1 - heads)) ** gamma).sum(1) + (most * uncertainty) ** gamma)
 
     return _scores(predictions, "gen", (gamma, top), of_rows)
 
@@ -89,8 +89,8 @@ def doctor(predictions: Predictions) -> Array:
 
     It ranks as `tsallis` of order 2 does. Granese et al. (2021), D_α; their D_β, (1 − max p)/max p, ranks as `msp`.
     """
-    doubt = tsallis(predictions)
-    return np.asarray(doubt / (1 - doubt))
+    uncertainty = tsallis(predictions)
+    return np.asarray(uncertainty / (1 - uncertainty))
 
 
 def _power_sum(predictions: Predictions, alpha: float) -> Array:
@@ -99,8 +99,8 @@ def _power_sum(predictions: Predictions, alpha: float) -> Array:
         raise BadInput(f"The order of an entropy is {alpha}; give one above 0 that is not 1, where it is `entropy`.")
 
     def of_rows(part: slice) -> Array:
-        p, _, doubt = _probs(predictions, part)
-        return np.asarray((p**alpha).sum(1) + np.expm1(alpha * np.log1p(-np.minimum(doubt, 1 - 1e-300))))
+        p, _, uncertainty = _probs(predictions, part)
+        return np.asarray((p**alpha).sum(1) + np.expm1(alpha * np.log1p(-np.minimum(uncertainty, 1 - 1e-300))))
 
     return _scores(predictions, "power", alpha, of_rows)
 
@@ -130,7 +130,7 @@ def _pass(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
         for part in parts[first::step]:
             u[part] = of_rows(part)
 
-    share(work, min(threads(), len(parts)))
+    run_on_threads(work, min(thread_count(), len(parts)))
     lifted = u * BITS
     u[:] = lifted - (lifted - u)
     u.flags.writeable = False
@@ -175,7 +175,7 @@ def _pnorm(z: Array, power: float) -> Array:
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def brier_aleatoric(predictions: Predictions) -> Array:
-    """What members doubt by themselves, by the Brier score: mean_i (1 − Σ_j p_ij²)."""
+    """What members uncertainty by themselves, by the Brier score: mean_i (1 − Σ_j p_ij²)."""
     return decomposition(predictions)["brier"]["aleatoric"]
 
 
@@ -187,7 +187,7 @@ def brier_epistemic(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def zero_one_aleatoric(predictions: Predictions) -> Array:
-    """What members doubt by themselves, by the zero-one score: mean_i (1 − max_j p_ij)."""
+    """What members uncertainty by themselves, by the zero-one score: mean_i (1 − max_j p_ij)."""
     return decomposition(predictions)["zero_one"]["aleatoric"]
 
 
@@ -234,7 +234,7 @@ def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
             out["zero_one"]["epistemic"][part] = np.mean(lost, axis=0)
             out["brier"]["epistemic"][part] = np.mean([((p - mean) ** 2).sum(1) for p in each], axis=0)
 
-    share(work, min(threads(), len(parts)))
+    run_on_threads(work, min(thread_count(), len(parts)))
     return out
 
 

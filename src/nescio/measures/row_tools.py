@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.parallel import blocks, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import cached
@@ -26,7 +26,7 @@ def map_on_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> lis
     def run(worker: int, workers: int) -> list[Result]:
         return [work(item) for item in waiting[worker::workers]]
 
-    done = share(run, min(threads(), len(waiting)))
+    done = run_on_threads(run, min(thread_count(), len(waiting)))
     return [done[number % len(done)][number // len(done)] for number in range(len(waiting))]
 
 
@@ -132,7 +132,7 @@ def scatter_within(embeddings: Array, groups: Sequence[Array], means: Array) -> 
             scatter += away.T @ away
         return scatter
 
-    return np.asarray(sum(share(part)))
+    return np.asarray(sum(run_on_threads(part)))
 
 
 def log_sum_exp(joint: Array) -> Array:

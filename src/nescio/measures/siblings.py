@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nescio import measures
-from nescio.arrays.nearest import distances, nearest, points
+from nescio.arrays.nearest import distances, nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._neighbours import align_members, check_members, consistency, neighbour_counts
@@ -166,8 +166,8 @@ def member_spaces(
     dist, norm = np.empty((m, len(far), n)), np.empty((m, n))
     reasons, collapsed = _no_mixture(components, r), None
     for member in track(range(m), "members"):
-        there = points(reference_rows[member], metric, f"the reference embeddings of member {member}")
-        here = points(test_rows[member], metric, f"the test embeddings of member {member}", there)
+        there = prepare_points(reference_rows[member], metric, f"the reference embeddings of member {member}")
+        here = prepare_points(test_rows[member], metric, f"the test embeddings of member {member}", there)
         different = np.count_nonzero(there.twin == np.arange(r))
         if r > 1 and different <= max(1, COLLAPSED * r):
             collapsed = (
@@ -175,7 +175,7 @@ def member_spaces(
                 f"embedding{'s' if different > 1 else ''}: it has collapsed, and being near means nothing."
             )
             break
-        lists = nearest(there, here, cuts)
+        lists = nearest_rows(there, here, cuts)
         neighbours[member] = lists[:, : near[-1]]
         away = distances(there, here, lists[:, : far[-1]])
         dist[member] = [away[:, :k].mean(1) for k in far]

@@ -32,7 +32,7 @@ def ece_gaps(a: Outcomes, bins: int = 15, scheme: Literal["width", "mass"] = "wi
     ECE is the sum of their sizes, divided by the number of rows.
     """
     a, bins = known_confidence(a), _checked_bins(bins)
-    return np.bincount(bins_of(a, bins, scheme), a.right - a.confidence, bins)
+    return np.bincount(bins_of(a, bins, scheme), a.correct - a.confidence, bins)
 
 
 def row_blocks(probs: Array, labels: Array) -> Iterator[tuple[Array, Array]]:
@@ -94,7 +94,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
     count = np.bincount(index, minlength=bins)
     filled = np.flatnonzero(count)
     confidence = np.bincount(index, a.confidence, bins)[filled] / count[filled]
-    accuracy = np.bincount(index, a.right, bins)[filled] / count[filled]
+    accuracy = np.bincount(index, a.correct, bins)[filled] / count[filled]
     return Reliability(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
 
 

@@ -97,7 +97,7 @@ def corp_curve(probs: Any, labels: Any = None) -> CorpCurve:
 
 @lru_cache(maxsize=1)  # three metrics in a row read one curve
 def _of_answers(a: Outcomes) -> CorpCurve:
-    return corp(a.confidence, a.right)
+    return corp(a.confidence, a.correct)
 
 
 def corp_band(

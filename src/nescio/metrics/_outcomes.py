@@ -22,9 +22,9 @@ class Outcomes:
     """What probabilities say about labels, one number per row: every answer metric is a mean of these.
 
     predicted   (n,)  first most probable class
-    right       (n,)  predicted is the label
+    correct     (n,)  predicted is the label
     confidence  (n,)  probability of the predicted class
-    doubt       (n,)  1 - confidence, without cancellation
+    uncertainty       (n,)  1 - confidence, without cancellation
     log_loss    (n,)  -log p of the label, in nats
     brier       (n,)  sum over classes of (p - [class is the label])²
     rank        (n,)  classes that come before the label: more probable, or as probable with a lower index
@@ -37,9 +37,9 @@ class Outcomes:
 
     classes: int
     predicted: Array
-    right: Array
+    correct: Array
     confidence: Array
-    doubt: Array
+    uncertainty: Array
     log_loss: Array
     brier: Array
     rank: Array
@@ -48,7 +48,7 @@ class Outcomes:
 
     @property
     def n(self) -> int:
-        return len(self.right)
+        return len(self.correct)
 
     @property
     def top_only(self) -> bool:
@@ -56,7 +56,7 @@ class Outcomes:
 
     @property
     def wrong(self) -> Array:
-        return ~self.right
+        return ~self.correct
 
     @property
     def floored(self) -> int:
@@ -77,7 +77,7 @@ def outcomes(probs: Any, labels: Any = None) -> Outcomes:
         return probs
     probs, labels = checked(probs, labels)
     n, c = probs.shape
-    confidence, doubt, log_loss, square = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    confidence, uncertainty, log_loss, square = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     predicted, rank, zero = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, bool)
     for part in blocks(n, max(1, BLOCK // c)):
         p, y = probs[part].astype(np.float64), labels[part]
@@ -92,9 +92,9 @@ def outcomes(probs: Any, labels: Any = None) -> Outcomes:
         p[r, y] = own
         most = p[r, top]
         p[r, top] = 0
-        confidence[part], doubt[part] = most, complement_of(most, p.sum(1))
+        confidence[part], uncertainty[part] = most, complement_of(most, p.sum(1))
     right = predicted == labels
-    return Outcomes(c, predicted, right, confidence, doubt, log_loss, square, rank, zero)
+    return Outcomes(c, predicted, right, confidence, uncertainty, log_loss, square, rank, zero)
 
 
 def complement_of(most: Array, others: Array) -> Array:
@@ -174,9 +174,9 @@ def top_outcomes(right: Array, confidence: Array | None, predicted: Array | None
     return Outcomes(
         classes=0,
         predicted=np.full(len(right), -1) if predicted is None else predicted,
-        right=right,
+        correct=right,
         confidence=sure,
-        doubt=1 - sure,
+        uncertainty=1 - sure,
         log_loss=unknown,
         brier=unknown,
         rank=np.where(right, 0, 1),

@@ -17,9 +17,9 @@ def retrieved(embeddings: Any, labels: Any, metric: str = "cosine") -> Array:
 
     The query is left out by its index, so that a duplicate of it may be found; ties in distance go to the lower index.
     """
-    from nescio.arrays.nearest import nearest_other, points
+    from nescio.arrays.nearest import nearest_other, prepare_points
 
-    these = points(embeddings, metric)
+    these = prepare_points(embeddings, metric)
     classes = np.asarray(labels)
     if classes.ndim != 1:
         raise BadInput(f"labels has shape {classes.shape}; it must be (n,), one class a row.")

@@ -475,7 +475,7 @@ def exportable_network(
     network of the store at their new path.
     """
     stored = predictions_from_text(name, store) if place_of(ZOO, name) else None
-    looked = stored.looked if stored else {}
+    looked = stored.preprocessing if stored else {}
     own_data = () if data is None else (set_name(data),)
     found = find_network(stored.model if stored else name, store, root, own_data)
     for own in own_data:

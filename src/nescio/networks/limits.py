@@ -27,8 +27,8 @@ class Limits:
 
     def _why_not(self, model: ModelPredictions) -> str | None:
         limits = (
-            (self.params, model.number("params"), "parameters", format_millions),
-            (self.size, model.number("input_size"), "input size", lambda n: f"{n:g} pixels"),
+            (self.params, model.fact_as_number("params"), "parameters", format_millions),
+            (self.size, model.fact_as_number("input_size"), "input size", lambda n: f"{n:g} pixels"),
         )
         for most, fact, what, text in limits:
             if most is not None and fact is None:

@@ -18,11 +18,11 @@ from nescio.arrays.checks import (
     cube,
     dtype_name,
     floats,
-    forget,
     integers,
     numbers,
+    release_pages,
 )
-from nescio.arrays.parallel import blocks, share
+from nescio.arrays.parallel import blocks, run_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 
@@ -297,10 +297,10 @@ def _log_of_probs(value: Any) -> tuple[Array, list[str]]:
             with np.errstate(divide="ignore", over="ignore"):
                 worst = max(worst, float(np.abs(p.sum(-1, dtype=logs.dtype) - 1).max()))
                 np.log(p, out=logs[part], dtype=logs.dtype)
-            forget(p)
+            release_pages(p)
         return worst
 
-    if max(share(work, None if len(parts) > 8 else 1)) <= slack:
+    if max(run_on_threads(work, None if len(parts) > 8 else 1)) <= slack:
         return logs, []
     decimals, worst = _explained_by_rounding(probs, slack)
     logs -= np.log(np.exp(logs, dtype=np.float64).sum(-1, keepdims=True)).astype(logs.dtype)
@@ -347,7 +347,7 @@ def _check_normalized(logs: Array) -> None:
             check_not_truncated(logs)
             with np.errstate(over="ignore"):
                 off = np.abs(np.exp(logs[part], dtype=np.float64).sum(-1) - 1).max(-1)
-            forget(logs[part])
+            release_pages(logs[part])
             if (off > LOG_SLACK).any():
                 row = int(np.argmax(off > LOG_SLACK))
                 raise BadInput(
@@ -355,7 +355,7 @@ def _check_normalized(logs: Array) -> None:
                     ": give unnormalised scores as logits with normalized = False."
                 )
 
-    share(work, None if len(parts) > 8 else 1)
+    run_on_threads(work, None if len(parts) > 8 else 1)
 
 
 def _look_like_probs(logits: Array) -> bool:
@@ -364,7 +364,7 @@ def _look_like_probs(logits: Array) -> bool:
         z = logits[part]
         if z.min() < 0 or z.max() > 1 + LOG_SLACK or (np.abs(z.sum(-1, dtype=np.float64) - 1) > LOG_SLACK).any():
             return False
-        forget(z)
+        release_pages(z)
     return True
 
 

@@ -32,26 +32,26 @@ class ModelPredictions:
     model: str  # a timm name, torchvision:NAME, store:KEY, or a person's own name
     data: str  # dataset, e.g. imagenet:PATH, npz:PATH, folder:PATH
     facts: Mapping[str, Any] = field(hash=False)  # params, input_size, embedding_size, dropout, classes, rows …
-    place: Path  # the dump: any file or folder that Predictions.load reads
+    path: Path  # the dump: any file or folder that Predictions.load reads
     key: str  # changes when the dump changes
     store: Store | None = field(default=None, compare=False, repr=False)  # which holds it under that key
-    part: tuple[int, int] | None = None  # only so many rows, drawn by this seed
+    sample: tuple[int, int] | None = None  # a random sample: number of rows and seed
 
     def load(self, ood: bool = False) -> Predictions:
         """The predictions; StoreError where those of a store are not byte for byte as they were written."""
         if self.store is not None:
             self.store.verify(STAGE, self.key)
-        dump = Predictions.load(self.place, ood=ood)
-        return dump if self.part is None else random_subset(dump, *self.part)
+        dump = Predictions.load(self.path, ood=ood)
+        return dump if self.sample is None else random_subset(dump, *self.sample)
 
-    def limited(self, rows: int | None, seed: int) -> ModelPredictions:
+    def sampled(self, rows: int | None, seed: int) -> ModelPredictions:
         """A random part of so many rows; None: all."""
-        return self if rows is None else replace(self, part=(rows, seed))
+        return self if rows is None else replace(self, sample=(rows, seed))
 
     @property
     def rows_key(self) -> str:
         """Changes when the dump changes, or the part of it that is taken."""
-        return self.key if self.part is None else "{}, {} rows by seed {}".format(self.key, *self.part)
+        return self.key if self.sample is None else "{}, {} rows by seed {}".format(self.key, *self.sample)
 
     @property
     def weights(self) -> str | None:
@@ -62,7 +62,7 @@ class ModelPredictions:
         return str(parents[0]) if parents else None
 
     @property
-    def looked(self) -> dict[str, Any]:
+    def preprocessing(self) -> dict[str, Any]:
         """How the model saw the images: view, mean, std, and padding where there are two; nothing of own files."""
         config = {} if self.store is None else self.store.record(STAGE, self.key)["config"]
         view = dict(config.get("images", {}).get("view") or {})
@@ -71,12 +71,12 @@ class ModelPredictions:
         return ({"view": view} if view else {}) | rest
 
     @property
-    def known(self) -> dict[str, Any]:
+    def source_facts(self) -> dict[str, Any]:
         """Where the model's weights were found, and what its classes are called, as far as a store knows."""
         found = {"weights_path": self.facts.get("weights_path"), "names": self.facts.get("class_names")}
         return {name: fact for name, fact in found.items() if fact is not None}
 
-    def number(self, fact: str) -> float | None:
+    def fact_as_number(self, fact: str) -> float | None:
         """A fact as a number; of the shape of an image (channels, height, width) its side."""
         value = self.facts.get(fact)
         if isinstance(value, (list, tuple)):
@@ -132,11 +132,11 @@ def predictions_from_store(store: Store, key: str) -> ModelPredictions:
 
 def predictions_from_file(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> ModelPredictions:
     """A person's own predictions: .npz, .safetensors, .parquet, .csv or a folder; the model is named by the file."""
-    place = Path(path)
-    if not place.exists():
-        raise BadInput(f"There is no file or folder of predictions at {place}.{near_file(place)}")
-    check_format(place)  # before every byte of it is read for the checksum
-    return ModelPredictions(model or place.stem, data, {}, place, _checksum(place))
+    source = Path(path)
+    if not source.exists():
+        raise BadInput(f"There is no file or folder of predictions at {source}.{near_file(source)}")
+    check_format(source)  # before every byte of it is read for the checksum
+    return ModelPredictions(model or source.stem, data, {}, source, _checksum(source))
 
 
 def collect_predictions(
@@ -184,7 +184,7 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPre
         cure = " or ".join(f"--data {shlex.quote(dump.data)}" for dump in own)
         raise BadInput(
             f"The store {store.root} holds predictions of {model} on {sets}: add {cure} where the command takes it, or "
-            f"name one of {_places(own)}."
+            f"name one of {_paths(own)}."
         )
     if damaged:  # it may be the one
         raise BadInput(damaged[0])
@@ -196,8 +196,8 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPre
     )
 
 
-def _places(dumps: Sequence[ModelPredictions]) -> str:
-    return " or ".join(str(dump.place) for dump in dumps)
+def _paths(dumps: Sequence[ModelPredictions]) -> str:
+    return " or ".join(str(dump.path) for dump in dumps)
 
 
 def check_comparable(dumps: Sequence[ModelPredictions]) -> None:

@@ -242,7 +242,7 @@ class Predictions:
         return 0 if self.logits is None else int(self.logits.shape[2])
 
     @property
-    def right(self) -> Array | None:
+    def correctness(self) -> Array | None:
         """(n,) whether the answers of a dump without logits are right; None where that is not known."""
         if self.correct is not None:
             return self.correct
@@ -251,9 +251,9 @@ class Predictions:
         return np.asarray(self.predicted == self.labels)
 
     @property
-    def judged(self) -> bool:
+    def has_outcomes(self) -> bool:
         """Whether right and wrong answers can be told apart."""
-        return self.right is not None or (self.labels is not None and self.logits is not None)
+        return self.correctness is not None or (self.labels is not None and self.logits is not None)
 
     def blocks(self, size: int | None = None) -> list[slice]:
         """Row slices small enough to work on at once."""

@@ -17,20 +17,20 @@ ByModel = Mapping[str, ModelPredictions]
 class PairedPredictions:
     """What one model says about in-distribution images, and about images of classes that were not in training."""
 
-    inside: ModelPredictions
-    outside: ModelPredictions
-    others: Mapping[str, ModelPredictions] = field(
+    in_distribution: ModelPredictions
+    ood: ModelPredictions
+    extra_ood: Mapping[str, ModelPredictions] = field(
         default_factory=dict, hash=False
     )  # fixed out-sets, such as ImageNet-O
 
     @property
     def model(self) -> str:
-        return self.inside.model
+        return self.in_distribution.model
 
-    def limited(self, rows: int, seed: int) -> PairedPredictions:
+    def sampled(self, rows: int, seed: int) -> PairedPredictions:
         """A random part of so many rows of every dump."""
-        inside, outside = self.inside.limited(rows, seed), self.outside.limited(rows, seed)
-        others = {name: dump.limited(rows, seed) for name, dump in self.others.items()}
+        inside, outside = self.in_distribution.sampled(rows, seed), self.ood.sampled(rows, seed)
+        others = {name: dump.sampled(rows, seed) for name, dump in self.extra_ood.items()}
         return PairedPredictions(inside, outside, others)
 
 
@@ -53,10 +53,10 @@ def pair_from_files(
     """A model by its files of predictions."""
     fixed = {name: predictions_from_file(path, model) for name, path in (others or {}).items()}
     pair = PairedPredictions(predictions_from_file(inside, model), predictions_from_file(outside, model), fixed)
-    for dump in (pair.outside, *fixed.values()):
-        if dump.key == pair.inside.key and not _of_both_sides(dump):
+    for dump in (pair.ood, *fixed.values()):
+        if dump.key == pair.in_distribution.key and not _of_both_sides(dump):
             raise BadInput(
-                f"{model}: {dump.place} is what the model says of in-distribution images, and is given as images of "
+                f"{model}: {dump.path} is what the model says of in-distribution images, and is given as images of "
                 "other classes too: name another file, or mark the rows of each kind by `in_distribution`."
             )
     return pair

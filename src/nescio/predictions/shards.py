@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays.checks import forget
+from nescio.arrays.checks import release_pages
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.predictions import files
@@ -18,7 +18,7 @@ from nescio.predictions.outputs import NOT_ROWS, Predictions
 from nescio.predictions.readers import registry
 
 
-class RowParts:
+class LazyRows:
     """The rows of several arrays, one after the other, copied from them only when they are read."""
 
     def __init__(self, parts: Sequence[Array]) -> None:
@@ -38,14 +38,14 @@ class RowParts:
             piece = part[max(start - first, 0) : max(stop - first, 0)]
             if len(piece):
                 pieces.append(np.array(piece))
-                forget(piece)
+                release_pages(piece)
         return np.concatenate(pieces)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)
 
 
-def joined(parts: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
+def concatenate(parts: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
     """The rows of several dumps as one. Fields of many numbers per row stay where they are until they are read.
 
     names  of the dumps, for sentences about them
@@ -58,7 +58,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str] = ()) -> Predictio
     for column, first in columns[0].items():
         arrays = [own[column] for own in columns]
         field, _, name = column.partition("/")
-        rows = RowParts(arrays) if first.ndim > 1 else np.concatenate(arrays)
+        rows = LazyRows(arrays) if first.ndim > 1 else np.concatenate(arrays)
         if name:
             whole[field][name] = rows
         else:
@@ -146,7 +146,7 @@ class ShardFolder:
         paths = self.files
         parts = [files.load(path, names=self.names, ood=self.ood) for path in paths]
         with files.naming_file(self.folder, "read"):
-            dump = joined(parts, [path.name for path in paths]).replace()
+            dump = concatenate(parts, [path.name for path in paths]).replace()
             check_missing(np.sort(dump.index))
         return dump.take(np.argsort(dump.index, kind="stable"))
 

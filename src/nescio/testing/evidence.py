@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nescio import datasets
-from nescio.arrays.nearest import nearest, points
+from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
@@ -169,8 +169,8 @@ def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) 
             _embeddings(network, Batches(images, dataset, here.device, augment=augment, seed=1))
             for augment in ("none", trial.training.augment)
         )
-        known = points(plain, "euclidean")
-        first = nearest(known, points(changed, "euclidean", like=known), (1,), others=True)[:, 0]
+        known = prepare_points(plain, "euclidean")
+        first = nearest_rows(known, prepare_points(changed, "euclidean", like=known), (1,), others=True)[:, 0]
         return float(np.mean(images.labels[first] == images.labels))
 
     before, after = share_found(start_of(trial, dataset, here)), share_found(method)

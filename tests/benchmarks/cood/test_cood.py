@@ -67,7 +67,7 @@ def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -
     for dump, path in zip((*sides, *others.values()), paths, strict=True):
         dump.save(path)
     pair = pair_from_files(name, str(paths[0]), str(paths[1]), dict(zip(others, map(str, paths[2:]), strict=True)))
-    assert pair.model == pair.inside.model == name
+    assert pair.model == pair.in_distribution.model == name
     return pair
 
 
@@ -181,7 +181,7 @@ def test_facts_and_in_domain_rows(tmp_path: Path) -> None:
     inside, outside = dumps()
     pair = saved(tmp_path, "a", inside, outside)
     facts = {"params": 25_557_032, "input_size": [3, 224, 288], "embedding_size": 2048, "dropout": True}
-    pair = replace(pair, inside=replace(pair.inside, facts=facts, data="imagenet:x"))
+    pair = replace(pair, in_distribution=replace(pair.in_distribution, facts=facts, data="imagenet:x"))
     study = graded(SMALL, [pair], Store(tmp_path / "store"))
     own = {row["metric"]: row for row in study.rows if row["split"] == "test" and row["measure"] is None}
     wrong = np.asarray(inside.labels) != 1
@@ -202,7 +202,7 @@ def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
     found = values(study.rows, measure="msp", metric="auroc", split="out")["imagenet-o"]
     assert found == float(brute_auroc(u_in, u))
     with pytest.raises(BadInput, match="cannot be named 'severity 3'"):
-        graded(SMALL, [replace(pair, others={"severity 3": pair.outside})], Store(tmp_path / "store"))
+        graded(SMALL, [replace(pair, extra_ood={"severity 3": pair.ood})], Store(tmp_path / "store"))
 
 
 def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
@@ -277,15 +277,16 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     """A key that leaves out one field serves stale results."""
     pair = saved(tmp_path, "a", *dumps(), fixed=dumps(2)[1])
     facts = {"params": 3, "input_size": 224, "embedding_size": 7}
-    pair = replace(pair, inside=replace(pair.inside, facts=facts))
+    pair = replace(pair, in_distribution=replace(pair.in_distribution, facts=facts))
 
     def key(plan: Plan = SMALL, pair: PairedPredictions = pair, refused: tuple[int, ...] = ()) -> str:
         return cood._step(plan, pair, refused).key
 
     plans = [replace(SMALL, **{name: value}) for name, value in CHANGED.items()]
     keys = [key(), *(key(plan) for plan in plans), key(refused=(1,)), key(refused=(2,))]
-    keys += [key(pair=replace(pair, inside=replace(pair.inside, model="b"))), key(pair=replace(pair, others={}))]
-    keys += [key(pair=replace(pair, others={"renamed": pair.others["fixed"]}))]
+    keys.append(key(pair=replace(pair, in_distribution=replace(pair.in_distribution, model="b"))))
+    keys.append(key(pair=replace(pair, extra_ood={})))
+    keys += [key(pair=replace(pair, extra_ood={"renamed": pair.extra_ood["fixed"]}))]
     for side in ("inside", "outside"):
         entry = getattr(pair, side)
         keys += [
@@ -293,7 +294,7 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
             for change in ({"key": "x"}, {"data": "y"}, {"part": (9, 0)}, {"part": (9, 1)})
         ]
     for name in facts:
-        keys.append(key(pair=replace(pair, inside=replace(pair.inside, facts=facts | {name: 9}))))
+        keys.append(key(pair=replace(pair, in_distribution=replace(pair.in_distribution, facts=facts | {name: 9}))))
     assert len(set(keys)) == len(keys)
     left = {name for name in Plan.__dataclass_fields__ if name not in CHANGED}
     inputs = {"pair", "data", "out", "also", "limit"}  # what comes of them are the dumps
@@ -420,13 +421,13 @@ def test_bad_pairs(tmp_path: Path, store: Store) -> None:
         graded(SMALL, [], store)
     with pytest.raises(BadInput, match="Two pairs are named a"):
         graded(SMALL, [pair, pair], store)
-    swapped = replace(pair, inside=pair.outside, outside=pair.inside)
+    swapped = replace(pair, in_distribution=pair.ood, ood=pair.in_distribution)
     reasons = [failure.reason for failure in graded(SMALL, [swapped], store).failures]
     assert (
         len(reasons) == 1
         and "Every row of the in-distribution data is of a class that was not in training" in reasons[0]
     )
-    same = replace(pair, outside=pair.inside)
+    same = replace(pair, ood=pair.in_distribution)
     (failure,) = graded(SMALL, [same], store).failures
     assert "every row as of a class that was in training" in failure.reason
 
@@ -448,7 +449,7 @@ def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, stor
             zoo(store, model, "hard", outside.take(slice(0, 40)), True)
     pairs, notes = pairs_from_store(store, "digits", "cifar100", {"imagenet-o": "hard"})
     assert [pair.model for pair in pairs] == ["a", "b"]
-    assert [set(pair.others) for pair in pairs] == [{"imagenet-o"}, set()]
+    assert [set(pair.extra_ood) for pair in pairs] == [{"imagenet-o"}, set()]
     assert len(notes) == 2 and "lonely" in notes[0] and "b, lonely" in notes[1]
     study = graded(SMALL, pairs, store)
     assert study.failures == [] and {row["params"] for row in study.rows if row["backbone"]} == {5}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays.nearest import nearest, points
+from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.heads import fit_heads, reliability_targets
@@ -114,8 +114,8 @@ def probe_accuracy(train: Predictions, test: Predictions, place: Callable[[Array
 def knn_accuracy(train: Predictions, test: Predictions, k: int) -> float:
     """Share of test rows whose k nearest training rows, by cosine, vote for their class; ties go to the lower class."""
     (features, labels), (rows, answers) = _labelled(train), _labelled(test)
-    known = points(features, "cosine", "the training embeddings")
-    near = nearest(known, points(rows, "cosine", "the test embeddings", known), (min(k, len(known)),))
+    known = prepare_points(features, "cosine", "the training embeddings")
+    near = nearest_rows(known, prepare_points(rows, "cosine", "the test embeddings", known), (min(k, len(known)),))
     classes = np.unique(labels)
     votes = [np.count_nonzero(labels[near] == label, axis=1) for label in classes]
     return float((classes[np.argmax(votes, axis=0)] == answers).mean())

@@ -147,7 +147,7 @@ def cood(plan: Plan, work: Work) -> None:
     pairs, notes = paired_dumps(plan, work)
     if plan.limit is not None:
         notes.append(subset_limit_note(plan.limit, plan.seed))
-        pairs = [pair.limited(plan.limit, plan.seed) for pair in pairs]
+        pairs = [pair.sampled(plan.limit, plan.seed) for pair in pairs]
     work.add_notes(*notes)
     grade_models(plan, pairs, class_names(plan, work, pairs), work)
 
@@ -163,7 +163,7 @@ def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNam
     models = [pair.model for pair in pairs]
     if twice := [model for model in models if models.count(model) > 1]:
         raise BadInput(f"Two pairs are named {twice[0]}: every model needs a name of its own.")
-    for name in (name for pair in pairs for name in pair.others):
+    for name in (name for pair in pairs for name in pair.extra_ood):
         if name.startswith(f"{SEVERITY} "):
             raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
     refused, notes = overlapping_classes(plan, names, pairs)
@@ -177,13 +177,13 @@ def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNam
 
 
 def _step(plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Step:
-    others = sorted(pair.others.items())
-    config = config_of(pair.inside, FACTS, plan, SETTINGS) | {
-        "out": pair.outside.data,
+    others = sorted(pair.extra_ood.items())
+    config = config_of(pair.in_distribution, FACTS, plan, SETTINGS) | {
+        "out": pair.ood.data,
         "others": [name for name, _ in others],
         "refused": sha256(to_json(refused).encode()).hexdigest()[:16],
     }
-    parents = (pair.inside.rows_key, pair.outside.rows_key, *(dump.rows_key for _, dump in others))
+    parents = (pair.in_distribution.rows_key, pair.ood.rows_key, *(dump.rows_key for _, dump in others))
     make = partial(_make, plan=plan, pair=pair, refused=refused)
     return make_evaluation(NAME, VERSION, pair.model, config, parents, make)
 
@@ -191,7 +191,7 @@ def _step(plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Step
 def _make(
     step_folder: StepFolder, context: Context, plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]
 ) -> Files:
-    graded = GradedModel(benchmark=NAME, version=VERSION, dump=pair.inside, plan=plan, pair=pair)
+    graded = GradedModel(benchmark=NAME, version=VERSION, dump=pair.in_distribution, plan=plan, pair=pair)
     graded.grade(refused)
     about = json.dumps({"notes": graded.notes}).encode()
     return evaluation_files(graded.rows, graded.reasons) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
@@ -215,13 +215,13 @@ class GradedModel(ModelRows):
     chosen: dict[str, Array] = field(default_factory=dict)
 
     def grade(self, refused: Sequence[int]) -> None:
-        plan, inside = self.plan, in_distribution_rows(self.pair.inside.load())
-        outside = self._outside(self.pair.outside, inside)
-        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
+        plan, inside = self.plan, in_distribution_rows(self.pair.in_distribution.load())
+        outside = self._outside(self.pair.ood, inside)
+        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.extra_ood.items())}
         self.facts(FACTS, len(inside))
         self._accuracy(inside)
         if outside.labels is None:
-            raise BadInput(f"{self.pair.outside.place}: out-classes are graded by their labels, and there are none.")
+            raise BadInput(f"{self.pair.ood.path}: out-classes are graded by their labels, and there are none.")
         division = split_ood_classes(outside.labels, outside.index, plan.estimation, plan.test, plan.seed, refused)
         window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
         for measure in plan.measures:
@@ -232,7 +232,7 @@ class GradedModel(ModelRows):
                 self._because(measure, None, "out", reason)
                 continue
             if answered.labels is not None and answered.logits is not None:
-                self._auroc(u_in, ~summary(answered).outcomes().right, measure)
+                self._auroc(u_in, ~summary(answered).outcomes().correct, measure)
             grades = grade_ood(u_in, u_out, division, window, plan.severities)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():
@@ -249,12 +249,12 @@ class GradedModel(ModelRows):
         outside = dump.load(ood=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
             raise BadInput(
-                f"{dump.place} answers with {outside.classes} classes, {self.dump.place} with {inside.classes}: both "
+                f"{dump.path} answers with {outside.classes} classes, {self.dump.path} with {inside.classes}: both "
                 "must come from one model."
             )
         assert outside.in_distribution is not None  # loaded as outside
         if outside.in_distribution.all():
-            raise BadInput(f"{dump.place} marks every row as of a class that was in training (in_distribution).")
+            raise BadInput(f"{dump.path} marks every row as of a class that was in training (in_distribution).")
         return outside.take(~outside.in_distribution) if outside.in_distribution.any() else outside
 
     def _accuracy(self, inside: Predictions) -> None:

@@ -92,20 +92,21 @@ def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
     """
     for pair in pairs:
         try:
-            inside, outside = in_distribution_rows(pair.inside.load()), pair.outside.load(ood=True)
+            inside, outside = in_distribution_rows(pair.in_distribution.load()), pair.ood.load(ood=True)
         except BadInput:
             continue  # its own step fails later
         evaluated = 0 if inside.labels is None else len(np.unique(inside.labels))
         counts = [count for count in dict.fromkeys((inside.classes, evaluated)) if count]
         if counts and len(names[0]) not in counts:
             raise BadInput(
-                f"--data-names has {len(names[0])} names and {pair.inside.place} has {' or '.join(map(str, counts))} "
+                f"--data-names has {len(names[0])} names and {pair.in_distribution.path} has "
+                f"{' or '.join(map(str, counts))} "
                 "classes: name each class once, class 0 first."
             )
         last = -1 if outside.labels is None else int(outside.labels.max())
         if last >= len(names[1]):
             raise BadInput(
-                f"--ood-names has {len(names[1])} names and {pair.outside.place} has a class {last}: name every class, "
+                f"--ood-names has {len(names[1])} names and {pair.ood.path} has a class {last}: name every class, "
                 "class 0 first."
             )
 
@@ -121,7 +122,7 @@ def overlapping_classes(
         return (), []
     inside, outside = names
     of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())
-    known = imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.inside) for pair in pairs) else {}
+    known = imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.in_distribution) for pair in pairs) else {}
     refused = hierarchy.overlapping(inside, outside, tree, known)
     notes = []
     if refused:

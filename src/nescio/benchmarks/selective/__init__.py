@@ -119,7 +119,7 @@ def selective(plan: Plan, work: Work) -> None:
     work.failures += [Failure("reading the store", reason) for reason in damaged]
     if plan.limit is not None:
         work.add_notes(subset_limit_note(plan.limit, plan.seed))
-    judge(plan, [model.limited(plan.limit, plan.seed) for model in models], work)
+    judge(plan, [model.sampled(plan.limit, plan.seed) for model in models], work)
 
 
 def judge(plan: Plan, models: Sequence[ModelPredictions], work: Work) -> None:

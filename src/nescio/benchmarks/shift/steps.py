@@ -421,7 +421,7 @@ class Outcome:
                 u[name] = measures.uncertainty(name, dump)
             except (Undefined, BadInput) as reason:
                 missing[name] = str(reason)
-        judged = dump.judged and (dump.in_distribution is None or bool(dump.in_distribution.all()))
+        judged = dump.has_outcomes and (dump.in_distribution is None or bool(dump.in_distribution.all()))
         answers = measures.summary(dump).outcomes() if judged else None
         return cls(answers, np.empty(0, bool) if answers is None else answers.wrong, u, missing)
 

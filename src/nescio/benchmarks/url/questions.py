@@ -12,7 +12,7 @@ import numpy as np
 from nescio import measures, metrics
 from nescio.analysis.bootstrap import ShareResampler, interval, parse_metric, resample
 from nescio.analysis.scorecard import retrieval_resampler
-from nescio.arrays.nearest import nearest, points
+from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.benchmarks.url import NAME, VERSION, Plan
 from nescio.datasets.changes import Crop
@@ -246,14 +246,14 @@ class _Rows:
             self.by_measure("crop_agreement", {name: own.u[name]}, crop.u[name], **columns)
         known, right = own.embeddings.any(1) & crop.embeddings.any(1), np.zeros(len(own.labels), bool)
         if known.any():
-            refs = points(own.embeddings[known], "cosine")
-            neighbour = nearest(refs, points(crop.embeddings[known], "cosine", like=refs), (1,))[:, 0]
+            refs = prepare_points(own.embeddings[known], "cosine")
+            neighbour = nearest_rows(refs, prepare_points(crop.embeddings[known], "cosine", like=refs), (1,))[:, 0]
             right[known] = neighbour == np.arange(len(neighbour))
         self.retrieval(crop.u, right, **columns | {"condition": OWN_IMAGE})
 
     def upstream(self, own: Embedded) -> None:
         """Answers about classes that the network learnt: accuracy, and AUROC of right against wrong ones."""
-        if own.dump.logits is None or not own.dump.judged:
+        if own.dump.logits is None or not own.dump.has_outcomes:
             return
         answers = measures.summary(own.dump).outcomes()
         self.add("accuracy", metrics.accuracy(answers), answers.n, split=UPSTREAM)

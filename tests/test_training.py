@@ -645,7 +645,11 @@ def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
     finally:
         torch.set_num_threads(1)
     for training_step, prediction in pairs:
-        files = ((training_step, WEIGHTS), (prediction, "dump/logits.npy"), (prediction, "dump/embeddings.npy"))
+        files = (
+            (training_step, WEIGHTS),
+            (prediction, "predictions/logits.npy"),
+            (prediction, "predictions/embeddings.npy"),
+        )
         for step, name in files:
             one, two = ((step.folder(store) / name).read_bytes() for store in (ours, theirs))
             assert one == two, step.name

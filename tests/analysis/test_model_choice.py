@@ -307,7 +307,7 @@ def store(tmp_path_factory, held):
             }
             with found.work("predict", {"model": each.model, "outside": outside}) as step_folder:
                 dump = each.load().replace(in_distribution=not outside)
-                dump.save(step_folder.path / "dump")
+                dump.save(step_folder.path / "predictions")
                 step_folder.write("facts.json", json.dumps(facts).encode())
     return found
 
@@ -406,12 +406,12 @@ def test_the_next_command_runs(store, held, tmp_path, capsys):
 
 def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
     copy = shutil.copytree(store.root, tmp_path / "store")
-    for file in copy.glob("predict/*/dump/logits.npy"):
+    for file in copy.glob("predict/*/predictions/logits.npy"):
         content = bytearray(file.read_bytes())
         content[-1] ^= 0x40
         file.write_bytes(content)
     assert main(["choose", "--store", str(copy), "--accuracy", "0.9"]) != 0
-    assert "dump/logits.npy changed" in capsys.readouterr().err
+    assert "predictions/logits.npy changed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("less", [True, False])

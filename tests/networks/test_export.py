@@ -24,9 +24,9 @@ from nescio.networks.export import (
     AbstainingClassifier,
     AbstentionRule,
     ExportableNetwork,
-    Guarantee,
     NotExportable,
     SplitClassifier,
+    ThresholdFile,
     calibrated_predictions,
     export,
     exportable_network,
@@ -35,7 +35,7 @@ from nescio.networks.export import (
 )
 from nescio.networks.fitted_scores import MeanSoftmax, ScoreNetwork, logit_score
 from nescio.networks.models import stored_network
-from nescio.predict import predict
+from nescio.predict import stored_predictions
 from nescio.work.steps import Context
 from nescio.work.store import Store
 
@@ -263,7 +263,9 @@ def test_images_that_are_no_squares(tmp_path):
         export(exportable_network(f"store:{key}", store), AbstentionRule(0.5), tmp_path / "file.pt2").path
     )
     assert "shape (n, 1, 6, 10)" in about["input"] and about["view"]["height"] == 6
-    found = predict(stored_network(key, store), ImageSet(f"npz:{tmp_path / 'set.npz'}"), Context(store, device="cpu"))
+    found = stored_predictions(
+        stored_network(key, store), ImageSet(f"npz:{tmp_path / 'set.npz'}"), Context(store, device="cpu")
+    )
     answers = run(images[:9, None])
     assert np.allclose(answers["probability"], measures.summary(found).confidence, atol=1e-5)
 
@@ -375,8 +377,8 @@ def test_rules_from_files(tmp_path):
     file.write_text(json.dumps(promise))
     rule, held = read_rule(str(file))
     assert rule == AbstentionRule(0.25, 1.5, "entropy")
-    assert held == Guarantee(classes=4, terms={"risk": 0.05, "delta": 0.05})
-    assert read_rule("0.2") == (AbstentionRule(0.2), Guarantee()) and read_rule("0.2", 3.0, "entropy")[
+    assert held == ThresholdFile(classes=4, terms={"risk": 0.05, "delta": 0.05})
+    assert read_rule("0.2") == (AbstentionRule(0.2), ThresholdFile()) and read_rule("0.2", 3.0, "entropy")[
         0
     ] == AbstentionRule(0.2, 3.0, "entropy")
     assert read_rule(str(file), 1.5, "entropy")[0] == rule
@@ -414,17 +416,17 @@ def test_a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
 @pytest.mark.parametrize(
     ("promise", "sentence"),
     [
-        (Guarantee(), None),
-        (Guarantee("net", "abc"), None),
-        (Guarantee("another name of it", "abc"), None),
-        (Guarantee("net", "xyz"), "made for other weights of it"),
-        (Guarantee("vit", "xyz"), "made for vit, another model"),
-        (Guarantee("net"), None),
-        (Guarantee("vit"), "made for the model vit, and net is exported"),
-        (Guarantee(classes=4), "of 4 classes, and net has 9"),
-        (Guarantee("net", "abc", looked={"view": {"size": 3}, "padding": "map"}), None),
-        (Guarantee("net", "abc", looked={"view": {"size": 4}}), "with another view of the images"),
-        (Guarantee("net", "abc", looked={"padding": "image"}), "with another padding of the images"),
+        (ThresholdFile(), None),
+        (ThresholdFile("net", "abc"), None),
+        (ThresholdFile("another name of it", "abc"), None),
+        (ThresholdFile("net", "xyz"), "made for other weights of it"),
+        (ThresholdFile("vit", "xyz"), "made for vit, another model"),
+        (ThresholdFile("net"), None),
+        (ThresholdFile("vit"), "made for the model vit, and net is exported"),
+        (ThresholdFile(classes=4), "of 4 classes, and net has 9"),
+        (ThresholdFile("net", "abc", looked={"view": {"size": 3}, "padding": "map"}), None),
+        (ThresholdFile("net", "abc", looked={"view": {"size": 4}}), "with another view of the images"),
+        (ThresholdFile("net", "abc", looked={"padding": "image"}), "with another padding of the images"),
     ],
 )
 def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
@@ -798,7 +800,7 @@ def test_a_published_network_on_real_images(tmp_path):
     from nescio.datasets.images import ImageSet
     from nescio.networks.export import exportable_network
     from nescio.networks.models import find_network, with_weights
-    from nescio.predict import OutputSpec, predict
+    from nescio.predict import OutputSpec, stored_predictions
     from nescio.work.steps import Context
 
     images = Path(os.environ.get("NESCIO_DATA", "")) / "imagenet_val_2k.npz"
@@ -808,7 +810,9 @@ def test_a_published_network_on_real_images(tmp_path):
     store = Store(tmp_path / "store")
     model = with_weights(find_network("tf_efficientnet_lite0", store), weights)
     few = ImageSet(f"npz:{images}", split="given", limit=40)
-    plain = predict(model, few, Context(store, device="cpu"), OutputSpec(("logits",), "float16", precision="float32"))
+    plain = stored_predictions(
+        model, few, Context(store, device="cpu"), OutputSpec(("logits",), "float16", precision="float32")
+    )
     dump = Temperature(1.2)(plain)
     u = measures.msp(dump)
     rule = AbstentionRule(float(np.median(u)), 1.2)

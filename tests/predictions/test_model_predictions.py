@@ -84,7 +84,7 @@ def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     flip(found.path / "logits.npy")
     (again,) = list_stored_predictions(Store(tmp_path))
-    with pytest.raises(Corrupted, match=r"dump/logits\.npy changed"):
+    with pytest.raises(Corrupted, match=r"predictions/logits\.npy changed"):
         again.load()
     flip(found.path.parent / "facts.json")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):

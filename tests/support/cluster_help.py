@@ -139,5 +139,5 @@ def predicted(store, launcher, shards):
     work = Work(context, launcher)
     assert work.run_stage("predicting", [step]) == [step], work.failures
     assert len(step.shards) == (shards if shards > 1 else 0) and not store.runs("shard")
-    dump = step.folder(store) / "dump"
+    dump = step.folder(store) / "predictions"
     return {path.relative_to(dump).as_posix(): path.read_bytes() for path in dump.rglob("*") if path.is_file()}

@@ -11,7 +11,7 @@ import numpy as np
 
 from nescio.benchmarks.base import registry, study_of
 from nescio.predictions import Predictions
-from nescio.predictions.model_predictions import DUMP, FACTS, STAGE, ModelPredictions, predictions_from_file
+from nescio.predictions.model_predictions import FACTS, PREDICTIONS, STAGE, ModelPredictions, predictions_from_file
 from nescio.report.studies import Study
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
@@ -73,7 +73,7 @@ def keep(store: Store, model: str, data: str, dump: Predictions, outside: bool, 
     """Finished predictions in a store, as `nescio zoo` keeps them."""
     with store.work(STAGE, {"model": model, "data": data, "outside": outside}) as step_folder:
         assert step_folder is not None
-        dump.save(step_folder.path / DUMP)
+        dump.save(step_folder.path / PREDICTIONS)
         about = {"model": model, "data": data, "outside": outside, "compared": True, "rows": len(dump), **facts}
         step_folder.write(FACTS, json.dumps(about).encode())
 

@@ -75,7 +75,8 @@ def _arm(place: str, number: str) -> None:
 
 def _write_down(path: Path) -> None:
     """Wraps what trains and predicts; torch must be there."""
-    from nescio import predict, training
+    from nescio import training
+    from nescio.predict import probes, steps
 
     def wrap(module: Any, name: str) -> None:
         function = getattr(module, name)
@@ -89,8 +90,8 @@ def _write_down(path: Path) -> None:
         setattr(module, name, noted)
 
     wrap(training, "fit")
-    wrap(predict, "outputs")
-    wrap(predict, "probed")
+    wrap(steps, "predict_images")
+    wrap(probes, "probe_images")
 
 
 install(os.environ.get("NESCIO_TEST_KILL"), None)

@@ -148,7 +148,7 @@ def test_two_sweeps_at_once_share_the_work_and_do_nothing_twice(warm, finished, 
     assert len(trained) == len(set(trained)) == 4  # 2 methods × 2 trials, each trained once
     asked = [what for what, _, _ in begun]
     assert (
-        asked.count("outputs") == 4 * 3 and asked.count("probed") == 2 * 2 * 2 * 3
+        asked.count("predict_images") == 4 * 3 and asked.count("probe_images") == 2 * 2 * 2 * 3
     )  # each network, each line × 3 splits
     assert {int(pid) for _, pid, _ in begun} == {each.pid for each in both}
     all_is_well(store)

@@ -46,8 +46,10 @@ def run(options: Options) -> int:
 
 def _dumps(store: Store) -> list[Path]:
     """Predictions of networks on the digits that they learnt."""
-    from nescio.predict import DUMP, STAGE
+    from nescio.predictions.model_predictions import PREDICTIONS, STAGE
 
     runs = [run for run in store.runs() if (run.stage, run.state) == (STAGE, "finished")]
-    test = [run.folder / DUMP for run in runs if "keeping" in run.config and run.config["images"]["split"] == "test"]
+    test = [
+        run.folder / PREDICTIONS for run in runs if "keeping" in run.config and run.config["images"]["split"] == "test"
+    ]
     return [dump for dump in test if dump.exists()]

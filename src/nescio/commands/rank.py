@@ -241,10 +241,10 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
 
 def _backbone_beside(file: Path) -> str | None:
     """The backbone of the network whose predictions a store holds there; None of other files."""
-    from nescio.predictions.model_predictions import DUMP, STAGE, predictions_from_store
+    from nescio.predictions.model_predictions import PREDICTIONS, STAGE, predictions_from_store
 
     folder = Path(os.path.realpath(file)).parent
-    if file.name != DUMP or folder.parent.name != STAGE:
+    if file.name != PREDICTIONS or folder.parent.name != STAGE:
         return None
     store = Store(folder.parents[1])
     dump = predictions_from_store(store, folder.name)

@@ -105,7 +105,7 @@ def _networks(options: Options) -> Dumps:
     from nescio.datasets.images import set_name
     from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
     from nescio.networks.retrieval import device_search
-    from nescio.predict import OutputSpec, embed, embed_crops, predict
+    from nescio.predict import OutputSpec, embed, embed_crops, stored_predictions
     from nescio.runtime import runtime_for
 
     if options.data is None:
@@ -125,7 +125,7 @@ def _networks(options: Options) -> Dumps:
     others: dict[str, Any] = {} if device.type == "cpu" else {"search": device_search(device)}
     if known := _reference(options, own):
         others["reference"] = embed([own], known, context)[0]
-    dump = predict(own, images, context, OutputSpec(precision="float32"))  # bf16 cannot order neighbours
+    dump = stored_predictions(own, images, context, OutputSpec(precision="float32"))  # bf16 cannot order neighbours
     return dump, embed_crops(own, images, options.crops, context), embed(siblings, images, context), others
 
 

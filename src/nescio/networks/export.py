@@ -547,7 +547,7 @@ def _mapped_names(wanted: Network) -> Sequence[str] | None:
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class ThresholdFile:
     """What the file of `nescio threshold --format json` promises, and of which model; empty of a plain number."""
 
     model: str | None = None
@@ -593,16 +593,16 @@ def _same_model(promised: str, exported: str) -> bool:
 
 def read_rule(
     threshold: str, temperature: float | None = None, measure: str | None = None
-) -> tuple[AbstentionRule, Guarantee]:
+) -> tuple[AbstentionRule, ThresholdFile]:
     """The rule that a number, or a file of `nescio threshold --format json`, asks for; with what that file promises."""
     try:
         value = float(threshold)
     except ValueError:
         return _rule_of_file(Path(threshold), temperature, measure)
-    return AbstentionRule(value, 1.0 if temperature is None else temperature, measure or "msp"), Guarantee()
+    return AbstentionRule(value, 1.0 if temperature is None else temperature, measure or "msp"), ThresholdFile()
 
 
-def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[AbstentionRule, Guarantee]:
+def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[AbstentionRule, ThresholdFile]:
     if not file.is_file():
         raise BadInput(
             f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --format json`."
@@ -635,7 +635,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     kept = ("model", "weights", "predictions", "risk", "delta", "bound", "coverage", "method", "n")
     terms = {key: content[key] for key in kept if content.get(key) is not None}
     looked = {key: content[key] for key in ("view", "mean", "std", "padding") if key in content}
-    return AbstentionRule(**rule), Guarantee(
+    return AbstentionRule(**rule), ThresholdFile(
         content.get("model"),
         content.get("weights"),
         content.get("classes"),

@@ -21,7 +21,7 @@ from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, place_of
 from nescio.work.store import Corrupted, Store, StoreError, describe_error
 
-STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
+STAGE, PREDICTIONS, FACTS = "predict", "predictions", "facts.json"
 OWN = "predictions"  # the dataset of a file that does not name one
 
 
@@ -123,7 +123,7 @@ def predictions_from_store(store: Store, key: str) -> ModelPredictions:
         for digest, name in store.names(STAGE, key).items():
             if store.record(STAGE, key)["config"]["images"]["data"] == digest:
                 data = ContentName(name, digest)
-        return ModelPredictions(facts.pop("model"), data, facts, folder / DUMP, key, store)
+        return ModelPredictions(facts.pop("model"), data, facts, folder / PREDICTIONS, key, store)
     except PermissionError as error:
         raise StoreError(describe_error(error)) from None
     except (OSError, ValueError, TypeError, KeyError, Corrupted):

@@ -587,7 +587,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     ((x, _, _),) = datasets.Batches(digits.test, digits, torch.device("cpu"), batch=599)
     with torch.inference_mode():
         right = method(x).embeddings.numpy()
-    dumps = [Predictions.load(place / "dump") for place in (held.root / "predict").iterdir() if place.is_dir()]
+    dumps = [Predictions.load(place / "predictions") for place in (held.root / "predict").iterdir() if place.is_dir()]
     tests = [each for each in dumps if len(each) == 599]
     assert len(dumps) == 6 and any(np.allclose(each.embeddings, right, atol=1e-5) for each in tests)
     refs = [each for each in dumps if len(each) == 600]
@@ -606,7 +606,7 @@ def test_backbones_are_known_of_networks_and_of_dumps_of_a_store(store, tmp_path
     place = StoreOptions(store=str(held.root), device="cpu")
     (networks,) = candidates_of(Options(candidates=(f"a=siblings:{keys[0]}",), images="digits", place=place))
     assert networks.backbones == ("mlp", "mlp")
-    folders = [folder / "dump" for folder in (held.root / "predict").iterdir() if folder.is_dir()]
+    folders = [folder / "predictions" for folder in (held.root / "predict").iterdir() if folder.is_dir()]
     dumps = [folder for folder in folders if len(Predictions.load(folder)) == 599][:2]
     (files,) = candidates_of(Options(candidates=(f"a={','.join(map(str, dumps))}",)))
     assert files.backbones == ("mlp", "mlp")
@@ -650,7 +650,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
     (only,) = found["candidates"]
     assert found["choice"] is None and found["n"] == 12 and only["reasons"]["nc@2"] == ALONE
     assert set(only["scores"]) == {"dist@1", "norm", "ll"} and found["agreement"] == []
-    (dump,) = [Predictions.load(each / "dump") for each in (place / "predict").iterdir() if each.is_dir()]
+    (dump,) = [Predictions.load(each / "predictions") for each in (place / "predict").iterdir() if each.is_dir()]
     assert dump.labels is None
     network = timm.create_model("test_resnet", checkpoint_path=str(tmp_path / "w" / "test_resnet.safetensors")).eval()
     cfg = timm.data.resolve_data_config(model=network, use_test_size=True)

@@ -21,8 +21,9 @@ from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import seed_for
 from nescio.networks.models import Network
-from nescio.predict import FACTS, OutputSpec, load_predictions, predict_step
+from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
+from nescio.predictions.model_predictions import FACTS
 from nescio.rows import COLUMNS, Row
 from nescio.training import facts_of, title_of, train_step
 from nescio.work.steps import Context, Files, Step, evaluation_files, make_evaluation

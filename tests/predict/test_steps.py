@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from nescio import datasets, metrics, predict
+from nescio import datasets, metrics
 from nescio.analysis.pixels import DISTINCT
 from nescio.datasets import Batches
 from nescio.datasets.changes import Crop, Rotation
@@ -27,12 +27,17 @@ from nescio.predict import (
     OutputSpec,
     count_pixels,
     count_step,
+    inputs,
     load_counts,
     load_predictions,
+    pixels,
     predict_images,
     predict_step,
     probe_step,
+    steps,
+    stored_predictions,
 )
+from nescio.predictions.model_predictions import FACTS, PREDICTIONS
 from nescio.runtime import runtime_for
 from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
@@ -86,7 +91,7 @@ def logits_by_hand(trial, images, context):
 
 def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, context):
     trial, images = trial_of(data, classes=(3, 1)), ImageSet(data, "test", classes=(3, 1))
-    dump = predict.predict(network_of_trial(trial), images, context)
+    dump = stored_predictions(network_of_trial(trial), images, context)
     shown = images.load()
     assert np.array_equal(dump.index, shown.index) and np.array_equal(dump.labels, shown.labels)
     assert dump.in_distribution.all() and dump.embeddings.shape == (20, 100)
@@ -94,10 +99,10 @@ def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, contex
     assert np.array_equal(dump.groups["domain"], shown.images.groups["domain"])
     assert np.allclose(dump.logits, logits_by_hand(trial, images, context), atol=1e-5)
     step = predict_step(network_of_trial(trial), images)
-    facts = json.loads((step.folder(context.store) / predict.FACTS).read_text())
+    facts = json.loads((step.folder(context.store) / FACTS).read_text())
     right = (dump.logits[:, 0].argmax(1) == dump.labels).mean()
     assert (facts["accuracy"], facts["rows"], facts["classes"]) == (pytest.approx(right), 20, 2)
-    out = predict.predict(network_of_trial(trial), replace(images, split="out"), context)
+    out = stored_predictions(network_of_trial(trial), replace(images, split="out"), context)
     assert not out.in_distribution.any() and set(out.labels.tolist()) == {0, 2} and out.annotations is None
     assert np.array_equal(out.groups["domain"], replace(images, split="out").load().images.groups["domain"])
 
@@ -107,16 +112,16 @@ def test_prediction_trains_first_and_is_made_once(data, context, monkeypatch):
     network, images = network_of_trial(trial), ImageSet(data)
     step = predict_step(network, images)
     assert not train_step(trial).finished(context.store)
-    first = predict.predict(network, images, context)
+    first = stored_predictions(network, images, context)
     assert train_step(trial).finished(context.store) and step.finished(context.store)
-    monkeypatch.setattr(predict, "build", lambda *_: pytest.fail("it predicted again"))
-    assert np.array_equal(predict.predict(network, images, context).logits, first.logits)
+    monkeypatch.setattr(steps, "build", lambda *_: pytest.fail("it predicted again"))
+    assert np.array_equal(stored_predictions(network, images, context).logits, first.logits)
 
 
 def test_a_damaged_dump_is_never_read(data, context):
     step = predict_step(network_of_trial(trial_of(data, init_seed=2)), ImageSet(data))
     step.run(context)
-    path = next((step.folder(context.store) / predict.DUMP).glob("logits*"))
+    path = next((step.folder(context.store) / PREDICTIONS).glob("logits*"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -127,7 +132,7 @@ def test_a_damaged_dump_is_never_read(data, context):
 def test_batches_do_not_change_a_dump(data, context):
     """The same numbers from batches of 5 as from one, changed images included."""
     trial = trial_of(data)
-    predict.predict(network_of_trial(trial), ImageSet(data), context)
+    stored_predictions(network_of_trial(trial), ImageSet(data), context)
     method = load_method(train_step(trial).key, trial, context.store, HERE)
     for change in (None, Rotation(30.0), Crop(0.3, 0.9)):
         shown = ImageSet(data, change=change).load()
@@ -140,7 +145,7 @@ def test_batches_do_not_change_a_dump(data, context):
 def test_a_change_is_what_the_network_sees(data, context):
     trial = trial_of(data)
     dumps = {
-        name: predict.predict(network_of_trial(trial), ImageSet(data, change=change), context)
+        name: stored_predictions(network_of_trial(trial), ImageSet(data, change=change), context)
         for name, change in {"none": None, "turned": Rotation(90.0), "around": Rotation(360.0)}.items()
     }
     assert np.allclose(dumps["none"].logits, dumps["around"].logits, atol=1e-5)
@@ -153,8 +158,8 @@ def test_a_change_is_what_the_network_sees(data, context):
 
 def test_what_is_kept_is_what_was_named(data, context):
     network, images = network_of_trial(trial_of(data)), ImageSet(data)
-    dump = predict.predict(network, images, context, OutputSpec(("embeddings",), "float16"))
-    whole = predict.predict(network, images, context)
+    dump = stored_predictions(network, images, context, OutputSpec(("embeddings",), "float16"))
+    whole = stored_predictions(network, images, context)
     assert dump.logits is None and dump.embeddings.dtype == np.float16
     assert np.allclose(dump.embeddings, whole.embeddings, rtol=1e-2, atol=1e-2)
     assert (
@@ -167,8 +172,8 @@ def test_what_is_kept_is_what_was_named(data, context):
 def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):
     """A downstream set: the view of the network, the set's own labels, none of which was in training."""
     network = network_of_trial(trial_of("digits"))
-    dump = predict.predict(network, ImageSet(data), context)
-    assert predict_step(network, ImageSet(data)).hparams["images"].view == network.view
+    dump = stored_predictions(network, ImageSet(data), context)
+    assert predict_step(network, ImageSet(data)).config["images"].view == network.view
     assert dump.logits.shape == (40, 1, 10) and not dump.in_distribution.any()
     assert np.array_equal(dump.labels, ImageSet(data).load().labels)
 
@@ -184,7 +189,7 @@ def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data,
         other = ImageSet(f"npz:{path}")
         seen = np.stack([pixels_of(image, View(10, 10, "trained", height=6)) for image in images])
         assert seen.shape == (8, 6, 10, 3) and (shape != (6, 10) or np.array_equal(seen, images))
-        dump = predict.predict(network, other, context)
+        dump = stored_predictions(network, other, context)
         step = predict_step(network, other)
         assert step.config["images"].view == (None if shape == (6, 10) else network.view)
         method = load_method(train_step(network.trial).key, network.trial, context.store, HERE)
@@ -196,12 +201,12 @@ def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data,
 def test_probes_refuse_images_that_they_would_not_see(data):
     """They look at the training set's images as they are: a change that only the key knew would be wrong."""
     for images in (ImageSet(data, change=Rotation(90.0)), ImageSet(data, view=View(8, 8)), ImageSet("digits")):
-        with pytest.raises(BadInput, match="Probes are taken of images of npz"):
+        with pytest.raises(BadInput, match="images of npz"):
             probe_step([trial_of(data)], [1.0], images)
 
 
 def test_the_first_score_is_the_native_one(data, context):
-    dump = predict.predict(network_of_trial(trial_of(data, "rnd")), ImageSet(data), context)
+    dump = stored_predictions(network_of_trial(trial_of(data, "rnd")), ImageSet(data), context)
     first = next(name for name in dump.scores if name != "native") if len(dump.scores) > 1 else "native"
     assert np.array_equal(dump.scores["native"], dump.scores[first])
 
@@ -215,7 +220,7 @@ def test_numbers_that_are_not_finite_are_refused(data):
             logits[0, 0, 0] = float("inf")
             return Output(logits)
 
-    with pytest.raises(BadInput, match="gives numbers that are not finite for 1 of 40 images"):
+    with pytest.raises(BadInput, match="1 of 40 images"):
         predict_images(Broken(), network_of_trial(trial_of(data)), ImageSet(data).load(), None, HERE)
 
 
@@ -309,15 +314,15 @@ def test_a_label_map_is_no_label_of_an_image(maps, data, context):
     """A classifier of as many classes as the maps have: its dump knows no labels, and no accuracy."""
     network = network_of_trial(trial_of(data, classes=(0, 1, 2)))
     step = predict_step(network, ImageSet(maps))
-    dump = predict.predict(network, ImageSet(maps), context)
+    dump = stored_predictions(network, ImageSet(maps), context)
     assert dump.logits.shape == (21, 1, 3) and dump.labels is None and dump.in_distribution is None
-    assert "accuracy" not in json.loads((step.folder(context.store) / predict.FACTS).read_text())
-    with pytest.raises(BadInput, match="gives an answer for every image and none for a pixel"):
+    assert "accuracy" not in json.loads((step.folder(context.store) / FACTS).read_text())
+    with pytest.raises(BadInput, match="predict_step"):
         count_step(network, ImageSet(maps))
 
 
 def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
-    monkeypatch.setattr(predict, "default_batch_size", lambda *_: 16)  # several batches
+    monkeypatch.setattr(pixels, "default_batch_size", lambda *_: 16)  # several batches
     counts = count_pixels([PerPixel()], dense_network(maps), ImageSet(maps).load(), None, HERE)
     truth, answer, scores = by_hand(maps)
     for true in range(3):
@@ -350,13 +355,13 @@ def test_a_batch_of_pixels_is_as_large_as_the_images_allow(maps, tmp_path):
     """Not as those that the network was trained with."""
     large, module = ImageSet(write_shapes(tmp_path / "large.npz", 2, 8, (300, 400))).load(), Seen()
     counts = count_pixels([module], dense_network(maps), large, None, HERE)
-    assert sum(module.sizes) == 8 and max(module.sizes) * 300 * 400 <= predict.PIXELS["cpu"] / 4
+    assert sum(module.sizes) == 8 and max(module.sizes) * 300 * 400 <= inputs.PIXELS["cpu"] / 4
     assert counts.n == (large.images.label_maps() != VOID).sum()
 
 
 @pytest.mark.parametrize("change", [None, Corruption("contrast", 1)])
 def test_a_batch_of_pixels_without_room_is_halved(maps, monkeypatch, change):
-    monkeypatch.setattr(predict, "default_batch_size", lambda *_: 32)
+    monkeypatch.setattr(pixels, "default_batch_size", lambda *_: 32)
     network, shown = dense_network(maps), ImageSet(maps, change=change).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
     module = Seen(3)
@@ -374,12 +379,12 @@ def test_classes_of_logits_that_are_not_finite_are_not_counted(maps):
             output.logits[0, :, :, -1, -1] = torch.nan
             return output
 
-    with pytest.raises(BadInput, match="gives numbers that are not finite for 1 of"):
+    with pytest.raises(BadInput, match="1 of 992"):
         count_pixels([Broken()], dense_network(maps), ImageSet(maps).load(), None, HERE)
 
 
 def test_counts_of_shards_add_up(maps, monkeypatch):
-    monkeypatch.setattr(predict, "default_batch_size", lambda *_: 1)  # softmax rounds by the size of its batch
+    monkeypatch.setattr(pixels, "default_batch_size", lambda *_: 1)  # softmax rounds by the size of its batch
     network, shown = dense_network(maps), ImageSet(maps).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
     first, second = (
@@ -394,11 +399,11 @@ def test_counts_of_shards_add_up(maps, monkeypatch):
 
 def test_a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):
     network, context = dense_network(maps), Context(Store(tmp_path), device="cpu")
-    monkeypatch.setattr(predict, "build", lambda network, *_: (PerPixel(), network))
+    monkeypatch.setattr(pixels, "build", lambda network, *_: (PerPixel(), network))
     step = count_step(network, ImageSet(maps))
     step.run(context)
     files = {path.name for path in step.folder(context.store).iterdir()}
-    assert "counts.npz" in files and "dump" not in files
+    assert "counts.npz" in files and "predictions" not in files
     kept = load_counts(step, context.store)
     whole = count_pixels([PerPixel()], network, ImageSet(maps).load(), None, HERE)
     assert np.array_equal(kept.confusion, whole.confusion)
@@ -415,21 +420,21 @@ def test_what_is_not_dense_is_one_sentence(maps, data):
         def forward(self, x):
             return Output(torch.zeros(len(x), 1, 3))
 
-    with pytest.raises(BadInput, match="A dense network gives logits"):
+    with pytest.raises(BadInput, match=r"\(b, s, c, h, w\)"):
         count_pixels([Plain()], dense_network(maps), ImageSet(maps).load(), None, HERE)
-    with pytest.raises(BadInput, match="have one label each and no label maps"):
+    with pytest.raises(BadInput, match="label maps"):
         count_pixels([PerPixel()], dense_network(maps), ImageSet(data).load(), None, HERE)
-    with pytest.raises(BadInput, match="the network has 2 classes"):
+    with pytest.raises(BadInput, match="2 classes"):
         count_pixels([PerPixel(classes=2)], dense_network(maps, 2), ImageSet(maps).load(), None, HERE)
 
 
 def test_scores_beyond_float16_are_kept_in_a_float16_dump(tmp_path):
     """Log-densities reach 10⁶: as float16 they would all be tied at its largest number."""
-    from nescio import predict as room
+    from nescio.predict import outputs
 
-    make = room._scratch(tmp_path)
+    make = outputs.arrays_on_disk(tmp_path)
     assert make("scores/density", (3,)).dtype == np.float32
     assert make("logits", (3, 1, 2)).dtype == np.float16
-    host = room.OutputBuffer(2, make)
-    host.take({"scores/far": torch.tensor([1e6, 2e6]), "embeddings": torch.ones(2, 1)})
+    host = outputs.OutputBuffer(2, make)
+    host.add({"scores/far": torch.tensor([1e6, 2e6]), "embeddings": torch.ones(2, 1)})
     assert host.arrays()["scores/far"].tolist() == [1e6, 2e6]

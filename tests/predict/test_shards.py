@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from nescio import predict
 from nescio.cli import main
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry
 from nescio.networks.models import find_network, network_of_trial
-from nescio.predict import OutputSpec, even_ranges, load_predictions, predict_all, predict_step, row_ranges
+from nescio.predict import OutputSpec, even_ranges, load_predictions, predict_all, predict_step, row_ranges, steps
+from nescio.predict import outputs as outputs_module
 from nescio.predictions import Predictions
 from nescio.trials import Training, Trial
 from nescio.work.launchers import make_launcher
@@ -50,7 +50,7 @@ def files(step, store):
     made = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     facts = json.loads(made.pop("facts.json"))
     assert facts.pop("images_per_second") > 0
-    return {name: made[name] for name in made if name.startswith("dump")}, facts
+    return {name: made[name] for name in made if name.startswith("predictions")}, facts
 
 
 def steps_of(net, context, shards, images=IMAGES, **how):
@@ -78,10 +78,10 @@ def test_how_many_ranges_follows_from_rows_and_workers(contexts, monkeypatch):
         return len(row_ranges(net, IMAGES, context, batch=BATCH, **how)) or 1
 
     assert count() == count(workers=8) == count(shards=1, workers=8) == 1  # 150 rows are too few
-    monkeypatch.setattr(predict, "LEAST_ROWS", 40)
+    monkeypatch.setattr(steps, "SHARD_MIN_ROWS", 40)
     assert [count(workers=workers) for workers in (0, 1, 2, 3, 50)] == [1, 1, 2, 3, 3]
     assert count(shards=4, workers=50) == 4 and count(shards=1000) == 10  # batches
-    with pytest.raises(BadInput, match="--shards is a number of ranges from 1 on, not 0"):
+    with pytest.raises(BadInput, match="shards"):
         count(shards=0)
 
 
@@ -104,11 +104,11 @@ def test_joined_ranges_are_one_pass_to_the_last_bit(contexts, method, backbone, 
 def test_draws_do_not_depend_on_where_a_range_begins(contexts, monkeypatch):
     """With the seed of one pass set once and not for every batch, the same ranges give other draws."""
     whole, cut = contexts
-    net, seed = network_of("mc-dropout"), predict.seed_everything
+    net, seed = network_of("mc-dropout"), outputs_module.seed_everything
     _, many = steps_of(net, cut, 3)
     many.run(cut)
     seen = []
-    monkeypatch.setattr(predict, "seed_everything", lambda given: seen or (seen.append(given), seed(given)))
+    monkeypatch.setattr(outputs_module, "seed_everything", lambda given: seen or (seen.append(given), seed(given)))
     _, one = steps_of(net, whole, 1)
     one.run(whole)
     ours, theirs = (load_predictions(step, context.store).logits for step, context in ((many, cut), (one, whole)))
@@ -119,7 +119,7 @@ def test_a_whole_prediction_that_is_there_is_never_cut(contexts, monkeypatch):
     context = contexts[0]
     net = network_of("erm")
     steps_of(net, context, 1)[1].run(context)
-    monkeypatch.setattr(predict, "predict_images", lambda *_: pytest.fail("it predicts again"))
+    monkeypatch.setattr(steps, "predict_images", lambda *_: pytest.fail("it predicts again"))
     steps_of(net, context, 3)[1].run(context)
     assert not (context.store.root / "shard").exists()
 
@@ -137,13 +137,13 @@ def dies(context, step, after):
 
 
 def killed(context, step, after):
-    done, real = [], predict.predict_images
+    done, real = [], steps.predict_images
 
     def outputs(*args):
         done.append(1)
         return os.kill(os.getpid(), signal.SIGKILL) if len(done) == after else real(*args)
 
-    predict.predict_images = outputs
+    steps.predict_images = outputs
     step.run(context)
 
 
@@ -155,8 +155,8 @@ def test_a_killed_range_is_resumed_alone(contexts, monkeypatch):
     many.parents[0].run(cut)
     assert dies(cut, many, 3) == -signal.SIGKILL
     assert [shard.finished(cut.store) for shard in many.shards] == [True, True, False, False]
-    seen, real = [], predict.predict_images
-    monkeypatch.setattr(predict, "predict_images", lambda *args: seen.append(args[-1]) or real(*args))
+    seen, real = [], steps.predict_images
+    monkeypatch.setattr(steps, "predict_images", lambda *args: seen.append(args[-1]) or real(*args))
     many.run(cut)
     assert seen == [shard.config["rows"][0] for shard in many.shards[2:]]
     assert files(many, cut.store) == files(one, whole.store)
@@ -170,10 +170,10 @@ def test_a_damaged_range_is_made_again_alone(contexts, monkeypatch):
     one.run(whole)
     for shard in many.shards:
         shard.run(cut)
-    logits = many.shards[1].folder(cut.store) / "dump" / "logits.npy"
+    logits = many.shards[1].folder(cut.store) / "predictions" / "logits.npy"
     logits.write_bytes(logits.read_bytes()[:-1] + b"x")
-    seen, real = [], predict.predict_images
-    monkeypatch.setattr(predict, "predict_images", lambda *args: seen.append(args[-1]) or real(*args))
+    seen, real = [], steps.predict_images
+    monkeypatch.setattr(steps, "predict_images", lambda *args: seen.append(args[-1]) or real(*args))
     many.run(cut)
     assert seen == [many.shards[1].config["rows"][0]]
     assert files(many, cut.store) == files(one, whole.store)
@@ -191,19 +191,19 @@ def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monke
     context = contexts[0]
     _, many = steps_of(network_of("erm"), context, 3)
     many.parents[0].run(context)
-    real = predict.predict_images
+    real = steps.predict_images
 
     def outputs(*args):
         if args[-1]:
             raise BadInput("No.")
         return real(*args)
 
-    monkeypatch.setattr(predict, "predict_images", outputs)
+    monkeypatch.setattr(steps, "predict_images", outputs)
     work = Work(context, make_launcher("local", 0))
     assert work.run_stage("predicting", [many]) == []
     assert [failure.name for failure in work.failures] == [shard.title for shard in many.shards[1:]]
     assert all("rows" in failure.name and failure.reason == "No." for failure in work.failures)
-    monkeypatch.setattr(predict, "predict_images", real)
+    monkeypatch.setattr(steps, "predict_images", real)
     assert work.run_stage("predicting", [many]) == [many]
 
 
@@ -245,14 +245,14 @@ def test_decoded_images_of_ranges_are_forgotten_too(place, contexts):
 
 @pytest.mark.usefixtures("offline")
 def test_a_network_whose_ranges_fail_is_one_failure_and_stops_no_other(place, contexts, monkeypatch):
-    real = predict.predict_images
+    real = steps.predict_images
 
     def outputs(module, net, *args):
         if net.name == "test_vit":
             raise BadInput("It does not work.")
         return real(module, net, *args)
 
-    monkeypatch.setattr(predict, "predict_images", outputs)
+    monkeypatch.setattr(steps, "predict_images", outputs)
     seen = []
     many = by_zoo(place, contexts[0], 3, watch=lambda *counts: seen.append(counts))
     (failure,) = many.failures
@@ -274,4 +274,4 @@ def test_the_command_writes_the_same_file_in_ranges(tmp_path, capsys):
     for (name, ours), (_, theirs) in zip(whole.columns(), cut.columns(), strict=True):
         assert np.array_equal(ours, theirs), name
     assert main(["predict", key, "--store", str(tmp_path / "store"), "--output", "x.npz", "--shards", "0"]) == 2
-    assert "--shards is a number of ranges from 1 on, not 0." in capsys.readouterr().err
+    assert "shards must be" in capsys.readouterr().err

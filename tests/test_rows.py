@@ -8,21 +8,21 @@ from nescio.errors import BadInput
 from nescio.rows import COLUMNS, from_parquet, to_parquet
 from tests.support.paths import ROOT
 
-NEW = ("task", "target", "condition", "level", "sample")
+NEW = ("task", "target", "shift", "severity", "draw")
 
 
 def test_rows_come_back_with_every_column(tmp_path):
     file = tmp_path / "rows.parquet"
-    file.write_bytes(to_parquet([{"metric": "auroc", "value": 0.5, "condition": "fog", "level": 3.0, "sample": 2}]))
+    file.write_bytes(to_parquet([{"metric": "auroc", "value": 0.5, "shift": "fog", "severity": 3.0, "draw": 2}]))
     (row,) = from_parquet(file)
     assert row == dict.fromkeys(COLUMNS) | {
-        "metric": "auroc", "value": 0.5, "condition": "fog", "level": 3.0, "sample": 2,
+        "metric": "auroc", "value": 0.5, "shift": "fog", "severity": 3.0, "draw": 2,
     }  # fmt: skip
 
 
 def test_rows_of_the_first_schema_are_read_with_new_columns_empty(tmp_path):
     old = [name for name in COLUMNS if name not in NEW]
-    row = dict.fromkeys(old) | {"metric": "nll", "value": 1.5, "group": "trial", "split": "val", "n": 7}
+    row = dict.fromkeys(old) | {"metric": "nll", "value": 1.5, "split": "val", "n": 7}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
     (read,) = from_parquet(tmp_path / "rows.parquet", verified=True)
     assert read == row | dict.fromkeys(NEW)
@@ -53,7 +53,7 @@ def test_every_flipped_bit_is_found_by_the_checksum(tmp_path):
             from_parquet(file)
 
 
-@pytest.mark.parametrize("name", ["value", "low", "params", "group", "target"])
+@pytest.mark.parametrize("name", ["value", "low", "members", "subgroup", "target"])
 def test_columns_of_another_type_are_named(tmp_path, name):
     row = {"metric": "nll", "value": 1.0} | {name: [1]}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")

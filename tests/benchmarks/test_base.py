@@ -36,7 +36,7 @@ def coins(plan, work):
 
 @pytest.fixture
 def benchmark():
-    return base.Benchmark("coins", 1, Plan, coins, {}, "", "", __name__, upgrade_plan=older)
+    return base.Benchmark("coins", 1, Plan, coins, {}, "", "", __name__)
 
 
 def test_a_page_ends_with_the_command_of_every_plan_that_was_joined(benchmark):
@@ -46,11 +46,6 @@ def test_a_page_ends_with_the_command_of_every_plan_that_was_joined(benchmark):
         "Made by `nescio run coins`",
     ]
     assert benchmark.story(Study(benchmark="coins", version=1, rows=[], plan={"strange": 1})).footer == ["By hand."]
-
-
-def test_older_plans_are_read_as_what_they_were(benchmark):
-    assert benchmark.command({"times": 50}) == "nescio run coins --bias 0.1"
-    assert benchmark.command({"bias": 0.5}) == "", "how many throws there were is not known: the default may be another"
 
 
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)

@@ -45,8 +45,8 @@ def test_both_reports_mark_every_distilled_model_alike(other: str) -> None:
     for number, name in enumerate(names):
         rows += [row(name, metric=metric, value=0.5 + number / 1000) for metric in ("accuracy", "ece")]
         rows.append(row(name, metric="auroc", measure="msp", value=0.5 + number / 1000))
-        place = {"split": "out", "condition": "severity", "measure": "msp", "metric": "auroc"}
-        rows += [row(name, value=0.6 + number / 1000, level=float(level), **place) for level in range(11)]
+        place = {"split": "out", "measure": "msp", "metric": "auroc"}
+        rows += [row(name, value=0.6 + number / 1000, severity=float(level), **place) for level in range(11)]
     frame = Frame(rows)
     assert all(regimes.distilled(name) == (name != other) for name in names)
     for report in ("cood/fig7", "selective/fig1"):
@@ -62,9 +62,9 @@ def grown(names: list[str], seed: int = 0, **facts: Any) -> list[Row]:
     """Rows of both benchmarks for these models, each with a skill of its own."""
     rng, rows = random.Random(seed), []
     for name in names:
-        place = {"split": "out", "condition": "severity", "measure": "msp", "metric": "auroc"}
+        place = {"split": "out", "measure": "msp", "metric": "auroc"}
         for level in range(11):
-            rows.append(row(name, value=rng.uniform(0.6, 0.9), level=float(level), **place) | facts)
+            rows.append(row(name, value=rng.uniform(0.6, 0.9), severity=float(level), **place) | facts)
         for metric, measure in (("accuracy", None), ("ece", None), ("auroc", "msp"), ("sac@0.99", "msp")):
             rows.append(row(name, metric=metric, measure=measure, value=rng.uniform(0.1, 0.9)) | facts)
     return rows

@@ -10,7 +10,7 @@ from functools import cache, partial
 import pytest
 
 from nescio.analysis.significance import paired_t_tests
-from nescio.benchmarks.base import upgraded
+from nescio.benchmarks.posthoc import FAR, MISTAKES, NEAR
 from nescio.benchmarks.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
 from nescio.benchmarks.sensitivity.reports import correlation, correlations, idle_strengths, points
 from nescio.benchmarks.uimnet.reports import ORACLE, effects, first_lines, means, ranking
@@ -27,7 +27,7 @@ SETTINGS = {"cifar10": "cifar10", "npz:cifar100_small.npz": "transfer"}
 
 @cache
 def study(name):
-    return upgraded(read_study(RESULTS / name))
+    return read_study(RESULTS / name)
 
 
 @cache
@@ -67,7 +67,7 @@ def learning_rates():
     """Methods that train the same backbone differ after the search, and hardly at their defaults."""
     accuracy = first_lines(rows("uimnet")).where(metric="accuracy", method=SAME_BACKBONE)
     selected = {row["method"].replace("-", "_"): 100 * row["value"] for row in accuracy}
-    trials = rows("uimnet").where(condition="trial", split="test", metric="accuracy", spectral=None)
+    trials = rows("uimnet").where(evaluation="search", split="test", metric="accuracy", spectral=None)
     defaults = trials.where(trial=0, method=SAME_BACKBONE).summarise(["method"]).column()
     assert 100 * (max(defaults) - min(defaults)) < 1 < 5 < max(selected.values()) - min(selected.values())
     return selected | {"low": 100 * min(defaults), "high": 100 * max(defaults)}
@@ -140,7 +140,7 @@ UIMNET = {
 
 def taus(metric, measure, target=None):
     """Kendall's τ of a score with a loss, one per setting and method, over the samples of references."""
-    own = rows("reliability").where(metric=metric, measure=measure, group=None, init_seed=None)
+    own = rows("reliability").where(metric=metric, measure=measure, sweep=None, init_seed=None)
     own = own if target is None else own.where(target=target)
     return {key: part.mean() for key, part in own.group_by("target", "method")}
 
@@ -191,10 +191,9 @@ def best_downstream():
 
 def best_k():
     """The number of neighbours with the highest τ of NC, by setting and method."""
-    own = rows("reliability").where(metric="kendall_brier", measure="nc", group="k")
+    own = rows("reliability").where(metric="kendall_brier", measure="nc", sweep="k")
     best = [
-        max(part.group_by("level"), key=lambda pair: pair[1].mean())[0][0]
-        for _, part in own.group_by("target", "method")
+        max(part.group_by("k"), key=lambda pair: pair[1].mean())[0][0] for _, part in own.group_by("target", "method")
     ]
     assert len(best) == 6
     return {"low": int(min(best)), "high": int(max(best))}
@@ -203,7 +202,7 @@ def best_k():
 def more_networks():
     """Cases in which NC of all networks is better than of two."""
     gains = 0
-    own = rows("reliability").where(metric="kendall_brier", measure="nc", group="M")
+    own = rows("reliability").where(metric="kendall_brier", measure="nc", sweep="M")
     for _, part in own.group_by("target", "method"):
         tau = [sized.mean() for _, sized in part.sort("members").group_by("members")]
         gains += tau[-1] > tau[0]
@@ -286,7 +285,7 @@ def mean_of(values):
 
 
 def pooled_raulc(method, measure="entropy", members=1, dataset="cifar10"):
-    return runs("raulc", method, measure, members, dataset, level=None, split="test")
+    return runs("raulc", method, measure, members, dataset, severity=None, split="test")
 
 
 def ahead(these, those):
@@ -296,10 +295,10 @@ def ahead(these, those):
 
 def trained_enough():
     """On CIFAR-10 plain training reaches what the budget allows, and so do all methods but two."""
-    assert not shifted().where(group="undertrained")
-    clean = {(name, k): mean_of(runs("accuracy", name, members=k, condition="clean")) for name, k in lines()}
+    assert not shifted().where(undertrained=True)
+    clean = {(name, k): mean_of(runs("accuracy", name, members=k, shift="clean")) for name, k in lines()}
     assert clean["erm", 1] >= 0.912 and clean["erm", 5] >= 0.922 and len(clean) == 11
-    learnt = {name: min(shifted().where(metric="train_accuracy", method=name).column("value")) for name, _ in clean}
+    learnt = {name: min(shifted().where(method=name).facts("train_accuracy").column("value")) for name, _ in clean}
     apart = {name: (clean[name, 1], learnt.pop(name)) for name in ("dcu", "postnet")}
     others = [clean[name, 1] for name in learnt if name != "erm"]
     assert min(clean.values()) == clean["dcu", 1] and min(others) >= 0.912
@@ -322,9 +321,9 @@ def lines(dataset="cifar10"):
 
 def undertrained():
     """Those that the page marks, on CIFAR-100, and what the others learnt."""
-    assert set(shifted(HUNDRED).where(group="undertrained").unique("method")) == set(UNDERTRAINED)
-    learnt = {name: shifted(HUNDRED).where(metric="train_accuracy", method=name).column("value") for name in METHODS}
-    clean = {k: mean_of(runs("accuracy", "erm", None, k, HUNDRED, condition="clean")) for k in (1, 5)}
+    assert set(shifted(HUNDRED).where(undertrained=True).unique("method")) == set(UNDERTRAINED)
+    learnt = {name: shifted(HUNDRED).where(method=name).facts("train_accuracy").column("value") for name in METHODS}
+    clean = {k: mean_of(runs("accuracy", "erm", None, k, HUNDRED, shift="clean")) for k in (1, 5)}
     trained = [name for name in METHODS if name not in UNDERTRAINED]
     found = {f"{name}_{word}": of(learnt[name]) for name in UNDERTRAINED for word, of in (("low", min), ("high", max))}
     least = down(min(min(learnt[name]) for name in trained))
@@ -348,19 +347,19 @@ def ensembles_lead():
 def views_of_ten():
     """dcu leads by entropy; plain training with its augmentations stands between it and plain training without."""
     plain, dcu = pooled_raulc("erm"), pooled_raulc("dcu")
-    same = by_run("shift/augmented", "raulc", "erm", "entropy", level=None, split="test")
+    same = by_run("shift/augmented", "raulc", "erm", "entropy", severity=None, split="test")
     assert ahead(same, plain) == ahead(dcu, same) == 3
-    clean = by_run("shift/augmented", "accuracy", "erm", condition="clean")
-    learnt = rows("shift/augmented").where(metric="train_accuracy").column("value")
-    its = shifted().where(metric="train_accuracy", method="dcu").column("value")
+    clean = by_run("shift/augmented", "accuracy", "erm", shift="clean")
+    learnt = rows("shift/augmented").facts("train_accuracy").column("value")
+    its = shifted().where(method="dcu").facts("train_accuracy").column("value")
     assert max(learnt) < min(its)
-    worst = [runs("accuracy", name, level=5) for name in ("dcu", "erm")]
-    worst.insert(1, by_run("shift/augmented", "accuracy", "erm", level=5))
+    worst = [runs("accuracy", name, severity=5) for name in ("dcu", "erm")]
+    worst.insert(1, by_run("shift/augmented", "accuracy", "erm", severity=5))
     assert ahead(worst[0], worst[1]) == ahead(worst[1], worst[2]) == 3
-    inside = [runs("raulc", name, "entropy", level=(1, 2, 3, 4, 5), split="test") for name in ("dcu", "erm")]
-    inside.insert(1, by_run("shift/augmented", "raulc", "erm", "entropy", level=(1, 2, 3, 4, 5), split="test"))
+    inside = [runs("raulc", name, "entropy", severity=(1, 2, 3, 4, 5), split="test") for name in ("dcu", "erm")]
+    inside.insert(1, by_run("shift/augmented", "raulc", "erm", "entropy", severity=(1, 2, 3, 4, 5), split="test"))
     assert ahead(inside[0], inside[1]) == ahead(inside[1], inside[2]) == 3
-    marked = rows("shift/augmented").where(metric="train_accuracy", group="undertrained")
+    marked = rows("shift/augmented").where(undertrained=True).facts("train_accuracy")
     assert marked.unique("method") == ["erm"]
     words = ("worst_dcu", "worst_same", "worst_plain", "inside_dcu", "inside_same", "inside_plain")
     return dict(zip(words, map(mean_of, (*worst, *inside)), strict=True)) | {
@@ -368,8 +367,8 @@ def views_of_ten():
         "dcu": mean_of(dcu),
         "same": mean_of(same),
         "clean": mean_of(clean),
-        "costly": mean_of(runs("accuracy", "dcu", condition="clean")),
-        "accurate": mean_of(runs("accuracy", "erm", condition="clean")),
+        "costly": mean_of(runs("accuracy", "dcu", shift="clean")),
+        "accurate": mean_of(runs("accuracy", "erm", shift="clean")),
         "low": min(learnt),
         "high": max(learnt),
         "its_low": min(its),
@@ -381,13 +380,13 @@ def near_corruptions():
     """Where the augmentations of dcu help, and where they do not."""
     found = {}
     for word, condition in (("contrast", "contrast"), ("blur", "defocus_blur")):
-        where = {"condition": condition, "level": 5}
+        where = {"shift": condition, "severity": 5}
         of = [runs("accuracy", name, **where) for name in ("dcu", "erm")]
         same = by_run("shift/augmented", "accuracy", "erm", **where)
         assert ahead(of[0], of[1]) == ahead(same, of[1]) == 3
         found |= {f"{word}_dcu": mean_of(of[0]), f"{word}_same": mean_of(same), f"{word}_plain": mean_of(of[1])}
     for word, metric, where in (
-        ("clean", "raulc", {"condition": "clean", "split": "test"}),
+        ("clean", "raulc", {"shift": "clean", "split": "test"}),
         ("out", "auroc", {"split": "out"}),
     ):
         dcu, plain = (runs(metric, name, "entropy", **where) for name in ("dcu", "erm"))
@@ -401,13 +400,13 @@ def centroids_of_hundred():
     five, dcs = pooled_raulc("erm", "entropy", 5, HUNDRED), pooled_raulc("dcs", dataset=HUNDRED)
     trained = {line: times for line, times in behind_of(five, HUNDRED).items() if line[0] not in UNDERTRAINED}
     assert {line for line, times in trained.items() if times < 3} == {("dcs", "entropy")} and ahead(dcs, five) == 3
-    clean = {k: mean_of(runs("accuracy", "erm", None, k, HUNDRED, condition="clean")) for k in (1, 5)}
+    clean = {k: mean_of(runs("accuracy", "erm", None, k, HUNDRED, shift="clean")) for k in (1, 5)}
     return {
         "five": mean_of(five),
         "plain": mean_of(pooled_raulc("erm", dataset=HUNDRED)),
         "dcs": mean_of(dcs),
         "own": mean_of(pooled_raulc("dcs", "native", dataset=HUNDRED)),
-        "clean": mean_of(runs("accuracy", "dcs", dataset=HUNDRED, condition="clean")),
+        "clean": mean_of(runs("accuracy", "dcs", dataset=HUNDRED, shift="clean")),
         "plain_clean": clean[1],
         "five_clean": clean[5],
         "p": paired_t_tests({"dcs": dcs, "five": five})[0]["p"],
@@ -482,7 +481,7 @@ def by_validation(dataset):
         of_trial = {trial: part.mean("value") for (trial,), part in own.where(metric="nll").group_by("trial")}
         losses[name] = [of_trial[trial] for trial in sorted(of_trial)]
         trial = min(of_trial, key=of_trial.__getitem__)
-        (best[name],) = set(own.where(metric="strength", trial=trial).column("value"))
+        (best[name],) = set(own.where(trial=trial).facts("strength").column("value"))
     return best, losses
 
 
@@ -491,7 +490,7 @@ def strengths_of_ten():
     best, losses = by_validation("cifar10")
     assert set(best) == {*DETERMINISTIC} - {"dcu"} and all(len(own) == 3 for own in losses.values())
     for name, value in best.items():
-        taken = set(shifted().where(method=name, metric="strength", split="train").column("value"))
+        taken = set(shifted().where(method=name, split="test").facts("strength").column("value"))
         assert {round(each, 4) for each in taken} == {round(value, 4)}, name
     chosen = {name: own.index(min(own)) for name, own in losses.items()}
     assert [name for name in best if chosen[name] == 2] == ["postnet"]
@@ -620,9 +619,9 @@ digits = partial(by_run, "shift/digits")
 
 
 def every_method_trains():
-    own = rows("shift/digits").where(metric="train_accuracy")
-    assert not own.where(group="undertrained") and len(own.unique("method")) == 10
-    clean = [mean_of(digits("accuracy", name, condition="clean")) for name in own.unique("method")]
+    own = rows("shift/digits").facts("train_accuracy")
+    assert not own.where(undertrained=True) and len(own.unique("method")) == 10
+    clean = [mean_of(digits("accuracy", name, shift="clean")) for name in own.unique("method")]
     duq = own.where(method="duq").column("value")
     return {"least": min(own.column("value")), "low": min(clean), "high": max(clean), "duq": min(duq)}
 
@@ -641,14 +640,14 @@ def weak_or_middle():
 
 def own_scores_of_digits():
     """Against plain softmax: in how many of three runs, and by a paired t-test."""
-    plain = digits("raulc", "erm", "entropy", level=None, split="test")
+    plain = digits("raulc", "erm", "entropy", severity=None, split="test")
     lines = {"dcs": ("dcs", 1), "sngp": ("sngp", 1), "duq": ("duq", 1), "ddu": ("ddu", 1), "five": ("erm", 5)}
-    found = {key: digits("raulc", name, "native", k, level=None, split="test") for key, (name, k) in lines.items()}
+    found = {key: digits("raulc", name, "native", k, severity=None, split="test") for key, (name, k) in lines.items()}
     assert [key for key, own in found.items() if ahead(own, plain) == 3] == ["dcs", "sngp", "duq", "five"]
     softmax = pooled_raulc("erm")
     assert all(ahead(softmax, pooled_raulc(name, "native", k)) == 3 for name, k in lines.values())  # CIFAR-10
     tests = {key: paired_t_tests({"own": own, "plain": plain})[0]["p"] for key, own in found.items()}
-    sngp = digits("raulc", "sngp", "entropy", level=None, split="test")
+    sngp = digits("raulc", "sngp", "entropy", severity=None, split="test")
     return (
         {key: mean_of(own) for key, own in found.items()}
         | {f"{key}_p": p for key, p in tests.items()}
@@ -658,9 +657,9 @@ def own_scores_of_digits():
 
 def held_back(name, method, **where):
     """The bound of a method's spectral norm, and the share of layers that it holds back in each of its networks."""
-    own = rows(name).where(method=method, split="train", members=1, **where)
-    (bound,) = own.where(metric="strength").unique("value")
-    return bound, own.where(metric="at_bound").column("value")
+    own = rows(name).where(method=method, split="test", members=1, **where)
+    (bound,) = own.facts("strength").unique("value")
+    return bound, own.facts("at_bound").column("value")
 
 
 def bounds_of_digits():
@@ -672,14 +671,15 @@ def bounds_of_digits():
 
 def views_of_digits():
     """dcu leads by entropy, and plain training does as well with the same augmentations."""
-    plain, dcu = (digits("raulc", name, "entropy", level=None, split="test") for name in ("erm", "dcu"))
+    plain, dcu = (digits("raulc", name, "entropy", severity=None, split="test") for name in ("erm", "dcu"))
     same, five = (
-        by_run("shift/digits/augmented", "raulc", "erm", "entropy", size, level=None, split="test") for size in (1, 5)
+        by_run("shift/digits/augmented", "raulc", "erm", "entropy", size, severity=None, split="test")
+        for size in (1, 5)
     )
     assert ahead(dcu, plain) == 3 and ahead(five, plain) == 3 and mean_of(same) >= mean_of(dcu) - 0.01
     known = {"plain": mean_of(plain), "dcu": mean_of(dcu), "same": mean_of(same), "five": mean_of(five)}
-    clean = [digits("accuracy", name, condition="clean") for name in ("erm", "dcu")]
-    own = by_run("shift/digits/augmented", "accuracy", "erm", condition="clean")
+    clean = [digits("accuracy", name, shift="clean") for name in ("erm", "dcu")]
+    own = by_run("shift/digits/augmented", "accuracy", "erm", shift="clean")
     return known | dict(zip(("accurate", "costly", "likewise"), map(mean_of, (*clean, own)), strict=True))
 
 
@@ -735,11 +735,11 @@ scenes = partial(by_run, "scenes")
 
 def worse_with_every_level():
     """Spearman's ρ of level and mIoU of plain networks, by shift, and how much is lost."""
-    clean = mean_of(scenes("miou", "erm", condition="clean"))
-    own = rows("scenes").where(metric="miou", method="erm", members=1, level=lambda level: level is not None)
+    clean = mean_of(scenes("miou", "erm", shift="clean"))
+    own = rows("scenes").where(metric="miou", method="erm", members=1, severity=lambda level: level is not None)
     rho, lost = {}, {}
     for shift in ("darkness", "fog", "rain"):
-        curve = [(level, part.mean("value")) for (level,), part in own.where(condition=shift).group_by("level")]
+        curve = [(level, part.mean("value")) for (level,), part in own.where(shift=shift).group_by("severity")]
         rho[shift] = spearman(*zip(*curve, strict=True))
         lost[shift] = clean - max(curve)[1]
     assert max(rho.values()) <= -0.9 and min(lost.values()) >= 0.1
@@ -748,10 +748,10 @@ def worse_with_every_level():
 
 def pixels_by_entropy():
     """No line can be told from plain softmax, by a paired t-test over six runs; p is that of the best."""
-    plain = scenes("raulc", "erm", "entropy", level=None)
+    plain = scenes("raulc", "erm", "entropy", severity=None)
     names = {"mc_dropout": "mc-dropout", "mir": "mir", "sngp": "sngp", "ddu": "ddu"}
-    found = {key: scenes("raulc", name, "entropy", level=None) for key, name in names.items()}
-    found["three"] = scenes("raulc", "erm", "entropy", 3, level=None)
+    found = {key: scenes("raulc", name, "entropy", severity=None) for key, name in names.items()}
+    found["three"] = scenes("raulc", "erm", "entropy", 3, severity=None)
     p = {name: paired_t_tests({name: own, "plain": plain})[0]["p"] for name, own in found.items()}
     assert min(p.values()) == p["mir"] > 0.05 and len(plain) == 6
     numbers = {name: mean_of(own) for name, own in found.items()}
@@ -764,7 +764,7 @@ def own_scores_of_pixels():
     """Below the entropy of the same networks, in every run."""
     found = {}
     for name, k in (("erm", 3), ("mc-dropout", 1), ("sngp", 1), ("ddu", 1), ("mir", 1)):
-        own, entropy = (scenes("raulc", name, measure, k, level=None) for measure in ("native", "entropy"))
+        own, entropy = (scenes("raulc", name, measure, k, severity=None) for measure in ("native", "entropy"))
         assert ahead(entropy, own) == 6
         found[name.replace("-", "_")] = mean_of(own)
     return found
@@ -782,24 +782,24 @@ full = partial(by_run, "scenes/full")
 
 def large_networks_learn():
     """Training accuracy of all lines, clean mIoU, and what is left of it at the last levels."""
-    assert not rows("scenes/full").where(group="undertrained")
-    own = rows("scenes/full").where(metric="train_accuracy").column("value")
-    singles = [mean_of(full("miou", name, condition="clean")) for name in ("mc-dropout", "sngp", "ddu", "mir")]
-    plain, three = (mean_of(full("miou", "erm", members=k, condition="clean")) for k in (1, 3))
+    assert not rows("scenes/full").where(undertrained=True)
+    own = rows("scenes/full").facts("train_accuracy").column("value")
+    singles = [mean_of(full("miou", name, shift="clean")) for name in ("mc-dropout", "sngp", "ddu", "mir")]
+    plain, three = (mean_of(full("miou", "erm", members=k, shift="clean")) for k in (1, 3))
     assert three > max(plain, *singles)
     found = {"least": min(own), "plain": plain, "three": three, "low": min(singles), "high": max(singles)}
     last = {}
     for shift in ("darkness", "fog", "rain"):
-        level = max(level for level in rows("scenes/full").where(condition=shift).unique("level") if level is not None)
-        last[shift] = mean_of(full("miou", "erm", condition=shift, level=level))
+        level = max(level for level in rows("scenes/full").where(shift=shift).unique("severity") if level is not None)
+        last[shift] = mean_of(full("miou", "erm", shift=shift, severity=level))
     return found | last
 
 
 def large_by_entropy():
     """Two runs: which lines are ahead of plain softmax in both."""
-    plain = full("raulc", "erm", "entropy", level=None)
-    found = {name: full("raulc", name, "entropy", level=None) for name in ("mc-dropout", "mir", "sngp", "ddu")}
-    three = full("raulc", "erm", "entropy", 3, level=None)
+    plain = full("raulc", "erm", "entropy", severity=None)
+    found = {name: full("raulc", name, "entropy", severity=None) for name in ("mc-dropout", "mir", "sngp", "ddu")}
+    three = full("raulc", "erm", "entropy", 3, severity=None)
     assert ahead(three, plain) == 2 and not any(ahead(own, plain) == 2 for own in found.values())
     assert [name for name, own in found.items() if ahead(plain, own) == 2] == ["sngp"]
     return {"plain": mean_of(plain), "three": mean_of(three)} | {
@@ -811,7 +811,7 @@ def large_own_scores():
     """Below the entropy of the same networks, in both runs."""
     found = {}
     for name, k in (("erm", 3), ("mc-dropout", 1), ("sngp", 1), ("ddu", 1), ("mir", 1)):
-        own, entropy = (full("raulc", name, measure, k, level=None) for measure in ("native", "entropy"))
+        own, entropy = (full("raulc", name, measure, k, severity=None) for measure in ("native", "entropy"))
         assert ahead(entropy, own) == 2
         found[name.replace("-", "_")] = mean_of(own)
     return found
@@ -901,7 +901,7 @@ def told(found, sign):
 
 def at_weakest(study):
     """Lowest and highest clean accuracy of a method at its weakest strength."""
-    clean = rows(study).where(metric="accuracy", condition="clean", trial=0)
+    clean = rows(study).where(metric="accuracy", shift="clean", trial=0)
     means = [part.mean() for _, part in clean.group_by("method")]
     return {"low": min(means), "high": max(means)}
 
@@ -945,7 +945,7 @@ def by_auroc():
     assert max(learnt["ddu_p"], learnt["duq_p"]) < 0.0125 < learnt["mir_p"] < 0.05
     (all_of_ddu,) = Frame(correlations(rows("sensitivity"))).where(method="ddu", measure="native")
     assert all_of_ddu["p auroc"] < 0.05 < all_of_ddu["p rAULC"]
-    few = rows("sensitivity").where(metric="rows_a_feature").column("value")
+    few = rows("sensitivity").facts("rows_per_feature").column("value")
     assert max(few) < 1.2
     return learnt | {"rho": all_of_ddu["ρ auroc"], "p": all_of_ddu["p auroc"], "few": max(few)}
 
@@ -1005,9 +1005,9 @@ def digits_of_mnist():
 
 def learnt_of_mnist():
     """At the weakest strengths, and over all."""
-    clean = rows("sensitivity/mnist").where(metric="accuracy", condition="clean")
+    clean = rows("sensitivity/mnist").where(metric="accuracy", shift="clean")
     assert len(clean) == 160
-    learnt = rows("sensitivity/mnist").where(metric="train_accuracy", trial=0).column("value")
+    learnt = rows("sensitivity/mnist").where(trial=0).facts("train_accuracy").column("value")
     least = {"least": down(min(clean.column("value"))), "learnt": down(min(learnt))}
     return at_weakest("sensitivity/mnist") | least
 
@@ -1040,12 +1040,12 @@ def clothes():
 
 def learnt_of_clothes():
     """At the weakest strengths, and which did not learn."""
-    clean = rows("sensitivity/fashion-mnist").where(metric="accuracy", condition="clean")
+    clean = rows("sensitivity/fashion-mnist").where(metric="accuracy", shift="clean")
     assert {key: len(part) for key, part in clean.group_by("method", "trial") if len(part) != 5} == {("mir", 7): 4}
     lost = clean.where(value=lambda value: value < 0.5)
     assert {(row["method"], row["trial"]) for row in lost} == {("mir", 7)} and len(lost) == 3
     others = [row["value"] for row in clean if row["value"] >= 0.5]
-    learnt = rows("sensitivity/fashion-mnist").where(metric="train_accuracy", trial=0).column("value")
+    learnt = rows("sensitivity/fashion-mnist").where(trial=0).facts("train_accuracy").column("value")
     return at_weakest("sensitivity/fashion-mnist") | {"least": down(min(others)), "learnt": down(min(learnt))}
 
 
@@ -1107,7 +1107,7 @@ def gains(question, score):
 
 
 def five_networks():
-    own = rows("posthoc").where(metric="accuracy", measure=None, group=None)
+    own = rows("posthoc").where(metric="accuracy", measure=None, evaluation="classification")
     accuracy = {(row["method"], row["backbone"], row["members"]): row["value"] for row in own}
     assert len(accuracy) == 5
     return {
@@ -1120,7 +1120,7 @@ def five_networks():
 
 def mistakes_need_little():
     """The plain baseline is among the best but for the transformer, where a fitted temperature is enough."""
-    own = area("mistakes")
+    own = area(MISTAKES)
     worse = [network for network, scores in own.items() if not scores["msp"]["best"]]
     assert worse == [VIT] and next(iter(own[VIT])) == "msp_tuned"
     return {name: own[VIT][name]["value"] for name in ("msp", "msp_tuned")}
@@ -1128,32 +1128,32 @@ def mistakes_need_little():
 
 def near_by_logits():
     """The plain baseline is never among the best; nothing that is fitted beats energy on average."""
-    own = area("near")
-    assert not any(scores["msp"]["best"] for scores in own.values()) and min(gains("near", "energy").values()) > 0
+    own = area(NEAR)
+    assert not any(scores["msp"]["best"] for scores in own.values()) and min(gains(NEAR, "energy").values()) > 0
     shared = [name for name in own[VIT] if all(name in scores for scores in own.values())]
-    assert max(shared, key=lambda name: average("near", name)) == "energy"
-    return {name: average("near", name) for name in ("energy", "gen", "knn", "msp")}
+    assert max(shared, key=lambda name: average(NEAR, name)) == "energy"
+    return {name: average(NEAR, name) for name in ("energy", "gen", "knn", "msp")}
 
 
 def far_by_neighbours():
     """Neighbours lead on average, and by much."""
-    own = area("far")
+    own = area(FAR)
     shared = [name for name in own[VIT] if all(name in scores for scores in own.values())]
-    assert max(shared, key=lambda name: average("far", name)) == "knn"
+    assert max(shared, key=lambda name: average(FAR, name)) == "knn"
     return {
-        "knn": average("far", "knn"),
-        "msp": average("far", "msp"),
-        "least": min(gains("far", "knn").values()),
+        "knn": average(FAR, "knn"),
+        "msp": average(FAR, "msp"),
+        "least": min(gains(FAR, "knn").values()),
     }
 
 
 def length_one():
     """Mahalanobis distances of features at length one against those of features as they are."""
     found = {}
-    for question in ("near", "far"):
+    for name, question in {"near": NEAR, "far": FAR}.items():
         own = area(question)
         assert all(scores["mds_plus"]["value"] > scores["mahalanobis"]["value"] for scores in own.values())
-        found |= {f"{question}_plain": average(question, "mahalanobis"), question: average(question, "mds_plus")}
+        found |= {f"{name}_plain": average(question, "mahalanobis"), name: average(question, "mds_plus")}
     return found
 
 
@@ -1208,12 +1208,12 @@ POSTHOC = {
 
 def lite(question, metric="auroc"):
     """(Lite0 or Lite1, score) → value."""
-    own = rows("lite").where(metric=metric, group=question, target=None)
+    own = rows("lite").where(metric=metric, evaluation=question, target=None)
     return {(re.search(r"lite\d", row["backbone"])[0], row["measure"]): row["value"] for row in own}
 
 
 def lite_networks():
-    own = rows("lite").where(metric="accuracy", measure=None, group=None)
+    own = rows("lite").where(metric="accuracy", measure=None, evaluation="classification")
     return {re.search(r"lite\d", row["backbone"])[0]: row["value"] for row in own}
 
 
@@ -1221,13 +1221,13 @@ def pnorm_on_lite1():
     """Lite1's largest softmax is worse than that of the weaker network, and pnorm is not."""
     (case,) = pnorm_repairs(rows("lite"))
     assert case["holds"] and "lite1" in case["network"]
-    area = lite("mistakes")
+    area = lite(MISTAKES)
     assert area["lite1", "msp"] < area["lite0", "msp"] and area["lite1", "pnorm"] > area["lite0", "pnorm"]
     return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("msp", "pnorm")}
 
 
 def far_from_imagenet():
-    area = lite("far")
+    area = lite(FAR)
     assert all(max((s for n, s in area if n == name), key=lambda s, n=name: area[n, s]) == "gen" for name, _ in area)
     assert all(case["holds"] and case["score"] == "gradnorm" for case in shaping_collapses(rows("lite")))
     return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("msp", "gen", "gradnorm")}
@@ -1259,7 +1259,9 @@ def retrieval(metric, method, measure=None, target=None):
     """The mean over downstream sets and seeds."""
     where = {"target": SETS[target]} if target else {}
     return (
-        rows("url").where(metric=metric, method=method, measure=measure, split="test", condition=None, **where).mean()
+        rows("url")
+        .where(metric=metric, method=method, measure=measure, split="test", evaluation="transfer", **where)
+        .mean()
     )
 
 
@@ -1287,7 +1289,7 @@ def predicted_loss_leads():
 
 
 def entropy_by_set():
-    own = rows("url").where(metric="r_auroc", method="erm", measure="entropy", split="test", condition=None)
+    own = rows("url").where(metric="r_auroc", method="erm", measure="entropy", split="test", evaluation="transfer")
     low, high = sorted(own.where(target=SETS["cub"]).column("value"))
     return {name: retrieval("r_auroc", "erm", "entropy", name) for name in SETS} | {"low": low, "high": high}
 
@@ -1363,7 +1365,11 @@ URL = {
 
 def of_scratch(metric, method, measure=None, split="test"):
     """One network each."""
-    return rows("url/scratch").where(metric=metric, method=method, measure=measure, split=split, condition=None).mean()
+    return (
+        rows("url/scratch")
+        .where(metric=metric, method=method, measure=measure, split=split, evaluation="transfer")
+        .mean()
+    )
 
 
 def new_weights_learn():

@@ -29,7 +29,7 @@ from nescio.analysis.bootstrap import (
     scorecard_metrics,
 )
 from nescio.analysis.notebook import Presented
-from nescio.analysis.scorecard import OOD_SHARE, Scorecard, crop_pairs, probs_resampler, retrieval_resampler
+from nescio.analysis.scorecard import Scorecard, crop_pairs, probs_resampler, retrieval_resampler
 from nescio.analysis.significance import bootstrap_p_value, holm_adjusted, not_rejected
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -40,7 +40,7 @@ from nescio.rows import COLUMNS
 
 __all__ = ["Comparison", "Interval", "add_intervals", "bootstrap", "compare", "interval"]
 
-CELL = ("calibrated", "group", "split", "measure", "metric")  # columns that tell rows of one scorecard apart
+CELL = ("calibrated", "subgroup", "split", "measure", "metric")  # columns that tell rows of one scorecard apart
 OUTSIDE = {"detection", "mixture"}  # kinds of metrics of in-distribution and out-of-distribution rows together
 
 
@@ -452,7 +452,7 @@ def add_verdict(
         row.update(method=name, split=split, measure=measure, metric=metric.label, value=value, n=n or result.n)
         row.update(low=of.low, high=of.high)
         if "mixture" in metric.metric.kinds:
-            row.update(condition=OOD_SHARE, level=result.ood_share)
+            row.update(ood_share=result.ood_share)
         row["rank"] = 1 + sum(sign * other.value > sign * value for other in numbers.values()) if sign else None
         row["best"] = name in group if sign else None
         result.rows.append(row)

@@ -48,7 +48,6 @@ SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]
 
 
 FEW_NUMBERS = 1_000_000  # in embeddings, up to which one thread is the fastest
-OOD_SHARE = "share of out-of-distribution rows"  # the condition of rows about mixtures
 FOLDS = 5  # of rows that are left out together, where a measure has no closed form for one
 
 
@@ -92,11 +91,11 @@ class Scorecard(Presented):
             metric = parse_metric(metric).label
         if measure is not None and measure not in {row["measure"] for row in self.rows}:
             measure = measures.registry.canonical(measure)
-        labels = {str(row["metric"]): None for row in self.rows if (row["measure"], row["group"]) == (measure, None)}
+        labels = {str(row["metric"]): None for row in self.rows if (row["measure"], row["subgroup"]) == (measure, None)}
         if metric not in labels and len(at := [label for label in labels if label.startswith(f"{metric}@")]) == 1:
             metric = at[0]
         for row in self.rows:
-            if (row["metric"], row["measure"], row["calibrated"], row["group"]) == (
+            if (row["metric"], row["measure"], row["calibrated"], row["subgroup"]) == (
                 metric,
                 measure,
                 calibrated,
@@ -110,7 +109,7 @@ class Scorecard(Presented):
         raise Undefined(f"There is no {metric} of {measure or 'the predictions'} on this scorecard.{there}")
 
     def __repr__(self) -> str:
-        shown = [row for row in self.rows if row["group"] is None and row["metric"] in REPR]
+        shown = [row for row in self.rows if row["subgroup"] is None and row["metric"] in REPR]
         kept = {(row["metric"], row["calibrated"]): row for row in reversed(shown)}
         cells = [
             f"{row['metric']}{' calibrated' if row['calibrated'] else ''} {row['value']:.4f}" for row in kept.values()
@@ -232,11 +231,11 @@ def _group_means(rows: Sequence[Row], outside: Mapping[str, Predictions]) -> lis
     for group, names in groups.items():
         cells: dict[tuple[Any, ...], list[Row]] = {}
         for row in rows:
-            if row["split"] in names and row["group"] is None:
+            if row["split"] in names and row["subgroup"] is None:
                 cells.setdefault((row["calibrated"], row["measure"], row["metric"]), []).append(row)
         means += [
             own[0]
-            | {"split": group, "condition": f"mean of {', '.join(names)}", "low": None, "high": None}
+            | {"split": group, "averaged": ", ".join(names), "low": None, "high": None}
             | {"value": float(np.mean([row["value"] for row in own])), "n": sum(row["n"] for row in own)}
             for own in cells.values()
             if len(own) == len(names)
@@ -362,7 +361,7 @@ class _Maker:
         split: str | None = None,
     ) -> None:
         """Notes what the rows just written are read off; `kind` makes it of what is given."""
-        cell = {key: self.base[key] for key in ("calibrated", "group")}
+        cell = {key: self.base[key] for key in ("calibrated", "subgroup")}
         cell |= {"split": split or self.split, "measure": measure}
         sizes = (len(given[0]),) if n is None else tuple(n)
         self.card.sources.append(RowSource(cell, sizes, partial(_part, kind, given)))
@@ -577,7 +576,7 @@ class _Maker:
             return
         mixture = metrics.Mixture(u, wrong, u_out, self.share)
         order, shown = mixture.ranking(), scorecard_metrics("mixture")
-        base, self.base = self.base, self.base | {"condition": OOD_SHARE, "level": self.share}
+        base, self.base = self.base, self.base | {"ood_share": self.share}
         for metric in shown:
             self.ask(partial(mixture_metric, metric, order), metric.label, len(u) + len(u_out), measure, split)
         self.base = base
@@ -650,7 +649,7 @@ class _Maker:
         base, self.base = self.base, self.base | {"calibrated": False}
         for value in np.unique(known.groups[group]):
             part = known.take(known.groups[group] == value)
-            self.base = self.base | {"group": f"{group}={value}"}
+            self.base = self.base | {"subgroup": f"{group}={value}"}
             wrong = self.answers(part)
             for label, of in self.measures(part, raw=True):
                 u = self.values(of, part, label, self.split)

@@ -20,7 +20,7 @@ from nescio.measures.gallery import CONSISTENCY, MARGIN, UNCERTAINTY, J, K, Sear
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `condition`
+IMAGE, GALLERY = "image", "gallery"  # what a score reads, in the column `score_input`
 ENTROPY = "entropy"
 RECALL = MetricSpec("recall_at_1", metrics.registry["recall_at_1"], {})
 DISTINCT = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors …
@@ -33,8 +33,8 @@ MAX_ROWS = 2000  # rows of each set in the two-sample test
 class TransferResult:
     """What one network makes of images that it was not trained on.
 
-    rows         R@1, and the R-AUROC of every score, with intervals; `condition` says whether it sees the image or the
-                 gallery. Without labels there are none.
+    rows         R@1, and the R-AUROC of every score, with intervals; `score_input`: the image or
+                 the gallery. Without labels there are none.
     u            (n,) every score by name, higher = less sure
     sees         name of a score → image or gallery
     use, why     the score to use, which is chosen without labels, and a sentence on the reason
@@ -166,5 +166,5 @@ def _rows(result: TransferResult, right: Array, resamples: int, level: float, se
             continue
         low, high = interval(sample[:, 0], level) if resamples else (None, None)
         cell = {"measure": score, "metric": metric.label, "value": value, "low": low, "high": high, "n": len(right)}
-        rows.append(dict.fromkeys(COLUMNS) | cell | {"condition": result.sees.get(str(score)), "method": result.name})
+        rows.append(dict.fromkeys(COLUMNS) | cell | {"score_input": result.sees.get(str(score)), "method": result.name})
     return rows

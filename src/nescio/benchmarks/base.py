@@ -33,7 +33,6 @@ from nescio.report.blocks import Block, Story
 from nescio.report.named_reports import Report, run_reports
 from nescio.report.studies import MANIFEST, TIMES, Study, files, read_study
 from nescio.report.tables import Table
-from nescio.rows import Row
 from nescio.work.launchers import Failure
 from nescio.work.steps import Work
 from nescio.work.store import ENV, Corrupted, Store, StoreError, environment
@@ -54,8 +53,6 @@ class Benchmark:
     sentence: str  # one line for lists
     doc: str  # help text with examples
     reports: str  # module with `story(study)` and `first_look(study)`; importing it registers its named reports
-    upgrade: Callable[[list[Row]], list[Row]] | None = None  # rows of older versions in today's columns
-    upgrade_plan: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # … and their plans in today's fields
     workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
 
     def story(self, study: Study) -> Story:
@@ -73,9 +70,8 @@ class Benchmark:
 
     def command(self, plan: Mapping[str, Any]) -> str:
         """The command that runs a plan again; none for a plan that another version of nescio wrote."""
-        fields = self.upgrade_plan(dict(plan)) if self.upgrade_plan else plan
         try:
-            return command_of(instance_of(self.plan, fields), ("nescio", "run", self.name), self.presets)
+            return command_of(instance_of(self.plan, plan), ("nescio", "run", self.name), self.presets)
         except BadInput:
             return ""
 
@@ -112,8 +108,6 @@ def benchmark(
     plan: type,
     presets: Mapping[str, Any] | None = None,
     reports: str | None = None,
-    upgrade: Callable[[list[Row]], list[Row]] | None = None,
-    upgrade_plan: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     workers: int | None = None,
 ) -> Callable[[Run], Run]:
     """Registers a function of (plan, work) as a benchmark; its docstring is the help, its module has the reports."""
@@ -126,7 +120,7 @@ def benchmark(
         module = reports or run.__module__
         registry.add(
             name,
-            Benchmark(name, version, plan, run, presets or {}, sentence, doc, module, upgrade, upgrade_plan, workers),
+            Benchmark(name, version, plan, run, presets or {}, sentence, doc, module, workers),
         )
         return run
 
@@ -160,6 +154,7 @@ def study_of(benchmark: Benchmark, plan: Any, work: Work) -> Study:
         failures=work.failures,
         notes=work.notes,
         pictures=work.pictures,
+        networks=work.networks,
         times=work.times,
         packages=environment()["packages"],
     )
@@ -215,11 +210,11 @@ def made_by(folder: Path) -> list[Provenance]:
 
 
 def read_kept(store: Store, run: KeptRun) -> Study:
-    """A study of a store, byte for byte as it was kept, in today's columns."""
+    """A study of a store, byte for byte as it was kept."""
     store.verify("study", run.key)
     if _number(run) == math.inf:
         raise Corrupted(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
-    study = upgraded(read_study(run.folder, verified=True))
+    study = read_study(run.folder, verified=True)
     return replace(study, key=run.key, made=made_by(run.folder))
 
 
@@ -236,12 +231,6 @@ def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report
     for known in registry.parts():
         import_module(known.reports)
     return run_reports(studies, names)
-
-
-def upgraded(study: Study) -> Study:
-    """A study of older rows with its rows in today's columns."""
-    known = registry[study.benchmark]
-    return replace(study, rows=known.upgrade(study.rows)) if known.upgrade else study
 
 
 def story_of(study: Study) -> Story:

@@ -17,14 +17,15 @@ from nescio.report.frame import Frame
 from nescio.report.named_reports import find_report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import NumberFormat, Table, percents, table_from_records
-from nescio.rows import COLUMNS, Row
+from nescio.rows import FACTS, NetworkFacts, Row, RowBuilder
 
+PRETRAINED = "pretrained"  # method of networks that were not trained here
 USUAL, ENTROPY = "msp", "entropy"
 LEAST = 3  # models of a family whose correlation is shown
 TOP = 20  # models in the first table
 ALL = "all models"
 PARAMS = "parameters"
-PLACE = ("target", "condition", "level")  # columns that tell rows of one metric and measure apart
+PLACE = ("target", "severity", "coverage", "criterion")  # columns that tell rows of one metric and measure apart
 CHANGE = percents(2, sign=True)
 RHO = NumberFormat(".2f")
 UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
@@ -40,26 +41,22 @@ Intervals = Mapping[str, tuple[float, float]]  # model → the ends of its inter
 
 
 @dataclass(kw_only=True)
-class ModelRows:
-    """Gathers the rows of one model, and the reasons for those that are missing."""
+class ModelRows(RowBuilder):
+    """Gathers the results of one pretrained model."""
 
-    benchmark: str
-    version: int
-    dump: ModelPredictions
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
+    model: ModelPredictions
 
-    def row(self, metric: str, value: float, n: int, **more: Any) -> None:
-        params = self.dump.fact_as_number("params")
-        about = {"dataset": self.dump.data, "backbone": self.dump.model, "members": 1, "split": "test"}
+    def __post_init__(self) -> None:
+        params = self.model.fact_as_number("params")
+        about = {"dataset": self.model.data, "backbone": self.model.model, "members": 1, "split": "test"}
         about["params"] = None if params is None else int(params)
-        self.rows.append(row_of(self.benchmark, self.version, metric, value, n, **about | more))
+        self.facts = {"method": PRETRAINED} | about | self.facts
+        super().__post_init__()
 
-    def facts(self, names: Iterable[str], n: int) -> None:
-        """What is known of the model, as rows."""
-        for name in names:
-            if (value := self.dump.fact_as_number(name)) is not None:
-                self.row(name, value, n)
+    def known(self, *names: str) -> None:
+        """Note what is known of the model."""
+        known: NetworkFacts = {name: self.model.fact_as_number(name) for name in names}  # type: ignore[assignment]
+        self.describe(**known)
 
 
 def config_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
@@ -67,11 +64,6 @@ def config_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings:
     known = {name: dump.fact_as_number(name) for name in ("params", *facts)}
     own = {"model": dump.model, "data": dump.data, "facts": known}
     return own | {name: getattr(plan, name) for name in settings}
-
-
-def row_of(benchmark: str, version: int, metric: str, value: float, n: int, **more: Any) -> Row:
-    base = {"benchmark": benchmark, "version": version, "method": "pretrained", "calibrated": False}
-    return dict.fromkeys(COLUMNS) | base | {"metric": metric, "value": float(value), "n": int(n)} | more
 
 
 # ---- rows to numbers
@@ -86,7 +78,7 @@ class Models:
     intervals: dict[tuple[Any, ...], dict[str, tuple[float, float]]] = field(default_factory=dict)
 
     def get(self, metric: str, measure: str | None = None, calibrated: bool = False, **place: Any) -> Values:
-        """Model → a number; `place` names the target, condition and level of its rows, if they have any."""
+        """Model → a number; `place` names the target, severity, coverage and criterion."""
         return self.columns.get((metric, measure, calibrated, *map(place.get, PLACE)), {})
 
     def interval(self, metric: str, measure: str | None = None, calibrated: bool = False) -> Intervals:
@@ -103,7 +95,12 @@ def models_of(frame: Frame) -> Models:
     """Every backbone of the rows."""
     models = Models({}, {})
     for row in frame.where(backbone=lambda name: name is not None):
-        models.sizes.setdefault(row["backbone"], row["params"])
+        if row["backbone"] not in models.sizes:
+            models.sizes[row["backbone"]] = row.get("params")
+            for name in FACTS:
+                if row.get(name) is not None:
+                    column = (name, None, False, *[None] * len(PLACE))
+                    models.columns.setdefault(column, {})[row["backbone"]] = row[name]
         column = (row["metric"], row["measure"], bool(row["calibrated"]), *map(row.get, PLACE))
         models.columns.setdefault(column, {})[row["backbone"]] = row["value"]
         if row.get("low") is not None and row.get("high") is not None:

@@ -134,7 +134,7 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
     """
     failed = [f"{failure.name}: {failure.reason}" for failure in study.failures]
     if folder is None:
-        say(json_of(study.rows))
+        say(json_of(study.frame.rows))
         for note in study.notes:
             print(note, file=sys.stderr)
     elif study.rows:

@@ -217,10 +217,9 @@ def _first_readable(source: Path, runs: Sequence[Run], damaged: list[Exception])
 
 
 def _from_file(source: Path) -> Study:
-    from nescio.benchmarks.base import upgraded
     from nescio.report.studies import read_study
 
-    return upgraded(read_study(source))
+    return read_study(source)
 
 
 def _alone(source: Path) -> bool:

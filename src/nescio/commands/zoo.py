@@ -444,7 +444,7 @@ def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
     """Prints the rows, or writes one page per study, each with a link to the other; 1 if something failed."""
     if options.format == "json":
         stamp = {} if options.limit is None else {"limit": options.limit, "seed": options.seed}
-        say(json_of([{**row, **stamp} for study in studies for row in study.rows]))
+        say(json_of([{**row, **stamp} for study in studies for row in study.frame]))
         for failure in (failure for study in studies for failure in study.failures):
             _tell(f"failed: {failure.name}: {failure.reason}")
         return 1 if any(study.failures for study in studies) else 0

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from nescio.errors import Undefined
-from nescio.rows import Row
+from nescio.rows import FACTS, IDENTITY, Row
 
 SOURCE_COLUMNS = ("over", "values", "keys")  # of a mean: its repetitions, their values, the keys of their evaluations
 MEASURED_COLUMNS = ("value", "spread", "low", "high", "n", "key", *SOURCE_COLUMNS)  # results; other columns identify
@@ -63,6 +63,16 @@ class Frame:
         for row in self:
             groups.setdefault(tuple(row.get(name) for name in columns), []).append(row)
         return ((key, _frame(rows)) for key, rows in groups.items())
+
+    def facts(self, *names: str) -> Frame:
+        """Facts about the networks of the rows: one row for every network and fact, named by `metric`."""
+        return _frame(
+            dict(zip(IDENTITY, network, strict=True)) | known | {"metric": name, "value": known[name]}
+            for network, rows in self.group_by(*IDENTITY)
+            for known in [{fact: rows.first(fact) for fact in FACTS}]
+            for name in names
+            if known[name] is not None
+        )
 
     def mean(self, column: str = "value") -> float:
         """Return the mean of a column."""

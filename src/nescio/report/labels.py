@@ -139,7 +139,7 @@ def group_reasons(reasons: Iterable[Mapping[str, Any]], limit: int = 6) -> list[
         metrics = shorten_names((bare_label(entry["metric"]) for entry in entries if entry.get("metric")), limit)
         measures = shorten_names((entry["measure"] for entry in entries if entry.get("measure")), limit)
         splits = [ood_label(entry["split"]) for entry in entries if entry.get("split") not in UNNAMED_SPLITS]
-        where = shorten_names([*splits, *(_place(entry) for entry in entries if entry.get("condition"))], limit)
+        where = shorten_names([*splits, *(_place(entry) for entry in entries if entry.get("shift"))], limit)
         what = " of ".join(part for part in (metrics, measures) if part) or "everything"
         methods = shorten_names((_line(entry) for entry in entries if entry.get("method")), limit)
         what = f"{methods}: {what}" if methods else what
@@ -154,7 +154,7 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 def _place(entry: Mapping[str, Any]) -> str:
     """rain 2, or all levels of rain together."""
-    name = str(entry["condition"]).replace("_", " ")
-    if entry.get("level") is None:
+    name = str(entry["shift"]).replace("_", " ")
+    if entry.get("severity") is None:
         return f"all of {name}"
-    return f"{name} {entry['level']:g}" if entry["level"] else name
+    return f"{name} {entry['severity']:g}" if entry["severity"] else name

@@ -73,7 +73,7 @@ def _table(
 def components_tables(choices: Mapping[str, ComponentChoice]) -> list[Table]:
     """Why LL's mixtures have their components: held-out likelihoods, by candidate; none where nothing was chosen."""
     rows = [
-        {"candidate": name, "level": count, "value": value, "best": count == choice.components}
+        {"candidate": name, "components": count, "value": value, "best": count == choice.components}
         for name, choice in choices.items()
         for count, value in choice.log_likelihoods.items()
     ]
@@ -81,8 +81,10 @@ def components_tables(choices: Mapping[str, ComponentChoice]) -> list[Table]:
 
 
 def likelihood_table(rows: Sequence[Row], lines: Sequence[str | Index]) -> Table:
-    """Held-out likelihoods by number of components (`level`); the chosen one is `best`."""
-    heads = [Column(f"C = {size:g}", where={"level": size}) for size in sorted({row["level"] for row in rows})]
+    """Held-out likelihoods by number of components (`components`); the chosen one is `best`."""
+    heads = [
+        Column(f"C = {size:g}", where={"components": size}) for size in sorted({row["components"] for row in rows})
+    ]
     note = (
         "Mean log-likelihood of references under a mixture that has not seen them, of the first network of each "
         "candidate; bold is the fewest components within one standard error of the best, which LL has"

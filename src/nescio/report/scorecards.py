@@ -209,21 +209,21 @@ def _question(question: str, rows: Frame, own: frozenset[Any], fitted: Sequence[
     whose = [name for name in IDENTITY if len(rows.unique(name)) > 1]
     if question == ANSWERS:
         made: list[Block] = []
-        for (_, group), part in rows.group_by("split", "group"):
+        for (_, group), part in rows.group_by("split", "subgroup"):
             note = ", ".join(text for text in (_counted(part), *fitted) if text)
             answers = _answers(part, whose, _title(question, part, own), note)
             made.append(answers if group is None else Details(answers.title, [answers]))
         return made
-    parts = _detection_parts(rows, own) if question == DETECTION else rows.group_by("calibrated", "split", "group")
+    parts = _detection_parts(rows, own) if question == DETECTION else rows.group_by("calibrated", "split", "subgroup")
     return [block for _, part in parts for block in _measures(question, part, whose, own)]
 
 
 def _detection_parts(rows: Frame, own: frozenset[Any]) -> Iterable[tuple[Any, Frame]]:
     """What is accepted of the in-distribution rows stands beside what is rejected of every other set."""
     accepted = rows.where(split=own)
-    others = list(rows.where(split=lambda split: split not in own).group_by("calibrated", "split", "group"))
+    others = list(rows.where(split=lambda split: split not in own).group_by("calibrated", "split", "subgroup"))
     if not others:
-        return accepted.group_by("calibrated", "group")
+        return accepted.group_by("calibrated", "subgroup")
 
     def beside(part: Frame) -> Frame:
         return Frame(
@@ -248,7 +248,7 @@ def _measures(question: str, part: Frame, whose: Sequence[str], own: frozenset[A
     """One line per measure; what does not depend on the measure stands in the note, or in a table of its own."""
     measured, whole = part.where(measure=lambda name: name is not None), part.where(measure=None)
     title, counted = _title(question, part, own), _counted(part)
-    if (share := part.first("level")) is not None and question == MIXTURE:
+    if (share := part.first("ood_share")) is not None and question == MIXTURE:
         counted = f"{format_percent(share)} of the rows out of distribution by weight, {counted}"
     extra = ""
     if measured and whole and not whose:
@@ -260,14 +260,14 @@ def _measures(question: str, part: Frame, whose: Sequence[str], own: frozenset[A
         lines = [*map(Index, whose), Index("measure", keep=True)]
         words = metric_legend((part if extra else measured).unique("metric"))
         blocks.append(replace(table(measured, title, index=lines, note=note), legend=words))
-    second_look = part.first("calibrated") or part.first("group") is not None
+    second_look = part.first("calibrated") or part.first("subgroup") is not None
     return [Details(title, blocks)] if second_look else blocks
 
 
 def _title(question: str, part: Frame, own: frozenset[Any]) -> str:
     row = part.rows[0]
     where = [] if row.get("split") in own else [ood_label(row.get("split"))]
-    where += [] if row.get("group") is None else [str(row["group"])]
+    where += [] if row.get("subgroup") is None else [str(row["subgroup"])]
     where += [calibration_label(row["calibrated"])] if row.get("calibrated") and question != ANSWERS else []
     return f"{question}: {', '.join(where)}" if where else question
 
@@ -317,7 +317,7 @@ def _seen(row: Row) -> Row:
 
 def _plain(rows: Iterable[Row]) -> list[Row]:
     """Rows of the raw model on all rows of a split."""
-    return [row for row in rows if not row.get("calibrated") and row.get("group") is None]
+    return [row for row in rows if not row.get("calibrated") and row.get("subgroup") is None]
 
 
 def topic(row: Row) -> str:
@@ -325,7 +325,7 @@ def topic(row: Row) -> str:
     parts = [metric_label(row["metric"])]
     parts += [] if row.get("measure") is None else [str(row["measure"])]
     parts += [] if row.get("split") in UNNAMED_SPLITS else [ood_label(row["split"])]
-    parts += [] if row.get("group") is None else [str(row["group"])]
+    parts += [] if row.get("subgroup") is None else [str(row["subgroup"])]
     parts += [calibration_label(row["calibrated"])] if row.get("calibrated") else []
     return " · ".join(parts)
 
@@ -448,7 +448,7 @@ def _calibration(card: Any) -> list[str]:
 
 
 def _is_ece(row: Row) -> bool:
-    return bool(row["metric"] == "ece" and row.get("group") is None)
+    return bool(row["metric"] == "ece" and row.get("subgroup") is None)
 
 
 def rejection(card: Any) -> list[str]:
@@ -754,7 +754,7 @@ def essentials(card: Any) -> Table:
     own, measure = own_splits(card.rows), default_measure(card.rows)
     doubt = getattr(card, "doubt", None)
     rows = []
-    for row in _without_members(Frame(card.rows).where(group=None)):
+    for row in _without_members(Frame(card.rows).where(subgroup=None)):
         question, ranked = question_of(row, own), row.get("measure") == measure
         if question == DETECTION and ranked and row["metric"] == "auroc":
             line = f"{metric_label('auroc')} against {ood_label(row['split'])}"

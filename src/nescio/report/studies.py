@@ -20,11 +20,12 @@ from nescio.report.labels import dataset_label, group_reasons
 from nescio.report.pages import write_page
 from nescio.report.tables import Table, drop_repeated_legends
 from nescio.report.text import json_text, make_console, print_terminal
-from nescio.rows import Row, from_parquet, to_parquet
+from nescio.rows import FACTS, NETWORK_TYPES, Row, from_parquet, merge_networks, to_parquet
 from nescio.work.launchers import Failure
 
 SEEING = ("corrupted", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
-ROWS, TIMES, PLAN, PICTURES = "rows.parquet", "times.parquet", "plan.json", "pictures.json"
+ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
+NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
 MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it
 MADE = "made.json"
 
@@ -43,14 +44,19 @@ class Study:
     packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
     parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
     pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, and columns that say what it shows
-    times: list[Row] = field(default_factory=list)  # measured times, apart from the rows, which are equal in every run
+    networks: list[Row] = field(default_factory=list)  # facts about networks; rows name them by `network`
+    times: list[Row] = field(default_factory=list)  # measured times of networks, which differ between runs
     made: list[Provenance] = field(default_factory=list)  # the commands that made it; empty if none did, or not known
     key: str = ""  # of the store that keeps it
 
     @property
     def frame(self) -> Frame:
-        """Rows and measured times, for tables and figures."""
-        return Frame([*self.rows, *self.times])
+        """Rows with the facts about their networks, for tables and figures."""
+        facts = {
+            entry["network"]: {name: value for name, value in entry.items() if name in FACTS and value is not None}
+            for entry in merge_networks([*self.networks, *self.times])
+        }
+        return Frame(row | facts.get(row.get("network"), {}) for row in self.rows)
 
     @property
     def data(self) -> str:
@@ -62,14 +68,18 @@ class Study:
 
 
 def files(study: Study) -> dict[str, bytes]:
-    """All a study is read from again: rows, measured times, plan, notes, pictures, and the digests of all of them."""
+    """The files that a study is read from again, and their digests."""
     about = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
     about["failures"] = [asdict(failure) for failure in study.failures]
     about |= {"parts": study.parts} if study.parts else {}
     pictures = {PICTURES: json.dumps(study.pictures).encode()} if study.pictures else {}
-    times = {TIMES: to_parquet(study.times)} if study.times else {}
+    facts = {
+        name: to_parquet(entries, NETWORK_TYPES)
+        for name, entries in {NETWORKS: study.networks, TIMES: study.times}.items()
+        if entries
+    }
     made = {MADE: json_text({"made": [asdict(each) for each in study.made]}).encode()} if study.made else {}
-    content = {ROWS: to_parquet(study.rows), **times, PLAN: json_text(about).encode(), **pictures, **made}
+    content = {ROWS: to_parquet(study.rows), **facts, PLAN: json_text(about).encode(), **pictures, **made}
     return content | {MANIFEST: manifest(content)}
 
 
@@ -86,7 +96,7 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     path = Path(path)
     path = path / ROWS if path.is_dir() else path
     beside = (
-        [name for name in (PLAN, TIMES, PICTURES, MADE) if os.path.lexists(path.parent / name)]
+        [name for name in (PLAN, NETWORKS, TIMES, PICTURES, MADE) if os.path.lexists(path.parent / name)]
         if path.name == ROWS
         else []
     )
@@ -98,8 +108,9 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     study = Study(benchmark=str(rows[0]["benchmark"]), version=rows[0]["version"], rows=rows)
     if PLAN in beside:
         _read_plan(path.parent / PLAN, study)
-    if TIMES in beside:
-        study.times = from_parquet(path.parent / TIMES, verified=verified)
+    for name in {NETWORKS, TIMES}.intersection(beside):
+        entries = from_parquet(path.parent / name, verified=verified, types=NETWORK_TYPES, needed=("network",))
+        setattr(study, "networks" if name == NETWORKS else "times", entries)
     if PICTURES in beside:
         study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
     if MADE in beside:
@@ -139,7 +150,7 @@ def _read_plan(path: Path, study: Study) -> None:
         study.reasons = _dicts(about["reasons"], path)
         study.parts = _dicts(about.get("parts", []), path)
         study.notes = [str(note) for note in about["notes"]]
-        study.failures = [_failure(entry) for entry in about["failures"]]
+        study.failures = [Failure(**entry) for entry in about["failures"]]
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{path} is not a plan that nescio wrote; rename it to report without it.") from None
 
@@ -149,14 +160,6 @@ def _dicts(entries: Iterable[Any], path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(entry, dict) for entry in entries):
         raise BadInput(f"{path} is not as nescio wrote it; rename it to report without it.")
     return entries
-
-
-def _failure(entry: Any) -> Failure:
-    """Older files hold pairs of name and reason."""
-    name, reason, *more = entry.values() if isinstance(entry, dict) else entry
-    if not all(isinstance(value, (str, bool)) for value in (name, reason, *more)):
-        raise TypeError("a failure is made of texts")
-    return Failure(**entry) if isinstance(entry, dict) else Failure(name, reason)
 
 
 # ---- several studies as one
@@ -184,7 +187,8 @@ def joined(studies: Sequence[Study]) -> Study:
         packages=_common([study.packages for study in studies]),
         parts=[plan for study in studies for plan in study.parts or [study.plan]],
         pictures=[picture for study in studies for picture in study.pictures],
-        times=[row for study in studies for row in study.times],
+        networks=_same_facts([study.networks for study in studies]),
+        times=merge_networks(row for study in studies for row in study.times),
         made=[each for study in studies for each in study.made],
     )
 
@@ -203,6 +207,21 @@ def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
                     "data, or report them one by one."
                 )
     return list(known.values())
+
+
+def _same_facts(studies: Iterable[Sequence[Row]]) -> list[Row]:
+    """The facts about the networks of all; refuses two values of one fact."""
+    known: dict[str, Row] = {}
+    for entry in (entry for networks in studies for entry in networks):
+        before = known.setdefault(entry["network"], entry)
+        for name in FACTS:
+            both = before.get(name), entry.get(name)
+            if name != "undertrained" and None not in both and both[0] != both[1]:
+                raise BadInput(
+                    f"Two studies differ in {name} of {entry.get('method')} {entry.get('backbone')}: {both[0]} and "
+                    f"{both[1]}. Join studies of other methods or other data, or report them one by one."
+                )
+    return merge_networks(entry for networks in studies for entry in networks)
 
 
 def _unlike(studies: Sequence[Study]) -> list[str]:

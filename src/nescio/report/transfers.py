@@ -16,7 +16,7 @@ def transfer_tables(result: TransferResult) -> list[Table]:
     """R-AUROC with intervals, one table for each kind of score, the highest first."""
     rows = sorted(Frame(result.rows).where(metric="r_auroc"), key=lambda row: -row["value"])
     lines, heads = (Index("measure", "score"),), [Column("R-AUROC ↑", metric="r_auroc", format=decimals(3))]
-    kinds = {sees: Frame(rows).where(condition=sees) for sees in TITLES}
+    kinds = {sees: Frame(rows).where(score_input=sees) for sees in TITLES}
     return [
         table(own, TITLES[sees], index=lines, columns=heads, note=NOTES[sees]) for sees, own in kinds.items() if own
     ]
@@ -44,7 +44,7 @@ def transfer_sentences(result: TransferResult) -> list[str]:
             "choice does not use the "
             "labels: the best of many scores on the images that judge it would look better than it is."
         )
-    kinds = {sees: [row["value"] for row in rows if row["condition"] == sees] for sees in TITLES}
+    kinds = {sees: [row["value"] for row in rows if row["score_input"] == sees] for sees in TITLES}
     for sees, values in kinds.items():
         if values and max(values) < 0.5:
             low, high = format_number(min(values), 3), format_number(max(values), 3)

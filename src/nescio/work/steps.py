@@ -18,12 +18,14 @@ from typing import Any
 
 from nescio.files import read_list
 from nescio.identity import ContentName, content_names
-from nescio.rows import Row, from_parquet, to_parquet
+from nescio.rows import NETWORK_TYPES, Row, RowBuilder, from_parquet, merge_networks, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
 from nescio.work.store import Busy, Corrupted, Run, StepFolder, Store, StoreError, describe_error, key_of
 from nescio.work.team import clear, make_distributed
 
-ROWS, REASONS, TIMES = "rows.parquet", "reasons.json", "times.parquet"
+ROWS, REASONS = "rows.parquet", "reasons.json"
+NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
+BUILT = ("rows", "reasons", "networks", "times")  # of a RowBuilder
 TRAIN = "train"  # the stage of networks …
 PACE = ("images", "seconds", "images/s")  # … and what their summary says of the time that they took
 SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
@@ -198,10 +200,19 @@ class Step:
         folder = self.verified(store)
         return self._named(from_parquet(folder / ROWS, verified=True)), self._named(read_list(folder / REASONS))
 
+    def networks(self, store: Store) -> list[Row]:
+        """Facts about the networks of a finished evaluation."""
+        return self._facts(store, NETWORKS)
+
     def times(self, store: Store) -> list[Row]:
-        """Rows of measured times of a finished evaluation; most have none."""
-        file = self.folder(store) / TIMES
-        return self._named(from_parquet(file, verified=True)) if file.is_file() else []
+        """Measured times of the networks of a finished evaluation; most have none."""
+        return self._facts(store, TIMES)
+
+    def _facts(self, store: Store, name: str) -> list[Row]:
+        file = self.folder(store) / name
+        if not file.is_file():
+            return []
+        return self._named(from_parquet(file, verified=True, types=NETWORK_TYPES, needed=("network",)))
 
     def _named(self, rows: list[Row]) -> list[Row]:
         if not self.names:
@@ -209,10 +220,25 @@ class Step:
         return [{key: self.names.get(cell, cell) for key, cell in row.items()} for row in rows]
 
 
-def evaluation_files(rows: Sequence[Row], reasons: Sequence[Row] = (), times: Sequence[Row] = ()) -> dict[str, bytes]:
-    """The files of an evaluation: its rows, the reasons for missing ones, and measured times, which vary."""
-    own = {TIMES: to_parquet(_by_content(times))} if times else {}
-    return {ROWS: to_parquet(_by_content(rows)), REASONS: json.dumps(_by_content(reasons)).encode(), **own}
+def evaluation_files(
+    rows: Sequence[Row],
+    reasons: Sequence[Row] = (),
+    networks: Sequence[Row] = (),
+    times: Sequence[Row] = (),
+) -> dict[str, bytes]:
+    """The files of an evaluation: its rows, the reasons for missing ones, facts about networks and measured times."""
+    facts = {
+        name: to_parquet(_by_content(merge_networks(entries)), NETWORK_TYPES)
+        for name, entries in {NETWORKS: networks, TIMES: times}.items()
+        if entries
+    }
+    return {ROWS: to_parquet(_by_content(rows)), REASONS: json.dumps(_by_content(reasons)).encode(), **facts}
+
+
+def files_of(*builders: RowBuilder) -> dict[str, bytes]:
+    """The files of an evaluation with the contents of these builders."""
+    contents = ([entry for each in builders for entry in getattr(each, name)] for name in BUILT)
+    return evaluation_files(*contents)
 
 
 def _by_content(rows: Sequence[Row]) -> list[Row]:
@@ -252,7 +278,8 @@ class Work:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pictures: list[Row] = field(default_factory=list)  # for the page: see report.studies.Study
-    times: list[Row] = field(default_factory=list)  # rows of measured times
+    networks: list[Row] = field(default_factory=list)  # facts about networks
+    times: list[Row] = field(default_factory=list)  # measured times of networks, which differ between runs
 
     @property
     def store(self) -> Store:
@@ -327,7 +354,8 @@ class Work:
                 continue
             try:
                 rows, reasons = step.rows(self.store)
-                self.times += step.times(self.store)
+                self.networks = merge_networks([*self.networks, *step.networks(self.store)])
+                self.times = merge_networks([*self.times, *step.times(self.store)])
             except StoreError as error:
                 self.failures.append(Failure(step.title, str(error)))
                 continue

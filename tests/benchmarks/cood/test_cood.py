@@ -76,7 +76,7 @@ def graded(plan: Plan, pairs: Any, store: Store, names: Any = None, workers: int
 
 
 def group(row: Any) -> str | None:
-    return row["target"] if row["level"] is None else f"{row['condition']} {row['level']:g}"
+    return row["target"] if row["severity"] is None else f"severity {row['severity']:g}"
 
 
 def values(rows: Any, **facts: Any) -> dict[str | None, float]:
@@ -114,7 +114,7 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     chosen = read_npz(next((tmp_path / "store" / "evaluate").glob("*/classes.npz")))
     own = [outside_confidence(outside)[rows].mean() for rows in division.estimation]
     np.testing.assert_allclose(chosen["severity.msp"], own, atol=1e-6)
-    row = next(row for row in study.rows if row["level"] == 3 and row["metric"] == "auroc")
+    row = next(row for row in study.rows if row["severity"] == 3 and row["metric"] == "auroc")
     assert row["n"] == 80 + 4 * 4 and row["benchmark"] == "cood" and row["method"] == "pretrained"
 
 
@@ -183,14 +183,16 @@ def test_facts_and_in_domain_rows(tmp_path: Path) -> None:
     facts = {"params": 25_557_032, "input_size": [3, 224, 288], "embedding_size": 2048, "dropout": True}
     pair = replace(pair, in_distribution=replace(pair.in_distribution, facts=facts, data="imagenet:x"))
     study = graded(SMALL, [pair], Store(tmp_path / "store"))
-    own = {row["metric"]: row for row in study.rows if row["split"] == "test" and row["measure"] is None}
+    own = {row["metric"]: row for row in study.frame if row["split"] == "test" and row["measure"] is None}
     wrong = np.asarray(inside.labels) != 1
     assert own["accuracy"]["value"] == pytest.approx(1 - wrong.mean()) and own["accuracy"]["n"] == 80
-    assert own["input_size"]["value"] == 288 and own["embedding_size"]["value"] == 2048
-    assert {row["params"] for row in study.rows} == {25_557_032} and own["accuracy"]["dataset"] == "imagenet:x"
+    assert (own["accuracy"]["input_size"], own["accuracy"]["embedding_size"]) == (288, 2048)
+    assert {row["params"] for row in study.frame} == {25_557_032} and own["accuracy"]["dataset"] == "imagenet:x"
     found = values(study.rows, split="test", measure="entropy", metric="auroc")[None]
     assert found == metrics.auroc(measures.entropy(inside), wrong)
-    assert values(study.rows, metric="out_classes") == {None: 24} and values(study.rows, metric="window") == {None: 4}
+    assert study.frame.facts("out_classes").unique("value") == [24] and study.frame.facts("window").unique("value") == [
+        4
+    ]
 
 
 def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
@@ -321,13 +323,13 @@ def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> N
     pair = saved(tmp_path, "a", *dumps())
     plan = replace(SMALL, hierarchy=str(tmp_path / "is_a.txt"))
     study = graded(plan, [pair], store, names=names)
-    assert values(study.rows, metric="out_classes") == {None: 21}
+    assert study.frame.facts("out_classes").unique("value") == [21]
     held = read_npz(cood._step(plan, pair, (5, 6, 7)).folder(store) / cood.CLASSES)
     assert held["classes"].tolist() == [y for y in range(CLASSES) if y not in (5, 6, 7)]
     assert any(note.startswith("3 of 24 out-classes are in-classes, or above or below") for note in study.notes)
     assert any("does not know 23 of the 28" in note for note in study.notes)  # it knows o6, i0, o7, o8, o23
     bare = graded(SMALL, [pair], store, names=names)
-    assert values(bare.rows, metric="out_classes") == {None: 23}
+    assert bare.frame.facts("out_classes").unique("value") == [23]
     assert graded(SMALL, [pair], store).notes == [] != bare.notes
     with pytest.raises(BadInput, match="needs the names of the classes"):
         graded(plan, [pair], store)
@@ -339,7 +341,9 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
     four = np.flatnonzero(labels < 4)
     short = np.concatenate([four, np.flatnonzero(labels == 20)[:5]])
     study = graded(SMALL, [saved(tmp_path, "a", inside, outside.take(short))], store)
-    assert values(study.rows, metric="out_classes") == {None: 4} and values(study.rows, metric="window") == {None: 2}
+    assert study.frame.facts("out_classes").unique("value") == [4] and study.frame.facts("window").unique("value") == [
+        2
+    ]
     text = " ".join(study.notes)
     assert "1 of 5 out-classes have fewer than 10 images" in text
     assert (
@@ -347,7 +351,7 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
     )
     assert "3 windows of 2, fewer than the 11 severities" in text
     asked = graded(replace(SMALL, window=2, severities=3), [saved(tmp_path, "b", inside, outside)], store)
-    assert asked.notes == [] and values(asked.rows, metric="window") == {None: 2}
+    assert asked.notes == [] and asked.frame.facts("window").unique("value") == [2]
 
 
 def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store: Store) -> None:
@@ -380,12 +384,12 @@ def test_images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: St
         turned = np.random.default_rng(at).permutation(len(outside))  # the order of rows must not matter
         pairs.append(saved(tmp_path, name, inside, outside.replace(logits=logits).take(turned)))
     names = ["cat", "dog", "fox squirrel", "cow"], [f"o{y}" for y in range(CLASSES)]
-    rows = [row for row in graded(SMALL, pairs, store, names=names).rows if row["metric"] == "same_answer"]
-    words = ("group", "target", "condition")
+    rows = [row for row in graded(SMALL, pairs, store, names=names).rows if row["metric"] == "agreeing_models"]
+    words = ("image", "image_class", "predicted_class")
     assert [(*(row[word] for word in words), row["value"], row["n"]) for row in rows] == [
         (str(outside.index[image]), "o23", "fox squirrel", 3.0, 3)
     ]
-    plain = [row for row in graded(SMALL, pairs, store).rows if row["metric"] == "same_answer"]
+    plain = [row for row in graded(SMALL, pairs, store).rows if row["metric"] == "agreeing_models"]
     assert [[row[word] for word in words] for row in plain] == [[str(outside.index[image]), "23", "2"]]
 
 
@@ -452,7 +456,7 @@ def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, stor
     assert [set(pair.extra_ood) for pair in pairs] == [{"imagenet-o"}, set()]
     assert len(notes) == 2 and "lonely" in notes[0] and "b, lonely" in notes[1]
     study = graded(SMALL, pairs, store)
-    assert study.failures == [] and {row["params"] for row in study.rows if row["backbone"]} == {5}
+    assert study.failures == [] and {row["params"] for row in study.frame if row["backbone"]} == {5}
     assert severities(study.rows, "b") != severities(study.rows, "a")
     with pytest.raises(BadInput, match="nescio zoo MODEL"):
         pairs_from_store(store, "digits", "nothing")

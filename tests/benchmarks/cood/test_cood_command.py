@@ -14,6 +14,7 @@ import pytest
 
 from nescio import Predictions, metrics
 from nescio.cli import main
+from nescio.report.studies import read_study
 from nescio.rows import from_parquet
 from nescio.work.store import Store
 from tests.benchmarks.cood.test_cood import dumps, group, severities, zoo
@@ -74,7 +75,7 @@ def test_json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]
     groups = {group(row) for row in rows if row["metric"] == "auroc" and row["split"] == "out"}
     assert groups == {"severity 0", "severity 1", "severity 2", "imagenet-o"}
     assert {row["measure"] for row in rows} == {"entropy", None}
-    assert {row["value"] for row in rows if row["metric"] == "window"} == {5}
+    assert {row["window"] for row in rows if row.get("window")} == {5}
     assert not (files / "store" / "report").exists()
 
 
@@ -86,8 +87,8 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
         (files / "is_a.txt").write_text(lines)
         assert run(*pairs(files), *FEW, *tree, "--store", files / order) == 0
         assert "2 of 24 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
-        rows = from_parquet(page_of(files / order, "cood") / "rows.parquet")
-        assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {22}
+        rows = read_study(page_of(files / order, "cood")).frame
+        assert {row["out_classes"] for row in rows if row.get("out_classes")} == {22}
 
 
 def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,7 +243,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(*words, "--extra-ood", "hard=digits") == 0
     shown = capsys.readouterr().out
     assert "that know digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
-    rows = from_parquet(page_of(store.root, "cood") / "rows.parquet")
+    rows = read_study(page_of(store.root, "cood")).frame
     assert {row["dataset"] for row in rows if row["backbone"]} == {"digits"}
     assert {row["params"] for row in rows if row["backbone"]} == {5}
 
@@ -267,10 +268,10 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
         zoo(store, "a", spec, outside, True)
     assert run("--store", store.root, "--data", one, "--out", two, *FEW, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {21}
+    assert {row["out_classes"] for row in rows if row.get("out_classes")} == {21}
     assert run("--store", store.root, "--data", one, "--out", numbers, *FEW, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {24}
+    assert {row["out_classes"] for row in rows if row.get("out_classes")} == {24}
     (tmp_path / "is_a.txt").write_text("c0 c1\n")
     refused(
         capsys,
@@ -366,8 +367,8 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
         == 0
     )
     rows = json.loads(capsys.readouterr().out)
-    assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {80}
-    assert {row["value"] for row in rows if row["metric"] == "window"} == {20}
+    assert {row["out_classes"] for row in rows if row.get("out_classes")} == {80}
+    assert {row["window"] for row in rows if row.get("window")} == {20}
     from nescio import measures
     from nescio.analysis.graded_ood import split_ood_classes
 

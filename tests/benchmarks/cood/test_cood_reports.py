@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from nescio.benchmarks.base import registry, upgraded
-from nescio.benchmarks.cood import Plan, reports, upgrade
+from nescio.benchmarks.base import registry
+from nescio.benchmarks.cood import Plan, reports
 from nescio.cli import main
 from nescio.commands.parsing import add_options
 from nescio.networks import families, regimes
@@ -57,8 +57,8 @@ def rows_of(models: tuple[str, ...] = MODELS, dropout: int = 5, seed: int = 0) -
         own = {"backbone": name, "params": rng.randrange(2_000_000, 90_000_000)}
         facts = {"accuracy": rng.uniform(0.6, 0.9), "input_size": rng.choice([224, 299, 384])}
         facts["embedding_size"] = rng.choice([192, 512, 2048])
-        rows += [row(**own, split="test", metric=metric, value=value) for metric, value in facts.items()]
-        rows += [row(**own, metric=metric, value=value) for metric, value in (("out_classes", 60), ("window", 10))]
+        own |= {name: facts[name] for name in ("input_size", "embedding_size")} | {"out_classes": 60, "window": 10}
+        rows.append(row(**own, split="test", metric="accuracy", value=facts["accuracy"]))
         for κ in ("msp", "entropy", *(["mc-dropout"] if name in models[:dropout] else [])):
             skill = rng.uniform(0.8, 0.95)
             rows.append(row(**own, split="test", measure=κ, metric="auroc", value=rng.uniform(0.7, 0.9)))
@@ -71,16 +71,16 @@ def rows_of(models: tuple[str, ...] = MODELS, dropout: int = 5, seed: int = 0) -
         for level, group in enumerate(LEVELS):
             rows.append(row(**place(group), measure=κ, metric="union", value=60 - level, n=len(models)))
             rows.append(row(**place(group), measure=κ, metric="intersection", value=level // 4, n=len(models)))
-    image = {"group": "17", "target": "viceroy", "condition": "fox squirrel"}
-    rows.append(row(**image, metric="same_answer", value=9, n=len(models)))
+    image = {"image": "17", "image_class": "viceroy", "predicted_class": "fox squirrel"}
+    rows.append(row(**image, metric="agreeing_models", value=9, n=len(models)))
     return rows
 
 
 def place(group: str | None) -> Row:
     """The columns of a group: a severity, a fixed set, or none."""
     if group in LEVELS:
-        return {"condition": "severity", "level": float(LEVELS.index(group)), "target": None}
-    return {"condition": None, "level": None, "target": group}
+        return {"severity": float(LEVELS.index(group)), "target": None}
+    return {"severity": None, "target": group}
 
 
 ROWS = rows_of()
@@ -283,8 +283,8 @@ def test_figure_26_is_spearman_with_five_factors() -> None:
         "accuracy": FACTORS["fig20"],
         "ID-AUROC": FACTORS["fig7"],
         "#parameters": FACTORS["fig19"],
-        "input size": lambda name: value(name, None, None, "input_size", "test"),
-        "embedding size": lambda name: value(name, None, None, "embedding_size", "test"),
+        "input size": lambda name: next(r["input_size"] for r in ROWS if r["backbone"] == name),
+        "embedding size": lambda name: next(r["embedding_size"] for r in ROWS if r["backbone"] == name),
     }
     assert [name for (name,), _ in table.rows] == list(of)
     for (name,), (models, *own) in table.rows:
@@ -296,9 +296,11 @@ def test_figure_26_is_spearman_with_five_factors() -> None:
 
 
 def test_a_factor_that_never_varies_is_absent() -> None:
-    rows = [r | {"value": 224.0} if r["metric"] == "input_size" else r for r in ROWS]
+    rows = [r | {"input_size": 224.0} for r in ROWS]
     assert ("input size",) not in dict(blocks_of("fig26", Frame(rows))[1].rows)
-    assert ("embedding size",) not in dict(blocks_of("fig26", FRAME.without(metric="embedding_size"))[1].rows)
+    assert ("embedding size",) not in dict(
+        blocks_of("fig26", FRAME.with_column("embedding_size", lambda row: None))[1].rows
+    )
 
 
 # ---- M.8, Figure 27
@@ -451,7 +453,7 @@ def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys
 
 
 def test_one_model_is_reported_too() -> None:
-    rows = [r for r in rows_of(MODELS[:1]) if r["metric"] not in ("union", "intersection", "same_answer")]
+    rows = [r for r in rows_of(MODELS[:1]) if r["metric"] not in ("union", "intersection", "agreeing_models")]
     study = Study(benchmark="cood", version=4, rows=rows)
     assert "One model that knows val met 60 classes" in reports.lead(study)[0]
     assert [table.title for table in reports.first_look(study)] and reports.story(study).sections
@@ -461,25 +463,6 @@ def test_rows_without_a_plan_are_reported(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(to_parquet(ROWS))
     assert main(["report", str(tmp_path / "rows.parquet"), "--only", "fig25", "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "fig25.svg").is_file()
-
-
-def test_rows_of_older_versions_are_the_same_rows() -> None:
-    """Before version 3 severities, fixed sets and mistaken images were texts of the group; severities by the largest
-    softmax were shifted by −1 before version 4."""
-
-    def older(row: Row) -> Row:
-        group = row["target"]
-        if row["metric"] == "same_answer":
-            group = " · ".join((row["group"], row["target"], row["condition"]))
-        elif row["condition"] == "severity":
-            group = f"severity {row['level']:g}"
-        shifted = row["metric"] == "severity" and row["measure"] == "msp"
-        before = {"version": 2, "value": row["value"] - 1} if shifted else {}
-        return row | {"group": group, "target": None, "condition": None, "level": None} | before
-
-    old = [older(row) for row in ROWS]
-    assert upgrade(old) == ROWS == upgrade(ROWS)
-    assert upgraded(Study(benchmark="cood", version=2, rows=old)).rows == ROWS
 
 
 def test_the_command_of_a_plan_runs_it_again() -> None:

@@ -39,7 +39,7 @@ def collect_predictions(context, line):
     """The dumps of each member of a line of the tables, by set."""
     predictor = steps.average(steps.trials_of(PLAN, None)[line], None)
     parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
-    names = ("train", "val", "test", "near:left out")
+    names = ("train", "val", "test", "near-ood:left out")
     return [{name: load_predictions(next(parents), context.store) for name in names} for _ in predictor.networks]
 
 
@@ -74,16 +74,18 @@ def test_two_classes_must_be_left():
 
 def test_numbers_are_those_of_the_scores(study, context):
     ((dumps,), frame) = collect_predictions(context, 0), Frame(study.rows).where(method="erm", members=1)
-    u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
+    u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near-ood:left out"))
     wrong = measures.summary(dumps["test"]).outcomes().wrong
     own = frame.where(measure="vim")
-    assert own.where(group="mistakes", metric="aurc").first() == pytest.approx(metrics.aurc(u, wrong))
+    assert own.where(evaluation="misclassification", metric="aurc").first() == pytest.approx(metrics.aurc(u, wrong))
     apart = metrics.auroc(np.concatenate([u, out]), np.arange(len(u) + len(out)) >= len(u))
-    assert own.where(group="near", metric="auroc", target="left out").first() == pytest.approx(apart)
-    assert own.where(group="near", metric="auroc", target=None).first() == pytest.approx(apart)
-    assert own.where(group="near", metric="scod_aurc").first() == pytest.approx(metrics.scod_aurc(u, wrong, out))
-    assert own.where(group="near", metric="scod_aurc").first("level") == 0.5
-    assert (own.first("condition"), frame.where(measure="pnorm_tuned").first("condition")) == ("train", "val")
+    assert own.where(evaluation="near-ood", metric="auroc", target="left out").first() == pytest.approx(apart)
+    assert own.where(evaluation="near-ood", metric="auroc", target=None).first() == pytest.approx(apart)
+    assert own.where(evaluation="near-ood", metric="scod_aurc").first() == pytest.approx(
+        metrics.scod_aurc(u, wrong, out)
+    )
+    assert own.where(evaluation="near-ood", metric="scod_aurc").first("ood_share") == 0.5
+    assert (own.first("fitted_on"), frame.where(measure="pnorm_tuned").first("fitted_on")) == ("train", "val")
 
 
 def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
@@ -92,10 +94,10 @@ def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
     wrong = measures.summary(steps.stack(tests)).outcomes().wrong
     for name in ("vim", "mds_plus", "gradnorm"):
         mean = measures.over_members(name, trains, tests)
-        row = frame.where(measure=name, group="mistakes", metric="auroc")
+        row = frame.where(measure=name, evaluation="misclassification", metric="auroc")
         assert row.first() == pytest.approx(metrics.auroc(mean, wrong)), name
     largest = metrics.auroc(measures.msp(steps.stack(tests)), wrong)  # of the averaged answers
-    assert frame.where(measure="msp", group="mistakes", metric="auroc").first() == pytest.approx(largest)
+    assert frame.where(measure="msp", evaluation="misclassification", metric="auroc").first() == pytest.approx(largest)
     assert frame.where(measure="mutual_information", metric="auroc")
 
 
@@ -115,7 +117,7 @@ def test_the_page_holds_every_table_and_figure(study):
     story = base.story_of(study)
     titles = [made.title for made in tables_of(story)]
     assert titles[0] == "Which score is best?" and "Every score of deep-ensemble conv × 2" in titles
-    assert {figure.key for figure in figures_of(story)} == {"scores-mistakes", "scores-near"}
+    assert {figure.key for figure in figures_of(story)} == {"scores-misclassification", "scores-near-ood"}
     assert reports.networks(study.frame).cells()[("mc-dropout conv",), "training accuracy"].value > 0.5
 
 
@@ -123,64 +125,66 @@ def test_the_page_holds_every_table_and_figure(study):
 
 
 def rows_of(network, group, values, best=(), metric="auroc"):
-    about = {"method": "erm", "backbone": network, "members": 1, "data_seed": 0, "group": group, "target": None}
+    about = {"method": "erm", "backbone": network, "members": 1, "data_seed": 0, "evaluation": group, "target": None}
     rows = [about | {"metric": metric, "measure": name, "value": value} for name, value in values.items()]
     verdicts = [about | {"metric": "among_best", "measure": name, "value": float(name in best)} for name in values]
     return rows + verdicts if metric == "auroc" else rows
 
 
 def test_pnorm_is_judged_where_the_softmax_is_broken():
-    sound = rows_of("a", "mistakes", {"msp": 0.9, "pnorm": 0.8}, best=("msp",))
+    sound = rows_of("a", "misclassification", {"msp": 0.9, "pnorm": 0.8}, best=("msp",))
     assert reports.pnorm_repairs(Frame(sound)) == []
-    broken = rows_of("b", "mistakes", {"msp": 0.7, "pnorm": 0.8}, best=("pnorm",))
-    lower = rows_of("b", "mistakes", {"msp": 0.4, "pnorm": 0.3}, metric="naurc")
+    broken = rows_of("b", "misclassification", {"msp": 0.7, "pnorm": 0.8}, best=("pnorm",))
+    lower = rows_of("b", "misclassification", {"msp": 0.4, "pnorm": 0.3}, metric="naurc")
     (case,) = reports.pnorm_repairs(Frame(sound + broken + lower))
     assert case["network"] == "erm b" and case["holds"] and case["difference"] == pytest.approx(-0.1)
-    higher = rows_of("b", "mistakes", {"msp": 0.3, "pnorm": 0.4}, metric="naurc")
+    higher = rows_of("b", "misclassification", {"msp": 0.3, "pnorm": 0.4}, metric="naurc")
     assert not reports.pnorm_repairs(Frame(broken + higher))[0]["holds"]
 
 
 def test_shaping_is_judged_by_its_lowest_score():
-    fine = rows_of("a", "near", {"msp": 0.8, "ash": 0.75})
-    fallen = rows_of("b", "far", {"msp": 0.8, "ash": 0.9, "scale": 0.5})
+    fine = rows_of("a", "near-ood", {"msp": 0.8, "ash": 0.75})
+    fallen = rows_of("b", "far-ood", {"msp": 0.8, "ash": 0.9, "scale": 0.5})
     sound, collapsed = reports.shaping_collapses(Frame(fine + fallen))
     assert not sound["holds"] and collapsed["holds"]
-    assert (collapsed["score"], collapsed["question"]) == ("scale", "far")
+    assert (collapsed["score"], collapsed["question"]) == ("scale", "far-ood")
     assert collapsed["difference"] == pytest.approx(-0.3)
-    assert reports.shaping_collapses(Frame(rows_of("a", "mistakes", {"msp": 0.8, "ash": 0.1}))) == []
+    assert reports.shaping_collapses(Frame(rows_of("a", "misclassification", {"msp": 0.8, "ash": 0.1}))) == []
 
 
 def test_mahalanobis_is_judged_on_transformers():
-    of_resnet = rows_of("resnet18", "far", {"msp": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
+    of_resnet = rows_of("resnet18", "far-ood", {"msp": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
     assert reports.mahalanobis_leads(Frame(of_resnet)) == []
-    ahead = rows_of(VIT, "far", {"msp": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
+    ahead = rows_of(VIT, "far-ood", {"msp": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
     as_good = ("msp", "mds_plus", "gen")  # a group that cannot be told apart is no lead
-    behind = rows_of(VIT, "near", {"msp": 0.8, "mds_plus": 0.7, "gen": 0.75}, best=as_good)
+    behind = rows_of(VIT, "near-ood", {"msp": 0.8, "mds_plus": 0.7, "gen": 0.75}, best=as_good)
     first, last = reports.mahalanobis_leads(Frame(ahead + behind))
     assert first["holds"] and (first["score"], first["rank"]) == ("rmds_plus", "1 of 3")
     assert not last["holds"] and (last["rank"], last["against"]) == ("3 of 3", "msp")
     sentences, cases = reports.claims(Frame(ahead + behind))
     assert "It holds in 1 of 2 cases." in sentences.sentences[2] and "Not tested" in sentences.sentences[0]
-    assert cases.cells()[("Mahalanobis++ leads", "near"), "difference"].value == pytest.approx(-0.1)
+    assert cases.cells()[("Mahalanobis++ leads", "near-ood"), "difference"].value == pytest.approx(-0.1)
 
 
 def test_a_network_from_a_file_is_called_by_its_file():
-    rows = rows_of("vit_tiny_patch16_224@/weights/mine.pth", "far", {"msp": 0.8, "mds_plus": 0.9})
+    rows = rows_of("vit_tiny_patch16_224@/weights/mine.pth", "far-ood", {"msp": 0.8, "mds_plus": 0.9})
     (case,) = reports.mahalanobis_leads(Frame(rows))
     assert case["network"] == "erm mine" and case["holds"]
 
 
 def test_too_few_mistakes_are_no_verdict():
     """One mistake: no score can be told from another, so the baseline is not called beaten."""
-    verdict = rows_of("a", "mistakes", {"msp": 0.7, "gen": 0.9}, best=("gen",))
+    verdict = rows_of("a", "misclassification", {"msp": 0.7, "gen": 0.9}, best=("gen",))
     told, unknown = (reports.best_scores(Frame(rows)).cells() for rows in (verdict, verdict[:2]))
-    assert str(told[("erm a", "mistakes"), "as good?"]) == "no"
-    assert unknown.get((("erm a", "mistakes"), "as good?")) is None
+    assert str(told[("erm a", "misclassification"), "as good?"]) == "no"
+    assert unknown.get((("erm a", "misclassification"), "as good?")) is None
     assert reports.pnorm_repairs(Frame(verdict[:2])) == []
 
 
 def test_the_heat_map_has_the_best_scores_first():
-    rows = rows_of("a", "far", {"gen": 0.6, "vim": 0.9, "msp": 0.7}) + rows_of("b", "far", {"gen": 0.8, "vim": 0.9})
+    rows = rows_of("a", "far-ood", {"gen": 0.6, "vim": 0.9, "msp": 0.7}) + rows_of(
+        "b", "far-ood", {"gen": 0.8, "vim": 0.9}
+    )
     (figure,) = figures_of([reports.heat(Frame(rows))])
     assert list(dict.fromkeys(cell["line"] for cell in figure.points)) == ["msp", "vim", "gen"]
 
@@ -193,4 +197,4 @@ def test_other_sets_are_named_by_content_in_rows(tmp_path):
     plans = [replace(PRESETS["small"], far=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
     network = network_of_trial(steps.trials_of(plans[0], None)[0][0])
     one, two = (steps.other_images(plan, network, None) for plan in plans)
-    assert list(one) == list(two) and any(name.startswith("far:npz:content-") for name in one)
+    assert list(one) == list(two) and any(name.startswith("far-ood:npz:content-") for name in one)

@@ -102,12 +102,12 @@ def one(rows, **wanted):
 def test_every_row_is_there(study):
     """Candidates × distances × samples × scores × losses, the cosine's sweeps, every member alone, the rankings."""
     rows = study.rows
-    main = [r for r in rows if r["group"] is None and r["init_seed"] is None and r["method"]]
-    assert {r["condition"] for r in main if r["measure"]} == {"cosine", "euclidean"}
+    main = [r for r in rows if r["sweep"] is None and r["init_seed"] is None and r["method"]]
+    assert {r["distance"] for r in main if r["measure"]} == {"cosine", "euclidean"}
     kinds = ("kendall_brier", "kendall_entropy", "kendall_variance")
     assert len([r for r in main if r["metric"] in kinds]) == 2 * 2 * 2 * 5 * 3
     accuracies = [r for r in rows if r["metric"] in ("probe_accuracy", "knn_accuracy")]
-    assert {(r["method"], r["init_seed"], r["metric"], r["level"]) for r in accuracies} == {
+    assert {(r["method"], r["init_seed"], r["metric"], r["k"]) for r in accuracies} == {
         (method, member, metric, level)
         for method in PLAN.methods
         for member in range(3)
@@ -117,19 +117,19 @@ def test_every_row_is_there(study):
     assert len(alone) == 2 * 2 * 2 * 3 * (5 + 3) * 2
     assert {r["measure"] for r in alone} == {"nc", "dist", "dist*", "norm", "norm*", "ll", "ll*", "fv"}
     assert {r["metric"] for r in alone} == {"kendall_brier", "kendall_entropy"}  # one network does not vary
-    assert {r["condition"] for r in rows if r["group"] in ("k", "M")} == {"cosine"}
-    likely = {(r["method"], r["condition"], r["level"]) for r in rows if r["metric"] == "held_out_likelihood"}
+    assert {r["distance"] for r in rows if r["sweep"] in ("k", "M")} == {"cosine"}
+    likely = {(r["method"], r["distance"], r["components"]) for r in rows if r["metric"] == "held_out_likelihood"}
     assert likely == {(m, c, n) for m in PLAN.methods for c in ("cosine", "euclidean") for n in (2, 4)}
-    mixtures = {(r["metric"], r["level"], r["sample"]) for r in rows if (r["group"], r["sample"]) == ("C", 0)}
+    mixtures = {(r["metric"], r["components"], r["draw"]) for r in rows if (r["sweep"], r["draw"]) == ("C", 0)}
     assert mixtures == {(kind, n, 0) for kind in kinds for n in (2, 4)}
-    swept = {(r["level"], r["measure"]) for r in rows if r["group"] == "k"}
+    swept = {(r["k"], r["measure"]) for r in rows if r["sweep"] == "k"}
     assert swept == {(k, name) for k in (1, 10, 50) for name in ("nc", "dist")}  # 1000 is more than there are
-    sizes = {(r["members"], r["measure"]) for r in rows if r["group"] == "M"}
+    sizes = {(r["members"], r["measure"]) for r in rows if r["sweep"] == "M"}
     several = {(m, name) for m in (2, 3) for name in ("nc", "dist", "norm", "ll", "fv")}
     assert sizes == several | {(1, name) for name in ("dist", "norm", "ll")}
-    levels = {(r["measure"], r["level"]) for r in main if r["level"] and r["measure"] != "ll"}
+    levels = {(r["measure"], r["k"]) for r in main if r["k"] and r["measure"] != "ll"}
     assert levels == {("nc", 10), ("dist", 1)}
-    assert {r["sample"] for r in main if r["measure"]} == {0, 1} and {r["data_seed"] for r in rows} == {None}
+    assert {r["draw"] for r in main if r["measure"]} == {0, 1} and {r["data_seed"] for r in rows} == {None}
     assert len([r for r in rows if r["metric"].startswith("ranking_")]) == 2 * 2 * 5 * 3
     assert study.reasons == [] and study.notes == []
     assert {(r["benchmark"], r["version"], r["dataset"], r["target"], r["backbone"]) for r in rows} == {
@@ -140,15 +140,15 @@ def test_every_row_is_there(study):
 def test_sweeps_meet_the_main_rows(study):
     for method in PLAN.methods:
         for sample in range(PLAN.seeds):
-            about = {"method": method, "sample": sample, "condition": "cosine", "metric": "kendall_brier"}
+            about = {"method": method, "draw": sample, "distance": "cosine", "metric": "kendall_brier"}
             main = {
-                name: one(study.rows, group=None, init_seed=None, measure=name, **about)
+                name: one(study.rows, sweep=None, init_seed=None, measure=name, **about)
                 for name in ("nc", "dist", "norm", "ll", "fv")
             }
             for name, value in main.items():
-                assert one(study.rows, group="M", members=3, measure=name, **about) == value
-            assert one(study.rows, group="k", level=10, measure="nc", **about) == main["nc"]
-            assert one(study.rows, group="k", level=1, measure="dist", **about) == main["dist"]
+                assert one(study.rows, sweep="M", members=3, measure=name, **about) == value
+            assert one(study.rows, sweep="k", k=10, measure="nc", **about) == main["nc"]
+            assert one(study.rows, sweep="k", k=1, measure="dist", **about) == main["dist"]
 
 
 def brute_truth(train, tests):
@@ -188,7 +188,7 @@ def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, co
     for name, score in (("nc", nc), ("norm", norm)):
         for loss, values in (("brier", brier), ("entropy", entropy)):
             tau = kendalltau(score, -values).statistic
-            about = {"method": "simclr", "condition": "cosine", "group": None, "sample": 0, "init_seed": None}
+            about = {"method": "simclr", "distance": "cosine", "sweep": None, "draw": 0, "init_seed": None}
             assert one(study.rows, metric=f"kendall_{loss}", measure=name, **about) == pytest.approx(tau, abs=0.002)
     assert one(study.rows, method="simclr", metric="brier", measure=None) == pytest.approx(brier.mean(), abs=1e-5)
 
@@ -218,7 +218,7 @@ def test_a_second_run_trains_nothing_and_says_the_same(study, context, monkeypat
     other = run(replace(PLAN, k=20, scores=("nc",), distances=("euclidean",)), context)
     assert not other.failures and {row["measure"] for row in other.rows} == {None, "nc"}
     # no cosine: its own sweeps are kept
-    assert {(row["condition"], row["group"]) for row in other.rows if row["measure"] and row["method"]} == {
+    assert {(row["distance"], row["sweep"]) for row in other.rows if row["measure"] and row["method"]} == {
         ("euclidean", group) for group in (None, "k", "M")
     }
 
@@ -238,7 +238,7 @@ def test_accuracies_are_those_of_scikit_learn(study, candidate, context):
     assert one(study.rows, metric="probe_accuracy", **about) == pytest.approx(expected, abs=0.004)
     votes = KNeighborsClassifier(PLAN.k_accuracy, metric="cosine").fit(known, train[1].labels)
     expected = (votes.predict(rows) == tests[1].labels).mean()
-    assert one(study.rows, metric="knn_accuracy", level=20, **about) == pytest.approx(expected, abs=0.002)
+    assert one(study.rows, metric="knn_accuracy", k=20, **about) == pytest.approx(expected, abs=0.002)
     other = one(study.rows, metric="probe_accuracy", method="simclr", init_seed=0)
     assert other != one(study.rows, metric="probe_accuracy", **about)
 
@@ -252,19 +252,19 @@ def test_a_probe_does_not_favour_the_space_of_larger_scale(candidate, context):
 def test_components_are_chosen_by_held_out_likelihood(study, candidate, context):
     refs = references(candidate, 0, context)
     for distance in PLAN.distances:
-        about = {"method": "simclr", "condition": distance, "measure": "ll"}
+        about = {"method": "simclr", "distance": distance, "measure": "ll"}
         choice = choose_components(refs[0], PLAN.components, metric=distance)
         assert one(study.rows, metric="components", **about) == choice.components
         for count, value in choice.log_likelihoods.items():
-            assert one(study.rows, metric="held_out_likelihood", level=count, **about) == pytest.approx(value)
+            assert one(study.rows, metric="held_out_likelihood", components=count, **about) == pytest.approx(value)
         main = [r for r in study.rows if r["metric"] == "mean" and all(r[a] == b for a, b in about.items())]
-        assert {row["level"] for row in main} == {choice.components}
+        assert {row["components"] for row in main} == {choice.components}
     _, tests = train_and_tests(candidate, context)
-    about = {"method": "simclr", "sample": 0, "metric": "kendall_brier", "condition": "cosine", "measure": "ll"}
+    about = {"method": "simclr", "draw": 0, "metric": "kendall_brier", "distance": "cosine", "measure": "ll"}
     for count in PLAN.components:
         u = sibling_scores(refs, tests, k_nc=(10,), components=count)["ll"]
         truth = downstream_losses(*train_and_tests(candidate, context)).together["brier"]
-        assert one(study.rows, group="C", level=count, **about) == pytest.approx(kendall(u, truth), abs=1e-9)
+        assert one(study.rows, sweep="C", components=count, **about) == pytest.approx(kendall(u, truth), abs=1e-9)
 
 
 def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study, context):
@@ -316,7 +316,7 @@ def test_rankings_are_the_mean_tau_of_every_image(study, context):
             kendalltau([s[key][row] for s in scores], [loss[row] for loss in losses]).statistic for row in range(599)
         ]
         expected = np.nanmean(taus)
-        asked = {"metric": "ranking_brier", "measure": name, "condition": "cosine", "sample": 1}
+        asked = {"metric": "ranking_brier", "measure": name, "distance": "cosine", "draw": 1}
         assert one(study.rows, **asked) == pytest.approx(expected)
         (row,) = [r for r in study.rows if all(r[a] == b for a, b in asked.items())]
         assert row["n"] == np.isfinite(taus).sum() and row["method"] is None
@@ -337,7 +337,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
     assert found.notes[0] == "moco, mlp, digits: 2 of 3 members are there."
     assert "by their first 2 networks each" in found.notes[1] and "simclr, mlp, digits has 3." in found.notes[1]
     whole = [row for row in found.rows if row["measure"] == "nc" and row["init_seed"] is None and row["method"]]
-    members = {row["method"]: row["members"] for row in whole if row["group"] is None}
+    members = {row["method"]: row["members"] for row in whole if row["sweep"] is None}
     assert members == {"simclr": 2, "moco": 2}
     seeds = {(r["method"], r["init_seed"]) for r in found.rows if r["init_seed"] is not None and r["measure"]}
     assert seeds == {("simclr", 0), ("simclr", 1), ("moco", 0), ("moco", 2)}
@@ -421,7 +421,7 @@ def test_transfer_and_a_lone_network(tmp_path, other):
     context = context_in(tmp_path)
     found = run(plan, context)
     assert not found.failures
-    judged = [row for row in found.rows if row["group"] != "C"]
+    judged = [row for row in found.rows if row["sweep"] != "C"]
     assert {(row["dataset"], row["target"], row["n"]) for row in judged} == {("digits", other, 90)}
     assert {row["measure"] for row in found.rows} == {None, "dist", "norm", "ll"}
     accuracies = {"probe_accuracy", "knn_accuracy"}
@@ -693,7 +693,7 @@ def test_k_beyond_the_references_is_left_out_of_the_sweep():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     truth = downstream_losses(train, tests)
     rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
-    assert {row["level"] for row in rows if row["group"] == "k"} == {1, 2, 5, 10, 20, 50}
+    assert {row["k"] for row in rows if row["sweep"] == "k"} == {1, 2, 5, 10, 20, 50}
 
 
 def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():

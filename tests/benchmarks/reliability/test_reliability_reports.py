@@ -7,8 +7,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from nescio.benchmarks import base
-from nescio.benchmarks.reliability import reports, upgrade
+from nescio.benchmarks.reliability import reports
 from nescio.measures.siblings import SCORES
 from nescio.report.blocks import Figure, tables_of
 from nescio.report.frame import Frame
@@ -33,14 +32,14 @@ def made_rows(seed=0, samples=3, members=2):
                 rows += made_candidate(rng, place | {"method": method, "members": members}, samples)
             for name in ("nc", "fv"):
                 for sample in range(samples):
-                    about = {"measure": name, "metric": "ranking_brier", "condition": "cosine", "sample": sample}
+                    about = {"measure": name, "metric": "ranking_brier", "distance": "cosine", "draw": sample}
                     rows.append(place | about | {"value": rng.uniform(-1, 1)})
     return rows
 
 
-MAIN = ({"condition": "cosine"}, {"condition": "euclidean"})
-SWEEPS = [{"condition": "cosine", "group": "k", "level": k} for k in (1, 10)]
-SWEEPS += [{"condition": "cosine", "group": "M", "members": m} for m in (1, 2)]
+MAIN = ({"distance": "cosine"}, {"distance": "euclidean"})
+SWEEPS = [{"distance": "cosine", "sweep": "k", "k": k} for k in (1, 10)]
+SWEEPS += [{"distance": "cosine", "sweep": "M", "members": m} for m in (1, 2)]
 
 
 def made_candidate(rng, facts, samples):
@@ -48,16 +47,16 @@ def made_candidate(rng, facts, samples):
     for member in range(facts["members"]):
         own = facts | {"members": 1, "init_seed": member}
         rows.append(own | {"metric": "probe_accuracy", "value": rng.random()})
-        rows.append(own | {"metric": "knn_accuracy", "value": rng.random(), "level": 20})
+        rows.append(own | {"metric": "knn_accuracy", "value": rng.random(), "k": 20})
     for about in (*MAIN, *SWEEPS):
         for name in WORDS:
-            if (about.get("group") == "k" and name not in ("nc", "dist")) or (
+            if (about.get("sweep") == "k" and name not in ("nc", "dist")) or (
                 about.get("members") == 1 and name in ("nc", "fv")
             ):
                 continue
             fixed = rng.uniform(-1, 1)
             for sample in range(samples):
-                own = facts | about | {"measure": name, "sample": sample}
+                own = facts | about | {"measure": name, "draw": sample}
                 for loss in ("brier", "entropy"):
                     value = fixed if name in ("norm", "fv") else rng.uniform(-1, 1)
                     rows.append(own | {"metric": f"kendall_{loss}", "value": value})
@@ -92,7 +91,7 @@ def made(name, rows):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "condition", "spread"),
+    ("name", "data", "distance", "spread"),
     [
         ("table1", "cifar10", "cosine", False),
         ("table2", "tiny", "cosine", False),
@@ -102,7 +101,7 @@ def made(name, rows):
         ("table7", "tiny", "euclidean", True),
     ],
 )
-def test_tables_are_means_and_deviations_over_samples(name, data, condition, spread):
+def test_tables_are_means_and_deviations_over_samples(name, data, distance, spread):
     """One table per backbone; in-distribution and transfer apart; Norm and FV know no references, and so no spread."""
     rows = made_rows()
     found = made(name, rows)
@@ -119,8 +118,8 @@ def test_tables_are_means_and_deviations_over_samples(name, data, condition, spr
             for loss in ("entropy", "brier"):
                 column = {}
                 for measure, word in WORDS.items():
-                    about = {"dataset": data, "backbone": backbone, "method": method, "condition": condition}
-                    about |= {"group": None, "init_seed": None}
+                    about = {"dataset": data, "backbone": backbone, "method": method, "distance": distance}
+                    about |= {"sweep": None, "init_seed": None}
                     own = values(rows, metric=f"kendall_{loss}", measure=measure, **about)
                     assert len(own) == 3
                     cell = shown[(title, word), f"{head} {loss}"]
@@ -154,7 +153,7 @@ def test_single_networks_are_averaged_over_samples_and_spread_over_networks(name
         for ((title, word), _), cell in table.cells().items():
             asked = {"dataset": data, "backbone": backbone, "method": title.lower(), "measure": word.lower()}
             own = [
-                fmean(values(rows, metric="kendall_brier", condition="cosine", init_seed=member, **asked))
+                fmean(values(rows, metric="kendall_brier", distance="cosine", init_seed=member, **asked))
                 for member in range(4)
             ]
             assert cell.value == pytest.approx(fmean(own))
@@ -169,13 +168,13 @@ def test_figures_sweep_every_candidate_and_draw_scores_without_k_level(name, ove
     for swept in found:
         data = "tiny" if swept.first("transfer") else "cifar10"
         about = {"dataset": data, "backbone": swept.first("backbone"), "method": swept.first("method")}
-        about |= {"metric": "kendall_brier", "init_seed": None, "condition": "cosine"}
+        about |= {"metric": "kendall_brier", "init_seed": None, "distance": "cosine"}
         for measure in WORDS:
             line = {row["size"]: row["value"] for row in swept.where(measure=measure)}
             for size in (1, 10) if over == "k" else (1, 2):
-                place = {"group": over, "level" if over == "k" else "members": size}
+                place = {"sweep": over, "k" if over == "k" else "members": size}
                 if over == "k" and measure not in ("nc", "dist"):
-                    place = {"group": None}
+                    place = {"sweep": None}
                 own = values(rows, measure=measure, **(about | place))
                 assert (size in line) == bool(own)
                 if own:
@@ -209,8 +208,8 @@ def test_the_summary_counts_where_a_score_points_the_right_way():
                     dataset=data,
                     backbone=backbone,
                     method=method,
-                    condition="cosine",
-                    group=None,
+                    distance="cosine",
+                    sweep=None,
                     metric=f"kendall_{loss}",
                     measure=measure,
                     init_seed=None,
@@ -285,10 +284,10 @@ def test_other_backbones_are_warned_of():
 
 def test_the_chosen_number_of_components_is_bold_and_the_sweep_is_shown():
     base = dict.fromkeys(COLUMNS) | {"dataset": "digits", "target": "digits", "backbone": "conv", "method": "simclr"}
-    base |= {"measure": "ll", "group": "C", "condition": "cosine"}
+    base |= {"measure": "ll", "sweep": "C", "distance": "cosine"}
     sweep = {1: 10.0, 4: 12.5, 20: 12.6}
-    rows = [base | {"metric": "held_out_likelihood", "level": c, "value": value} for c, value in sweep.items()]
-    rows += [base | {"metric": "kendall_brier", "level": c, "sample": 0, "value": c / 100} for c in sweep]
+    rows = [base | {"metric": "held_out_likelihood", "components": c, "value": value} for c, value in sweep.items()]
+    rows += [base | {"metric": "kendall_brier", "components": c, "draw": 0, "value": c / 100} for c in sweep]
     rows.append(base | {"metric": "components", "value": 4})
     likely, figure, taus = sorted(made("components", rows), key=lambda block: block.title)
     assert {head: cell.best for (_, head), cell in likely.cells().items()} == {
@@ -308,10 +307,10 @@ def test_the_distance_table_has_both_sides_or_none():
     frame = Frame(made_rows())
     shown = reports.robustness(frame).cells()
     for distance in ("cosine", "euclidean"):
-        means = reports.over_samples(frame).where(condition=distance, measure="ll", metric="kendall_brier")
+        means = reports.over_samples(frame).where(distance=distance, measure="ll", metric="kendall_brier")
         assert len(means) == 8
         assert shown[("LL",), f"{distance}: mean τ ↑"].value == pytest.approx(means.mean())
-    assert not reports.robustness(frame.without(condition="euclidean"))
+    assert not reports.robustness(frame.without(distance="euclidean"))
 
 
 def test_one_sample_has_no_spread_and_nothing_is_no_table():
@@ -326,23 +325,13 @@ def test_one_sample_has_no_spread_and_nothing_is_no_table():
 
 def older(row):
     """A row as version 2 had it."""
-    group = row["condition"]
+    group = row["distance"]
     if row["group"] == "k":
         group = f"k {row['level']}"
     elif row["group"] == "M":
         group = f"M {row['members']}"
-    packed = {"version": 2, "split": row["target"], "data_seed": row["sample"], "group": group}
-    return row | packed | dict.fromkeys(("target", "sample", "condition", "level"))
-
-
-def test_older_rows_say_the_same_in_the_columns_of_today():
-    rows = [row for row in made_rows() if "accuracy" not in row["metric"]]  # they were not stored then
-    again = upgrade([older(row) for row in rows])
-    assert [row | {"version": 4} for row in again] == rows
-    assert upgrade(again) == again
-    for name in report_names("reliability"):
-        tables, others = (tables_of(made(name, own)) for own in (rows, again))
-        assert tables == others, name
+    packed = {"version": 2, "split": row["target"], "data_seed": row["draw"], "sweep": group}
+    return row | packed | dict.fromkeys(("target", "draw", "distance", "level"))
 
 
 def test_the_stored_study_has_the_numbers_it_was_published_with():
@@ -350,7 +339,7 @@ def test_the_stored_study_has_the_numbers_it_was_published_with():
     import csv
 
     folder = ROOT / "results" / "reliability"
-    study = base.upgraded(read_study(folder))
+    study = read_study(folder)
     cells = {
         (table.title, " · ".join(labels), head): cell
         for table in tables_of(reports.story(study))

@@ -20,9 +20,9 @@ from sklearn.metrics import roc_auc_score
 
 from nescio.analysis.evaluation_rows import NO_DROPOUT, resolve_measure
 from nescio.benchmarks import selective
-from nescio.benchmarks.base import registry, upgraded
+from nescio.benchmarks.base import registry
 from nescio.benchmarks.pretrained import models_of
-from nescio.benchmarks.selective import Plan, examples, reports, upgrade
+from nescio.benchmarks.selective import Plan, examples, reports
 from nescio.cli import main
 from nescio.errors import BadInput, Undefined
 from nescio.networks import families, regimes
@@ -31,7 +31,7 @@ from nescio.report.blocks import Figure, figures_of
 from nescio.report.frame import Frame
 from nescio.report.named_reports import registry as all_reports
 from nescio.report.named_reports import report_names, run_reports
-from nescio.report.pages import data_of as texts_of
+from nescio.report.pages import chart_data as texts_of
 from nescio.report.studies import Study, print_story, write_story
 from nescio.work.store import Store
 from tests.support import fake_zoo
@@ -69,11 +69,12 @@ def softmax(z, temperature=1.0):
     return e / e.sum(-1, keepdims=True)
 
 
-def value(rows, metric, measure=None, calibrated=False, level=None):
+def value(rows, metric, measure=None, calibrated=False, coverage=None):
     found = [
         row["value"]
         for row in rows
-        if (row["metric"], row["measure"], row["calibrated"], row["level"]) == (metric, measure, calibrated, level)
+        if (row["metric"], row["measure"], row["calibrated"], row["coverage"])
+        == (metric, measure, calibrated, coverage)
     ]
     assert len(found) == 1, (metric, measure, calibrated, len(found))
     return found[0]
@@ -153,8 +154,8 @@ def test_the_rows_of_a_model_are_their_definitions(held, study):
     whole = dump.variants["mc-dropout"].argmax(1) == y
     assert value(rows, "accuracy", "mc-dropout") == pytest.approx(whole.mean())
     check_ranking(rows, -(p * np.log(p)).sum(1), ~right, "mc-dropout", False)
-    assert value(rows, "input_size") == 224
-    assert {row["params"] for row in rows} == {each.facts["params"]}
+    networks = study.frame.where(backbone=each.model)
+    assert networks.unique("input_size") == [224] and networks.unique("params") == [each.facts["params"]]
     assert {(row["benchmark"], row["dataset"], row["method"], row["members"]) for row in rows} == {
         ("selective", DATA, "pretrained", 1)
     }
@@ -197,7 +198,7 @@ def test_temperature_finds_what_the_logits_were_scaled_by(tmp_path):
     found = []
     for scale in (1.0, 3.0):
         dump = Predictions(logits=z * scale, labels=labels)
-        rows, _ = selective.rows_of(Plan(), entry("m", dump, tmp_path / f"{scale}.npz"))
+        rows = selective.rows_of(Plan(), entry("m", dump, tmp_path / f"{scale}.npz")).rows
         found.append(value(rows, "temperature", calibrated=True))
         assert value(rows, "ece", calibrated=True) < 0.03
     assert found[1] == pytest.approx(3 * found[0], rel=1e-4) and found[0] == pytest.approx(1, abs=0.2)
@@ -213,8 +214,8 @@ def test_rows_of_untaught_classes_are_left_out(tmp_path):
         index=np.concatenate([dump.index, 10_000 + np.arange(100)]),
         in_distribution=in_distribution,
     )
-    one = selective.rows_of(Plan(), entry("m", dump, tmp_path / "a.npz"))
-    assert selective.rows_of(Plan(), entry("m", more, tmp_path / "b.npz")) == one
+    one = selective.rows_of(Plan(), entry("m", dump, tmp_path / "a.npz")).rows
+    assert selective.rows_of(Plan(), entry("m", more, tmp_path / "b.npz")).rows == one
 
 
 # ---- the division
@@ -256,7 +257,8 @@ def test_the_division_goes_by_index_not_by_order():
 
 
 def test_too_few_rows_are_judged_raw_and_say_why(tmp_path):
-    rows, reasons = selective.rows_of(Plan(), entry("m", answers(1, n=499), tmp_path / "m.npz"))
+    made = selective.rows_of(Plan(), entry("m", answers(1, n=499), tmp_path / "m.npz"))
+    rows, reasons = made.rows, made.reasons
     assert {row["calibrated"] for row in rows} == {False} and {row["n"] for row in rows} == {499}
     assert [row["reason"] for row in reasons if row["metric"] == "calibrated"] == [selective.TOO_FEW]
 
@@ -266,7 +268,8 @@ def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
     dump = Predictions(
         labels=labels, logits=5.0 * np.eye(4)[labels] + np.random.default_rng(0).normal(size=(600, 4)) / 9
     )
-    rows, reasons = selective.rows_of(Plan(), entry("m", dump, tmp_path / "m.npz"))
+    made = selective.rows_of(Plan(), entry("m", dump, tmp_path / "m.npz"))
+    rows, reasons = made.rows, made.reasons
     assert value(rows, "accuracy") == 1 and value(rows, "sac@0.99", "msp") == 1
     assert {row["calibrated"] for row in rows} == {False}
     why = {(row["measure"], row["metric"]): row["reason"] for row in reasons}
@@ -339,28 +342,16 @@ def test_a_plan_that_makes_no_sense_is_refused(plan, said):
         Plan(**plan)
 
 
-def test_rows_of_older_versions_are_the_same_rows(study):
-    """Before version 4 the coverage of a point of the curve was the text of its group."""
-
-    def older(row):
-        if row["condition"] != "coverage":
-            return row
-        return row | {"group": f"{row['level']:g}", "condition": None, "level": None}
-
-    old = [older(row) for row in study.rows]
-    assert old != study.rows == upgrade(old) == upgrade(study.rows)
-    assert upgraded(Study(benchmark="selective", version=3, rows=old)).rows == study.rows
-
-
 # ---- reports: the same numbers from the rows, by other means
 
 
 def frame(study):
     """model → its numbers, from the rows alone."""
     found = {}
-    for row in study.rows:
-        if row["condition"] is None:
-            own = found.setdefault(row["backbone"], {"params": row["params"]})
+    for row in study.frame:
+        if row["evaluation"] == "scorecard":
+            own = found.setdefault(row["backbone"], {"params": row.get("params")})
+            own["input_size", None, False] = row.get("input_size")
             own[row["metric"], row["measure"], row["calibrated"]] = row["value"]
     return found
 
@@ -515,13 +506,13 @@ def chart(study, name):
     return block.chart()
 
 
-def data_of(spec):
+def chart_data(spec):
     """Every table of points in a chart."""
     return [list(csv.DictReader(io.StringIO(text))) for text in texts_of(spec)]
 
 
 def points(study, name):
-    data = data_of(chart(study, name).to_dict(validate=False))
+    data = chart_data(chart(study, name).to_dict(validate=False))
     return next((rows for rows in data if "dot" in rows[0]), max(data, key=len))
 
 
@@ -588,7 +579,7 @@ def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study
         assert own["accuracy", None, False] < worst["accuracy", None, False]
         assert own["sac@0.95", "msp", False] > worst["sac@0.95", "msp", False]
     spec = chart(study, "fig2").to_dict(validate=False)
-    row = next(row for row in max(data_of(spec), key=len) if float(row["coverage"]) == 0.5)
+    row = next(row for row in max(chart_data(spec), key=len) if float(row["coverage"]) == 0.5)
     drawn = [
         value([r for r in study.rows if r["backbone"] == m], "selective_risk", "msp", False, 0.5)
         for m in (ranked[0], ranked[-1])
@@ -604,8 +595,8 @@ def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
         values = {"auroc": auroc, "sac@0.95": sac, "sac@0.99": sac / 2}
         made = [base | {"metric": "accuracy", "measure": None, "value": accuracy}]
         made += [base | {"metric": metric, "value": value} for metric, value in values.items()]
-        curve = base | {"metric": "selective_risk", "condition": "coverage"}
-        return [*made, curve | {"level": 0.5, "value": 0.1}, curve | {"level": 1.0, "value": 1 - accuracy}]
+        curve = base | {"metric": "selective_risk", "evaluation": "risk-coverage"}
+        return [*made, curve | {"coverage": 0.5, "value": 0.1}, curve | {"coverage": 1.0, "value": 1 - accuracy}]
 
     frame = Frame(
         [
@@ -627,8 +618,8 @@ def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
 def test_figures_13_and_14_join_counterparts_and_teachers(study):
     spec = chart(study, "fig13").to_dict(validate=False)
     pairs = [p for p in regimes.pairs(frame(study)) if "distillation" in p.regime and p.counterpart]
-    links = next(rows for rows in data_of(spec) if "x2" in rows[0])
-    drawn = {row["model"]: row for row in next(rows for rows in data_of(spec) if "dot" in rows[0])}
+    links = next(rows for rows in chart_data(spec) if "x2" in rows[0])
+    drawn = {row["model"]: row for row in next(rows for rows in chart_data(spec) if "dot" in rows[0])}
     assert len(pairs) == 7 == len(links)
     for pair, link in zip(pairs, links, strict=True):
         before, after = drawn[pair.counterpart], drawn[pair.model]
@@ -671,7 +662,7 @@ def test_the_examples_of_the_appendices_are_exact():
 
 def test_figures_11_and_12_are_straight_and_bent(study):
     for name, expected in (("fig11", (0.9, 0.5)), ("fig12", (0.8, 0.0))):  # the risks at half coverage
-        rows = max(data_of(chart(study, name).to_dict(validate=False)), key=len)
+        rows = max(chart_data(chart(study, name).to_dict(validate=False)), key=len)
         at = next(row for row in rows if float(row["coverage"]) == 0.5)
         assert (float(at["risk0"]), float(at["risk1"])) == pytest.approx(expected, abs=1e-6)
 
@@ -728,9 +719,9 @@ def test_winners_are_named_with_a_paired_verdict(tmp_path):
 
     apart = judge(Plan(), [models[0], models[2]], Store(tmp_path / "b"))
     (sentence,) = [text for text in reports.lead(apart) if text.startswith("Right most often")]
-    (row,) = apart.frame.where(metric="difference", condition="accuracy")
+    (row,) = apart.frame.where(metric="difference", criterion="accuracy")
     accuracy = models_of(apart.frame).get("accuracy")
-    assert (row["group"], row["backbone"]) == ("first", "behind")
+    assert (row["reference"], row["backbone"]) == ("first", "behind")
     assert row["value"] == pytest.approx(accuracy["behind"] - accuracy["first"]) and row["high"] < 0
     shown = [f"{-number:.3f}" for number in (row["value"], row["high"], row["low"])]
     assert sentence.endswith("The difference to the next, behind, is +{} [{}, {}].".format(*shown))
@@ -881,7 +872,7 @@ def test_an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
     assert main(["report", str(store.root), "--only", "fig99"]) == 2
     err = capsys.readouterr().err
     assert "no report named 'fig99'" in err and "table1" in err and "fig18" in err
-    with pytest.raises(BadInput, match="no names of their own"):
+    with pytest.raises(BadInput, match="of another package"):
         run_reports([Study(benchmark="of another package", version=1, rows=[])], ["fig1"])
 
 

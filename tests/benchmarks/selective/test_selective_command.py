@@ -14,7 +14,8 @@ from nescio.benchmarks import selective
 from nescio.cli import main
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import predictions_from_file
-from nescio.rows import from_parquet, without_empty
+from nescio.report.studies import read_study
+from nescio.rows import without_empty
 from nescio.work.store import Store
 from tests.support import fake_zoo
 from tests.support.fake_zoo import answers, keep
@@ -41,8 +42,8 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
     out = " ".join(capsys.readouterr().out.split())
     assert "Four pretrained models answered 1,000 images." in out and "Which models know when they are wrong?" in out
     assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(page_of(store, "selective"))}
-    rows = from_parquet(page_of(store, "selective") / "rows.parquet")
-    sizes = {row["backbone"]: row["params"] for row in rows}
+    rows = read_study(page_of(store, "selective")).frame
+    sizes = {row["backbone"]: row.get("params") for row in rows}
     assert sizes == dict(zip(NAMES, (132_900_000, 133_000_000, None, None), strict=True))
     for name in ("table1", "agreement", "regimes", "pareto", "temperature", "fig5", "fig9", "fig13"):
         assert main(["report", str(store), "--only", name, "--output", str(tmp_path / "one")]) == 0, name

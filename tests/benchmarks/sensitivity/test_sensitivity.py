@@ -96,9 +96,9 @@ def test_all_angles_are_pooled(study, context):
 
 def test_studies_of_two_datasets_stand_apart(study):
     """Strengths of one number differ between them, and so do their networks."""
-    other = [row | {"dataset": "npz:other.npz"} for row in study.rows if row["trial"] == 0]
-    other = [row | {"value": 7.0} if row["metric"] == "strength" else row for row in other]
-    both = replace(study, rows=study.rows + other)
+    other = [row | {"dataset": "npz:other.npz"} for row in study.frame if row["trial"] == 0]
+    other = [row | {"strength": 7.0} for row in other]
+    both = replace(study, rows=[*study.frame, *other], networks=[])
     cells = {labels[:2]: labels[-1] for labels, _ in reports.every_strength(Frame(other)).rows}
     whole = reports.every_strength(both.frame)
     shown = {(labels[0], labels[1], labels[-1]) for labels, _ in whole.rows}
@@ -133,13 +133,12 @@ def made_up(method, effect, bound=False):
     rows = []
     for trial in range(8):
         for seed in range(5):
-            base = {"dataset": "digits", "method": method, "trial": trial, "data_seed": seed, "level": None}
+            base = {"dataset": "digits", "method": method, "trial": trial, "data_seed": seed, "severity": None}
+            base["strength"] = 2.0 ** (-trial if bound else trial)
             value = 0.5 + effect * trial / 8 + rng.normal(scale=0.01)
-            strength = 2.0 ** (-trial if bound else trial)
             rows += [
-                base | {"metric": "raulc", "measure": "native", "condition": "rotation", "value": value},
-                base | {"metric": "accuracy", "measure": None, "condition": "clean", "value": 0.9 - value / 9},
-                base | {"metric": "strength", "measure": None, "condition": None, "value": strength},
+                base | {"metric": "raulc", "measure": "native", "shift": "rotation", "value": value},
+                base | {"metric": "accuracy", "measure": None, "shift": "clean", "value": 0.9 - value / 9},
             ]
     return rows
 
@@ -157,7 +156,7 @@ def test_a_smaller_bound_counts_as_stronger():
 
 def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
-    decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
+    decays = {(row["trial"], row["value"]) for row in found.frame.facts("strength")}
     assert decays == set(enumerate(methods["erm"].strength_grid(PLAN.strengths)))
     assert {trial.hparams.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
         value for _, value in decays
@@ -207,7 +206,7 @@ def test_bounds_that_do_nothing_are_told(study):
     shares = [cells[("ddu", "native", bound), "layers at their bound"].value for bound in ("12", "0.5")]
     assert shares == [0, 1] and reports.idle_strengths(study.frame, "ddu", "digits") == [0]
     assert "hold no layer of any network back: 1 of ddu" in " ".join(reports._lead(study.frame))
-    without = study.frame.where(metric=lambda name: name != "at_bound")
+    without = Frame(row | {"at_bound": None} for row in study.frame)
     assert "layers at their bound" not in reports.every_strength(without).columns
 
 

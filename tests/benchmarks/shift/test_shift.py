@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import replace
+from functools import partial
 from statistics import fmean, stdev
 from types import SimpleNamespace
 
@@ -103,7 +104,7 @@ def dump(trial, context, change=None, split="test", **more):
 
 def value(study, **facts):
     """The one number with these facts."""
-    (found,) = [row for row in study.rows if all(row[name] == wanted for name, wanted in facts.items())]
+    (found,) = [row for row in study.frame if all(row[name] == wanted for name, wanted in facts.items())]
     return found["value"]
 
 
@@ -150,43 +151,49 @@ def test_a_method_that_compares_views_has_augmentations_of_its_own():
 
 
 def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study):
-    facts = {"method": "ddu", "data_seed": 0, "split": "train"}
-    assert 0 <= value(study, metric="at_bound", **facts) <= 1
-    assert value(study, metric="rows_a_feature", **facts) == pytest.approx(100 / 100, rel=0.3)  # of a class of digits
-    assert not [row for row in study.rows if row["metric"] == "at_bound" and row["method"] == "erm"]
+    facts = study.frame.where(split="test", data_seed=0).facts("at_bound", "rows_per_feature").where(method="ddu")
+    assert 0 <= facts.where(metric="at_bound").first() <= 1
+    assert facts.where(metric="rows_per_feature").first() == pytest.approx(100 / 100, rel=0.3)  # of a class of digits
+    assert not study.frame.where(method="erm").facts("at_bound")
     made = reports.training(study.frame)
     assert list(made.columns) == ["training accuracy ↑", "layers at their bound"]
-    few = [row | {"value": 0.18} if row["metric"] == "rows_a_feature" else row for row in study.rows]
+    few = [row | {"rows_per_feature": row.get("rows_per_feature") and 0.18} for row in study.frame]
     assert "0.18 training rows for each feature" in reports.training(type(study.frame)(few)).note
-    many = [row | {"value": 9.0} if row["metric"] == "rows_a_feature" else row for row in study.rows]
+    many = [row | {"rows_per_feature": row.get("rows_per_feature") and 9.0} for row in study.frame]
     assert "singular" not in reports.training(type(study.frame)(many)).note
 
 
 def test_a_line_with_two_networks_in_one_run_is_refused(study):
     """As of two studies, one of which chose another strength."""
-    other = [row | {"trial": 2} for row in study.rows if row["method"] == "ddu"]
+    other = [row | {"trial": 2} for row in study.frame if row["method"] == "ddu"]
     with pytest.raises(BadInput, match="Two networks of ddu in run 0 on digits have other strengths"):
-        reports.table_2(type(study.frame)([*study.rows, *other]))
+        reports.table_2(type(study.frame)([*study.frame, *other]))
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])
 def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
-    rows = steps.RowMaker(("shift", 3), {"method": "erm"})
+    rows = steps.ShiftRows({"method": "erm", "members": 1, "split": "test"})
     u = {"native": np.array([0.1, number, 0.3, 0.2]), "entropy": np.array([0.1, 0.4, 0.3, 0.2])}
     outcome = SimpleNamespace(u=u, wrong=np.array([False, True, True, False]), missing={})
     rows.ranking(outcome, ["native", "entropy"])
-    rows.detection(outcome, outcome, ["native", "entropy"])
+    rows.detection(outcome, outcome, ["native", "entropy"], "noise")
     assert {row["measure"] for row in rows.rows} == {"entropy"} and len(rows.rows) == 3
-    assert [entry["measure"] for entry in rows.reasons] == ["native"] and "finite" in rows.reasons[0]["reason"]
+    assert {entry["measure"] for entry in rows.reasons} == {"native"} and "finite" in rows.reasons[0]["reason"]
 
 
 def test_reasons_say_of_which_line_and_where():
-    rows = steps.RowMaker(("shift", 3), {"method": "erm", "members": 5})
-    never = metrics.Ranking(np.array([0.1, 0.2]), np.array([False, False]))  # nothing is wrong
-    rows.attempt("auroc", never, 2, measure="entropy", condition="contrast", level=1.0, group=None)
+    rows = steps.ShiftRows({"method": "erm", "members": 5, "split": "test"})
+    rows.attempt(
+        "auroc",
+        partial(metrics.auroc, [0.1, 0.2], [False, False]),
+        2,
+        measure="entropy",
+        shift="contrast",
+        severity=1.0,
+    )
     (entry,) = rows.reasons
-    named = {"method": "erm", "members": 5, "measure": "entropy", "metric": "auroc", "condition": "contrast"}
-    assert entry == named | {"level": 1.0, "split": "test", "reason": entry["reason"]}
+    named = {"method": "erm", "members": 5, "measure": "entropy", "metric": "auroc", "shift": "contrast"}
+    assert entry == named | {"severity": 1.0, "split": "test", "reason": entry["reason"]}
 
 
 def test_other_methods_can_be_averaged_too():
@@ -220,7 +227,7 @@ def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
         p = np.exp(np.asarray(held.logits[:, 0], np.float64))
         losses.append(-np.log((p / p.sum(1, keepdims=True))[np.arange(len(held)), held.labels]).mean())
         assert losses[-1] == pytest.approx(value(study, split="val", method="ddu", trial=number, metric="nll"))
-    tested = {row["trial"] for row in study.rows if row["method"] == "ddu" and row["split"] == "test"}
+    tested = {row["trial"] for row in study.frame if row["method"] == "ddu" and row["split"] == "test"}
     assert tested == {int(np.argmin(losses))} and len(set(losses)) == 3
     chosen = [labels[-1] for labels, cells in reports.strengths(study.frame).rows if cells[1] is not None]
     assert chosen == [f"{(12, 3, 0.5)[int(np.argmin(losses))]:g}"]  # its default of 3 in place of 2.45
@@ -257,14 +264,14 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
         u, wrong = [], []
         for change in (None, Corruption(name, 1), Corruption(name, 5)):
             here = by_hand([dump(trial, context, change) for trial in trials])
-            level = {"condition": change.name, "level": change.severity} if change else {"condition": "clean"}
+            level = {"shift": change.name, "severity": change.severity} if change else {"shift": "clean"}
             assert value(study, **facts, **level, metric="accuracy") == pytest.approx(1 - here[1].mean())
             auroc = metrics.auroc(*here)
             assert value(study, **facts, **level, metric="auroc", measure="entropy") == pytest.approx(auroc, abs=1e-6)
             u.append(here[0])
             wrong.append(here[1])
         expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))
-        found = value(study, **facts, condition=name, level=None, metric="raulc", measure="entropy")
+        found = value(study, **facts, shift=name, severity=None, metric="raulc", measure="entropy")
         assert found == pytest.approx(expected, abs=1e-6)
         pooled.append(found)
     mean = reports.pooled(study.frame).where(
@@ -284,9 +291,12 @@ def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_informat
 
 
 def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
-    assert {row["measure"] for row in study.rows if row["method"] == "erm" and row["members"] == 1} == {None, "entropy"}
+    assert {row["measure"] for row in study.frame if row["method"] == "erm" and row["members"] == 1} == {
+        None,
+        "entropy",
+    }
     assert any(row["method"] == "erm" and row["measure"] == "native" for row in study.reasons)
-    assert {row["measure"] for row in study.rows if row["method"] == "ddu"} == {None, "native", "entropy"}
+    assert {row["measure"] for row in study.frame if row["method"] == "ddu"} == {None, "native", "entropy"}
 
 
 def test_images_of_another_set_against_clean_ones(study, context, place):
@@ -313,7 +323,7 @@ def test_every_corruption_is_computed_once_and_every_network_built_once(study, c
 def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
     (trial,) = lines()[0]
     shown = ImageSet("digits", change=Corruption("fog", 2)).load()
-    network, here = network_of_trial(trial), predict.runtime("cpu")
+    network, here = network_of_trial(trial), predict.runtime_for("cpu")
     predict._kept.clear()
     monkeypatch.setattr(predict, "ROOM", 0)
     first = [x for x, _ in predict.input_batches(network, shown, context.store, here, 200)]
@@ -356,7 +366,7 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
             step = predict_step(network_of_trial(trial), ImageSet(f"npz:{other}"), output_spec=steps.KEEPING)
             step.run(context)
             u, wrong = by_hand([load_predictions(step, context.store)])
-            facts = {"condition": name, "level": severity, "split": "test"}
+            facts = {"shift": name, "severity": severity, "split": "test"}
             assert 0 < wrong.mean() < 1 and value(found, **facts, metric="accuracy") == pytest.approx(1 - wrong.mean())
             expected = metrics.raulc(u, wrong)
             assert value(found, **facts, metric="raulc", measure="entropy") == pytest.approx(expected, abs=1e-6)
@@ -392,29 +402,30 @@ def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
 )
 def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
     rows = [
-        {"metric": "train_accuracy", "method": method, "members": 1, "value": accuracy, "group": None}
+        {"network": f"{method} {accuracy}", "method": method, "members": 1, "train_accuracy": accuracy}
         for method, accuracy in (("erm", 0.80), ("ddu", 0.70), ("mc-dropout", 0.78), ("erm", 0.82))
     ]
     work = Work(Context(Store("nowhere")), None)
-    work.rows.extend(rows)
+    work.networks = rows
     steps.note_ends(Plan(data=data, reaches=reaches), work)
-    assert list(dict.fromkeys(row["method"] for row in rows if row["group"])) == low
+    assert list(dict.fromkeys(row["method"] for row in rows if row.get("undertrained"))) == low
     assert all(f"{name} is undertrained" in " ".join(work.notes) for name in low)
     assert any("erm, whose training accuracy is 0.810" in note for note in work.notes) == (data != "digits")
 
 
 def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
     """As duq is in the paper, on CIFAR-100 alone."""
-    rows = [row | {"group": None} for row in study.rows]
-    other = [row | {"dataset": "npz:other.npz"} for row in rows]
-    for row in other:
-        if row["metric"] == "train_accuracy" and row["method"] == "ddu":
-            row["group"] = "undertrained"
+    rows = [row | {"undertrained": None} for row in study.frame]
+    other = [row | {"dataset": "npz:other.npz", "undertrained": row["method"] == "ddu" or None} for row in rows]
     both = Frame(rows + other)
     labels = {labels[:2] for labels, _ in reports.table_2(both).rows}
     assert ("ddu", "digits") in labels and ("ddu (undertrained)", "npz:other.npz") in labels
     assert ("ddu", "npz:other.npz") not in labels
-    assert reports.story(replace(study, rows=both.rows)).lead[-1].endswith("no finding about the method: ddu on other.")
+    assert (
+        reports.story(replace(study, rows=both.rows, networks=[]))
+        .lead[-1]
+        .endswith("no finding about the method: ddu on other.")
+    )
 
 
 # ---- networks that exist already
@@ -440,7 +451,7 @@ def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
     assert main(["run", "shift", *words]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["backbone"] for row in rows} == {f"test_resnet@{file}"}
-    assert {row["condition"] for row in rows} == {"clean", "fog", "contrast"}
+    assert {row["shift"] for row in rows} == {"clean", "fog", "contrast"}
     assert not (tmp_path / "store" / "train").exists()
     assert not list((tmp_path / "store").rglob("*.png"))  # no corrupted image on the disk
 
@@ -448,7 +459,7 @@ def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
 def test_a_trial_of_the_store_gives_the_rows_it_had(study, context):
     key = train_step(lines()[0][0]).key
     again = run(replace(PLAN, networks=(f"store:{key}",)), context)
-    facts = {"method": "erm", "members": 1, "metric": "raulc", "condition": "contrast", "level": None}
+    facts = {"method": "erm", "members": 1, "metric": "raulc", "shift": "contrast", "severity": None}
     assert value(again, **facts) == value(study, data_seed=0, measure="entropy", **facts)
 
 
@@ -457,7 +468,7 @@ def test_networks_of_ones_own_are_lines_of_their_own(study, context):
     keys = [f"store:{train_step(members[0]).key}" for members in lines()[:2]]
     both = run(replace(PLAN, networks=tuple(keys)), context)
     assert {row["method"] for row in both.rows} == {f"erm {key}" for key in keys}
-    facts = {"metric": "accuracy", "condition": "clean"}
+    facts = {"metric": "accuracy", "shift": "clean"}
     alone = [value(study, method="erm", members=1, data_seed=seed, **facts) for seed in (0, 1)]
     assert [value(both, method=f"erm {key}", **facts) for key in keys] == alone
     assert len(reports.table_2(both.frame).rows) == 2
@@ -469,7 +480,7 @@ def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context
     key = train_step(lines()[0][0]).key
     alone = run(replace(PLAN, data=f"npz:{place / 'test.npz'}", out=(), networks=(f"store:{key}",)), context)
     facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "accuracy"}
-    for level in ({"condition": "clean"}, {"condition": "contrast", "level": 5.0}):
+    for level in ({"shift": "clean"}, {"shift": "contrast", "severity": 5.0}):
         assert value(alone, **facts, **level) == value(study, **facts, **level)
 
 
@@ -481,13 +492,13 @@ def test_networks_of_other_classes_are_refused(context, place, study):
 
 
 def test_without_a_ranking_answers_are_shown(study):
-    bare = Frame(row for row in study.rows if row["measure"] is None)
+    bare = Frame(row for row in study.frame if row["measure"] is None)
     assert reports.table_2(bare).rows
 
 
 def test_tables_of_answers_mark_what_is_undertrained(study):
     """Here ddu alone."""
-    rows = [row | {"group": row["group"] if row["method"] == "ddu" else None} for row in study.rows]
+    rows = [row | {"undertrained": row["method"] == "ddu" or None} for row in study.frame]
     made = reports.answers(Frame(rows))
     names = {labels[0] for each in made for labels, _ in each.rows}
     assert "ddu (undertrained)" in names and "ddu" not in names
@@ -545,7 +556,7 @@ def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, m
     assert main([*OPTIONS, "--store", str(place / "store"), "--report", str(place / "page")]) == 0
     assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
     kept = read_study(place / "page")
-    pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["level"] is None]
+    pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["severity"] is None]
     assert len(pooled) == 2 * 2 * (1 + 2 + 2 + 2)  # runs × corruptions × measures of erm, ddu, mc-dropout and two erm
     assert (
         main(["report", str(place / "store"), "--only", "shift/table2,shift/answers", "--output", str(place / "r")])
@@ -573,11 +584,11 @@ def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
             assert warm.run(*small, kill=kill)[0] == -signal.SIGKILL
         code, command = warm.run(*small, "--format", "json")
         assert code == 0, command.err
-        rows = [row for row in json.loads(command.out) if row["condition"] == "contrast" and row["level"] == 5]
+        rows = [row for row in json.loads(command.out) if row["shift"] == "contrast" and row["severity"] == 5]
     finally:
         warm.close()
-    names = ("method", "members", "data_seed", "condition", "level", "measure", "metric")
-    undisturbed = {tuple(row[name] for name in names): row["value"] for row in study.rows}
+    names = ("method", "members", "data_seed", "shift", "severity", "measure", "metric")
+    undisturbed = {tuple(row[name] for name in names): row["value"] for row in study.frame}
     assert len(rows) > 10
     for row in rows:
         assert row["value"] == undisturbed[tuple(row[name] for name in names)]
@@ -588,8 +599,7 @@ def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
 
 def test_undertrained_methods_are_not_among_the_best(study):
     """However high they are."""
-    rows = [dict(row) for row in study.rows if row["group"] is None or row["metric"] != "train_accuracy"]
-    low = [dict(row) for row in study.rows if row["method"] == "ddu" and row["metric"] == "train_accuracy"]
+    rows = [row | {"undertrained": None} for row in study.frame]
     for row in rows:
         if row["method"] == "ddu" and row["metric"] == "raulc":
             row["value"] = 0.99
@@ -598,7 +608,7 @@ def test_undertrained_methods_are_not_among_the_best(study):
         return {labels[0] for labels, cells in reports.table_2(frame).rows if cells[2].best}
 
     assert bold(Frame(rows)) == {"ddu"}
-    marked = Frame(rows + [row | {"group": "undertrained"} for row in low])
+    marked = Frame(row | {"undertrained": row["method"] == "ddu" or None} for row in rows)
     assert bold(marked) and not any("ddu" in name for name in bold(marked))
 
 
@@ -642,13 +652,13 @@ def test_figure_1_has_every_line_at_every_severity(study):
     curves = reports.curves(own, "accuracy")
     assert set(curves) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
     assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
-    rows = own.where(method="ddu", metric="accuracy", level=5.0)
+    rows = own.where(method="ddu", metric="accuracy", severity=5.0)
     assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
 
 
 def test_curves_of_two_datasets_stand_apart(study):
-    fewer = [row for row in study.rows if row["condition"] != "contrast"]
-    both = Frame(study.rows + [row | {"dataset": "npz:other.npz", "value": 0.5 * row["value"]} for row in fewer])
+    fewer = [row for row in study.frame if row["shift"] != "contrast"]
+    both = Frame([*study.frame, *(row | {"dataset": "npz:other.npz", "value": 0.5 * row["value"]} for row in fewer)])
     first, second, _ = reports.figure_1(both)
     assert [figure.title.split(", ")[1] for figure in (first.figures[0], second.figures[0])] == ["digits", "other"]
     clean = [[p["accuracy"] for p in panel.figures[0].points if p["severity"] == "clean"] for panel in (first, second)]
@@ -706,13 +716,13 @@ def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
 
 def test_plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_them():
     rows = [
-        {"metric": "train_accuracy", "method": "erm", "members": members, "value": accuracy, "group": None}
+        {"network": f"{members} {accuracy}", "method": "erm", "members": members, "train_accuracy": accuracy}
         for accuracy, members in ((0.42, 1), (0.44, 1), (0.50, 1), (0.41, 5))  # of five the lowest
     ]
     work = Work(Context(Store("nowhere")), None)
-    work.rows.extend(rows)
+    work.networks = rows
     steps.note_ends(Plan(data="npz:mine.npz"), work)
-    assert not any(row["group"] for row in rows)
+    assert not any("undertrained" in row for row in rows)
     assert "erm, whose training accuracy is 0.440 here (the median of its networks)" in " ".join(work.notes)
 
 
@@ -735,7 +745,7 @@ def test_captions_say_by_what_curves_are_ranked(study):
 
 def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
     """erm alone lacks the first measure of the others."""
-    rows = [row | {"measure": "density"} if row["measure"] == "native" else row for row in study.rows]
+    rows = [row | {"measure": "density"} if row["measure"] == "native" else row for row in study.frame]
     own = Frame([*reports.clean(Frame(rows)), *reports.shifted(Frame(rows))])
     first = {row["method"]: row["measure"] for row in reports.first_measure(own.where(metric="auroc", members=1))}
     assert first == {"erm": "entropy", "ddu": "density", "mc-dropout": "density"}
@@ -747,9 +757,9 @@ def test_means_are_over_the_corruptions_that_every_line_has(study):
     over harder images."""
     frame = study.frame
     whole = {line: part.mean() for line, part in reports.pooled(frame).where(metric="raulc").group_by(*reports.LINE)}
-    lost = frame.without(method="ddu", metric="raulc", condition="contrast", level=None, data_seed=0)
+    lost = frame.without(method="ddu", metric="raulc", shift="contrast", severity=None, data_seed=0)
     made = {line: part.mean() for line, part in reports.pooled(lost).where(metric="raulc").group_by(*reports.LINE)}
-    noise = frame.where(metric="raulc", condition="gaussian_noise", level=None)
+    noise = frame.where(metric="raulc", shift="gaussian_noise", severity=None)
     assert made == {line: pytest.approx(part.mean()) for line, part in noise.group_by(*reports.LINE)} and made != whole
     auroc = [reports.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
     assert auroc[0] == auroc[1]  # of which nothing is missing
@@ -758,25 +768,25 @@ def test_means_are_over_the_corruptions_that_every_line_has(study):
 
 
 def test_curves_are_means_over_what_every_line_has(study):
-    lost = study.frame.without(method="ddu", metric="raulc", condition="contrast", level=5.0)
+    lost = study.frame.without(method="ddu", metric="raulc", shift="contrast", severity=5.0)
     points = reports.curves(Frame([*reports.clean(lost), *reports.shifted(lost)]), "raulc")["erm"]
     assert points["5"] == pytest.approx(
         lost.where(
-            method="erm", members=1, metric="raulc", measure="entropy", condition="gaussian_noise", level=5.0
+            method="erm", members=1, metric="raulc", measure="entropy", shift="gaussian_noise", severity=5.0
         ).mean()
     )
 
 
 def test_a_curve_of_one_corruption_keeps_what_each_line_has(study):
     """Nothing is averaged over corruptions there: a network that is always right costs its own point alone."""
-    own = study.frame.where(condition=("clean", "contrast")).without(method="ddu", metric="raulc", level=5.0)
+    own = study.frame.where(shift=("clean", "contrast")).without(method="ddu", metric="raulc", severity=5.0)
     lines = reports.curves(own, "raulc")
     assert set(lines["erm"]) == {"clean", "1", "5"} and set(lines["ddu"]) == {"clean", "1"}
 
 
 def test_lines_judged_by_other_images_are_refused(study):
     rows = [
-        row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["level"] is None else row for row in study.rows
+        row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["severity"] is None else row for row in study.frame
     ]
     with pytest.raises(BadInput, match="digits were judged by different images: gaussian_noise and clean has"):
         reports.table_2(Frame(rows))
@@ -784,7 +794,7 @@ def test_lines_judged_by_other_images_are_refused(study):
 
 def learnt(study):
     """The study, as if its networks had learnt."""
-    return replace(study, rows=[row | {"group": None} for row in study.rows])
+    return replace(study, networks=[row | {"undertrained": None} for row in study.networks])
 
 
 def test_the_lead_says_what_cannot_be_told_from_the_best(study):
@@ -796,11 +806,11 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     }  # the rest: 0.5
 
     def value(row, run):
-        if row["metric"] != "raulc" or row["level"] is not None:
+        if row["metric"] != "raulc" or row["severity"] is not None:
             return row["value"]
         return values.get((row["method"], row["members"], row["measure"]), [0.5] * 4)[run]
 
-    first = [row for row in study.rows if row["data_seed"] == 0]
+    first = [row for row in study.frame if row["data_seed"] == 0]
     rows = [row | {"data_seed": run, "value": value(row, run)} for run in range(4) for row in first]
     lead = " ".join(reports.story(replace(study, rows=rows)).lead)
     assert (
@@ -813,8 +823,8 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
     """dcu compares views of an image: what leads may be its augmentations."""
     plan = replace(PLAN, methods=("erm", "dcu"), runs=1, strengths=1, members=(), reaches=0.01)
     made = run(replace(plan, training=replace(plan.training, epochs=1)), context)
-    assert made.frame.where(metric="own_augmentation").unique("method") == ["dcu"]
-    pooled = [row for row in made.rows if row["metric"] == "raulc" and row["level"] is None]
+    assert made.frame.where(own_augmentation=True).unique("method") == ["dcu"]
+    pooled = [row for row in made.rows if row["metric"] == "raulc" and row["severity"] is None]
 
     def lead_of(best):
         values = {id(row): 0.9 if row["method"] == best and row["measure"] == "entropy" else 0.5 for row in pooled}
@@ -824,7 +834,7 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
     assert "dcu is trained with augmentations of its own" in lead_of("dcu")
     assert "augmentations" not in lead_of("erm")
     alike = replace(plan, methods=("dcu",), training=replace(plan.training, epochs=1, augment="full"))
-    assert not run(alike, context).frame.where(metric="own_augmentation")
+    assert not run(alike, context).frame.where(own_augmentation=True)
 
 
 def test_networks_of_one_ensemble_have_titles_of_their_own():
@@ -860,7 +870,7 @@ def test_table_2_says_members_and_what_plain_accuracy_is(study):
 
 def test_numbers_of_corruptions_are_written_as_words_are(study):
     assert "the mean over two corruptions." in reports.table_2(study.frame).note
-    one = study.frame.without(condition="contrast")
+    one = study.frame.without(shift="contrast")
     assert "the mean over one corruption." in reports.table_2(one).note
 
 
@@ -870,7 +880,7 @@ def test_notes_say_what_is_bold_only_where_something_is(study):
     made = [reports.table_2(study.frame), *reports.answers(study.frame), reports.out_of_distribution(study.frame)]
     assert not any(cell.best for each in made for cell in each.cells().values())
     assert all("over 2 runs" in each.note and "Bold" not in each.note for each in made)
-    trained = Frame(row | {"group": None} for row in study.rows)
+    trained = Frame(row | {"undertrained": None} for row in study.frame)
     assert "Bold: the best alone" in reports.table_2(trained).note
 
 

@@ -89,7 +89,7 @@ def run(plan, context):
 
 def value(study, **facts):
     """The one number with these facts."""
-    (found,) = [row for row in study.rows if all(row[name] == wanted for name, wanted in facts.items())]
+    (found,) = [row for row in study.frame if all(row[name] == wanted for name, wanted in facts.items())]
     return found["value"]
 
 
@@ -124,11 +124,11 @@ def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(stud
     for name in plan.corruptions:
         levels = [by_hand(plan, context, members, change) for change in (None, *(Corruption(name, s) for s in (1, 5)))]
         for level, (truth, called, _, _) in zip((("clean", 0), (name, 1), (name, 5)), levels, strict=True):
-            where = facts | {"condition": level[0], "level": level[1]}
+            where = facts | {"shift": level[0], "severity": level[1]}
             assert value(study, **where, metric="miou") == pytest.approx(metrics.miou(called, truth, 3), abs=1e-4)
             assert value(study, **where, metric="accuracy") == pytest.approx((called == truth).mean(), abs=1e-4)
         truth, called, entropy, apart = (np.concatenate(parts) for parts in zip(*levels, strict=True))
-        where = facts | {"condition": name, "level": None}
+        where = facts | {"shift": name, "severity": None}
         assert value(study, **where, metric="miou") == pytest.approx(metrics.miou(called, truth, 3), abs=1e-4)
         for measure, u in {"entropy": entropy, "native": apart}.items():
             if (measure, members) == ("native", 1):
@@ -141,11 +141,11 @@ def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(stud
 
 def test_an_average_of_two_differs_from_its_members_and_has_its_mutual_information(study):
     one, two = (
-        value(study, method=name, condition="contrast", level=None, metric="auroc", measure="entropy")
+        value(study, method=name, shift="contrast", severity=None, metric="auroc", measure="entropy")
         for name in ("erm", "deep-ensemble")
     )
     assert one != two
-    measures = {(row["method"], row["members"], row["measure"]) for row in study.rows if row["measure"]}
+    measures = {(row["method"], row["members"], row["measure"]) for row in study.frame if row["measure"]}
     assert measures == {
         *(("erm", 1, "entropy"), ("deep-ensemble", 2, "entropy"), ("deep-ensemble", 2, "native")),
         *(("mc-dropout", 1, "entropy"), ("mc-dropout", 1, "native")),
@@ -166,7 +166,7 @@ def test_no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, 
 def test_a_network_of_the_store_gives_the_rows_it_had(study, plan, context):
     (trial,) = steps.trials_of(plan, {"erm": 0})[0]
     again = run(replace(plan, networks=(f"store:{steps.train_step(trial).key}",)), context)
-    facts = {"method": "erm", "members": 1, "condition": "contrast", "level": None, "metric": "raulc"}
+    facts = {"method": "erm", "members": 1, "shift": "contrast", "severity": None, "metric": "raulc"}
     assert value(again, **facts) == value(study, **facts, measure="entropy")
 
 
@@ -177,7 +177,7 @@ def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
     plan = replace(PLAN, data=data, methods=("erm",), members=(), corruptions=(), severities=())
     found = run(plan, Context(Store(tmp_path / "store"), device="cpu"))
     assert not found.failures and not recwarn
-    rows = {(row["condition"], row["level"]): row["n"] for row in found.rows if row["metric"] == "miou"}
+    rows = {(row["shift"], row["severity"]): row["n"] for row in found.rows if row["metric"] == "miou"}
     one = 2 * 24 * 32  # pixels of a level
     assert rows == {
         ("clean", 0): one,
@@ -187,9 +187,9 @@ def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
         ("sun", None): 2 * one,
     }
     void = [entry for entry in found.reasons if "void" in entry["reason"]]
-    assert {(entry["condition"], entry["level"]) for entry in void} == {("rain", 2.0)}
+    assert {(entry["shift"], entry["severity"]) for entry in void} == {("rain", 2.0)}
     assert {entry["metric"] for entry in void} == {"miou", "accuracy", "auroc", "raulc"}
-    shares = [row["value"] for row in found.pictures if row["shows"] == "prediction" and row["condition"] == "rain"]
+    shares = [row["value"] for row in found.pictures if row["shows"] == "prediction" and row["shift"] == "rain"]
     assert shares == [None, None] and json.dumps(found.pictures, allow_nan=False)
     assert reports.story(found)
 
@@ -212,12 +212,12 @@ def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, mon
     lost = [("contrast", 5.0, "entropy"), ("contrast", None, "entropy")]
 
     def place(row):
-        return row["condition"], row["level"], row["measure"]
+        return row["shift"], row.get("severity"), row["measure"]
 
     def numbers(rows):
         return [(*place(row), row["metric"], row["value"], row["n"]) for row in rows if row["split"] == "test"]
 
-    before = [row for row in study.rows if row["method"] == "deep-ensemble"]
+    before = [row for row in study.frame if row["method"] == "deep-ensemble"]
     kept = numbers(row for row in before if place(row) not in lost)
     assert numbers(from_parquet(tmp_path / "rows")) == kept and len(kept) == len(numbers(before)) - 4
     reasons = json.loads(files["reasons.json"])
@@ -329,33 +329,33 @@ def test_the_story_holds_table_3_the_curves_and_the_pictures(study, place):
 
 def test_table_3_holds_clean_and_pooled_miou_and_the_mean_over_shifts(study):
     cells = reports.table_3(study.frame).cells()
-    facts = {"method": "deep-ensemble", "members": 2, "level": None}
-    mean = np.mean([value(study, **facts, condition=name, metric="miou") for name in PLAN.corruptions])
+    facts = {"method": "deep-ensemble", "members": 2, "severity": None}
+    mean = np.mean([value(study, **facts, shift=name, metric="miou") for name in PLAN.corruptions])
     assert cells[("deep-ensemble", "2", "native"), "pooled mIoU ↑"].value == pytest.approx(mean)
-    clean = value(study, method="deep-ensemble", members=2, condition="clean", metric="miou")
+    clean = value(study, method="deep-ensemble", members=2, shift="clean", metric="miou")
     assert cells[("deep-ensemble", "2", "entropy"), "clean mIoU ↑"].value == clean != mean
-    ranked = [value(study, **facts, condition=n, metric="raulc", measure="native") for n in PLAN.corruptions]
+    ranked = [value(study, **facts, shift=n, metric="raulc", measure="native") for n in PLAN.corruptions]
     assert cells[("deep-ensemble", "2", "native"), "rAULC ↑"].value == pytest.approx(np.mean(ranked))
     assert not reports.table_2(study.frame) and not reports.figure_1(study.frame)  # those are of whole images
 
 
 def test_table_3_says_how_exact_its_counts_are(study):
-    bounds = [row["value"] for row in study.rows if row["metric"] == "bound"]
+    bounds = [row["value"] for row in study.frame if row["metric"] == "bound"]
     assert len(bounds) == len(PLAN.corruptions) * len({(r["method"], r["members"], r["data_seed"]) for r in study.rows})
     assert max(bounds) == 0 and "off by more" not in reports.table_3(study.frame).note  # few pixels: all scores differ
-    rough = [row | {"value": 0.004} if row["metric"] == "bound" else row for row in study.rows]
+    rough = [row | {"value": 0.004} if row["metric"] == "bound" else row for row in study.frame]
     assert "off by more than 0.004" in reports.table_3(type(study.frame)(rough)).note
 
 
 def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
     def renamed(rows, name, level):
-        return [row | {"condition": name, "level": row["level"] and level, "group": None} for row in rows]
+        return [row | {"shift": name, "severity": row["severity"] and level, "shift_kind": None} for row in rows]
 
     own = study.frame
-    assert reports.by_kind(own)[0].unique("condition") == list(PLAN.corruptions) and not reports.by_kind(own)[1]
-    fog = renamed([row for row in own if row["condition"] == "contrast" and row["level"] != 5], "fog", 0.15)
+    assert reports.by_kind(own)[0].unique("shift") == list(PLAN.corruptions) and not reports.by_kind(own)[1]
+    fog = renamed([row for row in own if row["shift"] == "contrast" and row["severity"] != 5], "fog", 0.15)
     both = type(own)([*own, *fog])
-    assert reports.by_kind(both)[1].unique("condition") == ["fog"]
+    assert reports.by_kind(both)[1].unique("shift") == ["fog"]
     fourth = [figure.key for figure in figures_of(reports.figure_4(both))]
     assert fourth == ["fig4-fog-miou", "fig4-fog-auroc", "fig4-fog-raulc"]
     assert not any("fog" in figure.key for figure in figures_of([reports.figure_3(both)]))
@@ -364,7 +364,7 @@ def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
 
 def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context):
     shown = study.pictures
-    sets = {(row["condition"], row["level"]) for row in shown}
+    sets = {(row["shift"], row["severity"]) for row in shown}
     assert sets == {("clean", 0.0), ("contrast", 5.0), ("gaussian_noise", 5.0)}  # the last level of each
     lines = 3  # erm, mc-dropout, two erm
     assert len(shown) == 3 * 2 * (2 + 2 * lines) and len(json.dumps(shown)) < 1_000_000
@@ -375,13 +375,13 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
 
     clean = ImageSet(plan.data, limit=2).load()
     table = pixels.colours(clean.classes)
-    labels, _ = picture(condition="clean", image=1, shows="labels")
+    labels, _ = picture(shift="clean", image=1, shows="labels")
     assert np.array_equal(labels, table[clean.images.label_maps()[0]]) and (labels[0, 0] == 0).all()  # void
-    image, _ = picture(condition="clean", image=2, shows="image")
+    image, _ = picture(shift="clean", image=2, shows="image")
     assert np.array_equal(image, clean.images.backing.read(clean.images.rows)[1])
-    dull, _ = picture(condition="contrast", image=2, shows="image")
+    dull, _ = picture(shift="contrast", image=2, shows="image")
     assert dull.std() < image.std()
-    facts = {"condition": "clean", "method": "deep-ensemble", "members": 2}
+    facts = {"shift": "clean", "method": "deep-ensemble", "members": 2}
     answers, row = picture(**facts, image=1, shows="prediction")
     right = (answers == labels).all(-1)[clean.images.label_maps()[0] != VOID].mean()
     assert row["value"] == pytest.approx(right) and row["value"] > 0.5
@@ -395,12 +395,11 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
 
 def test_tables_of_levels_mark_what_is_undertrained(study):
     """However high its mIoU is, it is not bold."""
-    rows = [dict(row) for row in study.rows]
+    rows = [dict(row) for row in study.frame]
     for row in rows:
         if row["method"] == "mc-dropout" and row["metric"] == "miou":
             row["value"] = 0.99
-        elif row["method"] == "mc-dropout" and row["metric"] == "train_accuracy":
-            row["group"] = "undertrained"
+        row["undertrained"] = row["method"] == "mc-dropout" or None
     for made in reports.every_level(type(study.frame)(rows)):
         bold = {labels[0] for labels, cells in made.rows for cell in cells if cell.best}
         assert {labels[0] for labels, _ in made.rows} == {
@@ -423,9 +422,9 @@ def test_a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
 
 def test_a_level_by_the_sun_is_explained_wherever_it_stands(study):
     sentence = "The level of sun is 90 minus the sun's altitude in degrees."
-    sun = {"condition": "sun", "group": None}
-    rows = [row | sun if row["condition"] == "contrast" else row for row in study.rows]
-    pictures = [row | {"condition": "sun"} if row["condition"] == "contrast" else row for row in study.pictures]
+    sun = {"shift": "sun", "shift_kind": None}
+    rows = [row | sun if row["shift"] == "contrast" else row for row in study.frame]
+    pictures = [row | {"shift": "sun"} if row["shift"] == "contrast" else row for row in study.pictures]
     own = replace(study, rows=rows, pictures=pictures)
     figures = figures_of(reports.figure_4(own.frame))
     assert len(figures) == 3

@@ -160,7 +160,7 @@ def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_
     alone = run(replace(plan, data=f"maps:{tmp_path / 'alone'}", networks=(f"store:{train_step(trial).key}",)), context)
 
     def numbers(study):
-        return [(row["condition"], row["level"], row["value"]) for row in study.rows if row["metric"] == "miou"]
+        return [(row["shift"], row["severity"], row["value"]) for row in study.rows if row["metric"] == "miou"]
 
     assert len(numbers(alone)) == 4 and numbers(alone) == numbers(before)
 

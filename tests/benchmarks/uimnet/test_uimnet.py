@@ -89,7 +89,7 @@ def without_key(rows):
 
 def row(study, **facts):
     """The one row with these facts."""
-    facts = {"condition": None, "calibrated": False, "measure": None} | facts
+    facts = {"evaluation": "scorecard", "calibrated": False, "measure": None} | facts
     (found,) = [r for r in study.rows if all(r[name] == value for name, value in facts.items())]
     return found["value"]
 
@@ -243,7 +243,7 @@ def test_a_guided_study_runs_and_finds_itself_finished(context, monkeypatch):
     pytest.importorskip("optuna")
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     first = run(plan, context)
-    assert first.failures == [] and {r["trial"] for r in first.rows if r["condition"] == "trial"} == {0, 1}
+    assert first.failures == [] and {r["trial"] for r in first.rows if r["evaluation"] == "search"} == {0, 1}
     monkeypatch.setattr(training, "fit", forbidden)
     assert run(plan, context).rows == first.rows
 
@@ -262,7 +262,7 @@ def test_a_guided_trial_that_failed_stops_nothing(tmp_path, monkeypatch):
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     study = run(plan, Context(Store(tmp_path), device="cpu"))
     assert [failure.reason for failure in study.failures] == ["The loss became nan in epoch 1."]
-    assert {r["trial"] for r in study.rows if r["condition"] == "trial"} == {1}
+    assert {r["trial"] for r in study.rows if r["evaluation"] == "search"} == {1}
 
 
 def forbidden(*_, **__):
@@ -298,7 +298,7 @@ def test_selection_is_by_the_mean_validation_nll_over_data_seeds(study, context)
 def test_selection_never_looks_at_a_single_seed(study):
     """Planted: trial 2 is the best of seed 0, trial 1 the best on average."""
     values = {0: (0.5, 0.5), 1: (0.4, 0.4), 2: (0.1, 0.9)}
-    base = dict.fromkeys(study.rows[0]) | {"condition": "trial", "split": "val", "metric": "nll", "calibrated": False}
+    base = dict.fromkeys(study.rows[0]) | {"evaluation": "search", "split": "val", "metric": "nll", "calibrated": False}
     base |= {"method": "erm", "backbone": "mlp", "members": 1, "measure": None}
     rows = [base | {"trial": t, "data_seed": s, "value": v} for t, pair in values.items() for s, v in enumerate(pair)]
     alive = {t: 2.0 for t in steps.trials_of(PLAN) if t.method == "erm"}
@@ -308,7 +308,7 @@ def test_selection_never_looks_at_a_single_seed(study):
 
 def test_where_trials_failed_no_group_stands_twice(study):
     """With one trial left the best two are the best one: averaged with itself it would pretend to have two seeds."""
-    rows = [r for r in study.rows if r["condition"] == "trial" and r["trial"] == 0]
+    rows = [r for r in study.rows if r["evaluation"] == "search" and r["trial"] == 0]
     alive = {t: 1.5 for t in steps.trials_of(PLAN) if t.trial == 0}
     notes = []
     groups = chosen(rows, alive, notes)
@@ -443,13 +443,17 @@ def test_the_threshold_is_the_quantile_of_the_validation_rows(study, context):
 
 
 def test_an_ensemble_has_the_parameters_of_all_its_members(study):
-    one = {r["method"]: r["params"] for r in study.rows if r["members"] == 1}
-    two = {(r["method"], r["params"]) for r in study.rows if r["members"] == 2}
+    one = {r["method"]: r["params"] for r in study.frame if r["members"] == 1}
+    two = {(r["method"], r["params"]) for r in study.frame if r["members"] == 2}
     assert two == {(name, 2 * one[name]) for name in PLAN.methods} and min(one.values()) > 0
 
 
 def test_every_measure_meets_every_metric(study):
-    found = {(r["measure"], r["metric"]) for r in study.rows if r["condition"] is None and r["method"] == "mc-dropout"}
+    found = {
+        (r["measure"], r["metric"])
+        for r in study.rows
+        if r["evaluation"] == "scorecard" and r["method"] == "mc-dropout"
+    }
     for measure in PLAN.measures:
         assert {(measure, m) for m in ("auroc", "in_as_in", "out_as_out")} <= found
     assert {(None, m) for m in ("accuracy", "accuracy@5", "ece", "nll")} <= found
@@ -615,17 +619,6 @@ def test_a_new_measure_over_a_finished_study_asks_no_network(study, context, mon
 def test_a_study_is_told_again_from_the_store(study, context):
     kept = [read_study(run.folder) for run in context.store.runs() if run.stage == "study"]
     assert any(each.rows == study.rows and each.plan["trials"] == 3 for each in kept)
-
-
-def test_rows_of_older_versions_are_read(study):
-    """Version 3 marked the rows of trials by their group."""
-    trials = [row["condition"] == uimnet.TRIAL for row in study.rows]
-    assert any(trials)
-    old = [
-        row | {"condition": None, "group": uimnet.TRIAL} if trial else row
-        for row, trial in zip(study.rows, trials, strict=True)
-    ]
-    assert uimnet.upgrade(old) == study.rows
 
 
 # ---- dividing the classes

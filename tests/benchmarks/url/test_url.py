@@ -123,7 +123,7 @@ def test_recall_and_r_auroc_are_their_definitions_by_loops_with_ties():
     recall, area = loops(embeddings, labels, u)
     right = metrics.retrieved(embeddings, labels)
     assert right.mean() == pytest.approx(recall) and metrics.r_auroc(embeddings, labels, u) == pytest.approx(area)
-    rows = questions._Rows({"method": "erm"}, 0)
+    rows = questions.TransferRows({"method": "erm", "evaluation": "transfer"}, resamples=0)
     rows.retrieval({"u": u}, right, split="test", target="x")
     assert {row["metric"]: row["value"] for row in rows.rows} == {
         "recall_at_1": pytest.approx(recall),
@@ -138,7 +138,7 @@ def test_rows_of_a_network_are_what_its_dump_says(study, context):
     p = np.exp(np.asarray(test.logits[:, 0], np.float64))
     p /= p.sum(1, keepdims=True)
     recall, area = loops(test.embeddings, test.labels, -(p * np.log(p)).sum(1))
-    facts = {"method": "erm", "trial": 0, "data_seed": 0, "target": "digits", "split": "test", "condition": None}
+    facts = {"method": "erm", "trial": 0, "data_seed": 0, "target": "digits", "split": "test", "evaluation": "transfer"}
     assert value(study, **facts, metric="recall_at_1") == pytest.approx(recall)
     assert value(study, **facts, metric="r_auroc", measure="entropy") == pytest.approx(area, abs=1e-4)
     (row,) = [r for r in study.rows if all(r[k] == v for k, v in (facts | {"metric": "recall_at_1"}).items())]
@@ -168,7 +168,7 @@ def embedded(embeddings, labels, u):
 def test_mixtures_are_half_and_half_and_labels_of_two_sets_never_collide():
     up = embedded(np.eye(4)[[0, 0, 1, 1, 2, 2]], [0, 0, 1, 1, 2, 2], np.zeros(6))
     down = embedded(np.eye(4)[[0, 1, 3]] + 1e-3, [0, 1, 2], np.array([1.0, 1.0, 0.0]))
-    rows = questions._Rows({"method": "erm"}, 0)
+    rows = questions.TransferRows({"method": "erm", "evaluation": "transfer"}, resamples=0)
     rows.against(up, down, "x")
     found = {(row["metric"], row["split"]): row for row in rows.rows if row["metric"] != "length"}
     assert found["auroc", "out"]["n"] == found["recall_at_1", "mixed"]["n"] == 6  # three and three
@@ -179,17 +179,17 @@ def test_mixtures_are_half_and_half_and_labels_of_two_sets_never_collide():
 def test_the_neighbour_of_a_crop_is_right_when_it_is_its_own_image():
     whole = embedded(np.eye(5), [0, 0, 1, 1, 2], np.arange(5.0))
     crop = embedded(np.eye(5)[[0, 1, 2, 3, 3]], [0, 0, 1, 1, 2], np.array([1.0, 1.0, 1.0, 4.0, 5.0]))
-    rows = questions._Rows({"method": "erm"}, 0)
+    rows = questions.TransferRows({"method": "erm", "evaluation": "transfer"}, resamples=0)
     rows.cropped(whole, crop, split="test", target="x")
     found = {row["metric"]: row["value"] for row in rows.rows}
     assert found == {"crop_agreement": pytest.approx(3 / 5), "recall_at_1": pytest.approx(4 / 5), "r_auroc": 1.0}
-    assert {row["condition"] for row in rows.rows if row["metric"] != "crop_agreement"} == {"own image"}
+    assert {row["evaluation"] for row in rows.rows if row["metric"] != "crop_agreement"} == {"own-image"}
 
 
 def test_a_measure_with_one_value_for_more_than_half_of_the_images_gets_a_row():
-    rows = questions._Rows({"method": "elk"}, 0)
-    rows.one_value({"u": np.array([1.0, 1, 1, 3]), "v": np.array([1.0, 1, 2, 3])}, split="test", target="x")
-    assert [(row["metric"], row["measure"], row["value"]) for row in rows.rows] == [(questions.ONE_VALUE, "u", 0.75)]
+    rows = questions.TransferRows({"method": "elk", "evaluation": "transfer"}, resamples=0)
+    rows.tied({"u": np.array([1.0, 1, 1, 3]), "v": np.array([1.0, 1, 2, 3])}, split="test", target="x")
+    assert [(row["metric"], row["measure"], row["value"]) for row in rows.rows] == [(questions.TIED_SHARE, "u", 0.75)]
 
 
 def test_a_score_that_died_is_said_in_one_line(study, plan, context, monkeypatch):
@@ -202,7 +202,7 @@ def test_a_score_that_died_is_said_in_one_line(study, plan, context, monkeypatch
 
 
 def test_an_embedding_of_length_zero_retrieves_nothing_and_is_wrong():
-    rows = questions._Rows({"method": "erm"}, 0)
+    rows = questions.TransferRows({"method": "erm", "evaluation": "transfer"}, resamples=0)
     embeddings, labels = np.array([[1.0, 0], [1, 0.1], [0, 0], [0, 1], [0.1, 1]]), np.array([0, 0, 0, 1, 1])
     assert rows.retrieved(embeddings, labels, "test").tolist() == [True, True, False, True, True]
     assert "1 of 5 embeddings have length zero" in rows.reasons[0]["reason"]
@@ -226,15 +226,14 @@ def test_upstream_rows_and_costs(study, context):
     own = network(study, context)
     test = dump(own, context, ImageSet("digits", "test", (0, 1, 2, 3, 4)))
     right = test.logits[:, 0].argmax(1) == test.labels
-    facts = {"method": "erm", "trial": 0, "data_seed": 0, "split": "upstream", "condition": None}
+    facts = {"method": "erm", "trial": 0, "data_seed": 0, "split": "upstream", "evaluation": "transfer"}
     assert value(study, **facts, metric="accuracy") == pytest.approx(right.mean())
     assert set(test.labels.tolist()) == {0, 1, 2, 3, 4}
-    costs = {"method": "erm", "trial": 0, "data_seed": 0, "split": None, "condition": None}
+    costs = study.frame.where(**facts)
     seconds = training.facts_of(train_step(own.trial), context.store)["seconds"]
-    assert value(study, **costs, metric="epoch_seconds") == pytest.approx(seconds)
-    assert value(study, **costs, metric="inference_ms") > 0
-    stopped = steps.row_of(own.trial.describe(), "stopped", value=1)  # comes before what is measured, and has no costs
-    cells = reports.table_1(Frame([stopped, *study.frame])).cells()
+    assert costs.facts("epoch_seconds").first() == pytest.approx(seconds)
+    assert costs.facts("inference_ms").first() > 0
+    cells = reports.table_1(study.frame).cells()
     built = training.build(own.trial, datasets.load("digits"), 0)
     assert cells[("erm",), "parameters"].value == sum(weight.numel() for weight in built.parameters())
 
@@ -244,13 +243,13 @@ def test_upstream_rows_and_costs(study, context):
 
 def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study):
     for method, measure in (("erm", "entropy"), ("simclr", "norm")):
-        val = {"method": method, "split": "val", "data_seed": 0, "target": "digits", "condition": None}
+        val = {"method": method, "split": "val", "data_seed": 0, "target": "digits", "evaluation": "transfer"}
         areas = [value(study, **val, trial=trial, metric="r_auroc", measure=measure) for trial in (0, 1)]
         recalls = [value(study, **val, trial=trial, metric="recall_at_1") for trial in (0, 1)]
         for criterion, values in (("r_auroc", areas), ("recall_at_1", recalls)):
             row = reports.chosen(study.frame, criterion)[method, "mlp"]
-            assert (row["trial"], row["value"]) == (int(np.argmax(values)), max(values))
-            seeds = study.frame.where(method=method, trial=row["trial"], condition=None, split="test")
+            assert row["trial"] == int(np.argmax(values))
+            seeds = study.frame.where(method=method, trial=row["trial"], evaluation="transfer", split="test")
             assert set(seeds.unique("data_seed")) == {0, 1}
 
 
@@ -265,7 +264,7 @@ def test_all_that_was_tried_is_listed_with_its_values(study, context):
 
 def rows_of(*numbers):
     """Rows of one network: (target, R@1, {score: R-AUROC}) each."""
-    facts = {"method": "erm", "condition": None, "split": "val"}
+    facts = {"method": "erm", "evaluation": "transfer", "split": "val"}
     rows = []
     for target, recall, areas in numbers:
         rows.append(facts | {"target": target, "metric": "recall_at_1", "measure": None, "value": recall})
@@ -406,10 +405,10 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
     for seed in (0, 1):
         val = found.frame.where(data_seed=seed, split="val")
         areas = val.where(metric="r_auroc", measure=steps.own_scores("mc-dropout"))
-        best = {name: max(own.column("value")) for (name,), own in areas.group_by("condition")}
-        assert set(best) == {"epoch 1", "epoch 2", "epoch 3", None}
-        (epoch,) = val.where(metric="stopped").column("value")
-        assert best[None] == pytest.approx(best[f"epoch {epoch:g}"]) and best[None] == max(best.values())
+        best = {name: max(own.column("value")) for (name,), own in areas.group_by("epoch")}
+        assert set(best) == {1, 2, 3, None}
+        (epoch,) = val.facts("stopped_epoch").unique("value")
+        assert best[None] == pytest.approx(best[epoch]) and best[None] == max(best.values())
     hparam_sets = [context.store.record("train", run_.key)["config"] for run_ in context.store.runs("train")]
     trials = [from_plain(hparams, lambda name: methods[name].hparams_class) for hparams in hparam_sets]
     ends = {row["data_seed"]: row["value"] for row in found.frame.where(metric="stopped")}
@@ -450,13 +449,13 @@ def test_few_shots_start_from_the_pretrained_network_and_never_see_test_images(p
     (images,) = targets.tests.values()
     learnt = ImageSet(further.trial.data, "train", further.trial.classes).load()
     assert len(learnt) == 3 and not set(learnt.index) & set(images.load().index)
-    few = study.frame.where(condition="few-shot", metric="recall_at_1", method="erm")
-    assert few.unique("level") == [0, 1] and set(few.unique("data_seed")) == {0, 1}
+    few = study.frame.where(evaluation="few-shot", metric="recall_at_1", method="erm")
+    assert few.unique("shots") == [0, 1] and set(few.unique("data_seed")) == {0, 1}
     assert len(set(few.column("n"))) == 1  # the same test images, with and without labels learnt
 
 
 def test_the_upper_reference_learns_test_classes(study):
-    many = study.frame.where(condition="many-shot", metric="recall_at_1")
+    many = study.frame.where(evaluation="many-shot", metric="recall_at_1")
     assert set(many.unique("method")) == {"erm"} and set(many.unique("data_seed")) == {0, 1}
     assert many.unique("dataset") == ["digits"]
 
@@ -468,19 +467,26 @@ def test_every_figure_and_the_table_of_the_paper_are_reports_of_these_rows(study
     assert set(report_names("url")) >= FIGURES
     empty = {name for name in FIGURES if not find_report(f"url/{name}").blocks(study.frame)}
     assert empty == {"fig8"}  # no transformer was trained
-    shown = [row | {"backbone": "vit_tiny"} for row in study.rows]
+    shown = [row | {"backbone": "vit_tiny"} for row in study.frame]
     assert find_report("url/fig8").blocks(Frame(shown)) and not find_report("url/fig7").blocks(Frame(shown))
 
 
 def test_the_table_has_means_over_seeds_and_marks_who_cannot_be_told_from_the_best():
     def rows(method, values, half):
-        facts = {"method": method, "backbone": "b", "trial": 0, "split": "test", "condition": None, "target": "x"}
+        facts = {
+            "method": method,
+            "backbone": "b",
+            "trial": 0,
+            "split": "test",
+            "evaluation": "transfer",
+            "target": "x",
+        }
         wide = [
             facts
             | {"metric": "r_auroc", "measure": "u", "data_seed": seed, "value": v, "low": v - half, "high": v + half}
             for seed, v in enumerate(values)
         ]
-        return [*wide, facts | {"metric": "chosen", "condition": "r_auroc", "measure": "u", "data_seed": 0, "value": 1}]
+        return [row | {"chosen_by": "r_auroc", "chosen_measure": "u"} for row in wide]
 
     frame = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("b", [0.5, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])
     found = {row["method"]: row for row in reports.over_seeds(frame, ("r_auroc", "test"), "r_auroc")}
@@ -528,7 +534,14 @@ def test_correlations_of_figures_are_those_of_their_points(study):
     x, y = "R-AUROC upstream", "R-AUROC downstream"
     expected = metrics.spearman([p[x] for p in points], [p[y] for p in points])
     assert Frame(points).correlation(x, y) == pytest.approx(expected)
-    facts = {"method": "erm", "trial": 0, "data_seed": 0, "split": "test", "condition": None, "metric": "r_auroc"}
+    facts = {
+        "method": "erm",
+        "trial": 0,
+        "data_seed": 0,
+        "split": "test",
+        "evaluation": "transfer",
+        "metric": "r_auroc",
+    }
     (point,) = [p for p in points if (p["method"], p["trial"], p["seed"]) == ("erm", 0, 0)]
     assert point[y] == pytest.approx(value(study, **facts, measure="entropy"))
 
@@ -585,9 +598,13 @@ def test_networks_that_exist_already(tmp_path, capsys):
     words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--format", "json"]
     assert main(words) == 0
     rows = json.loads(capsys.readouterr().out)
-    test = [row for row in rows if row["split"] == "test" and row["metric"] == "recall_at_1" and not row["condition"]]
+    test = [
+        row
+        for row in rows
+        if row["split"] == "test" and row["metric"] == "recall_at_1" and row["evaluation"] == "transfer"
+    ]
     assert [row["n"] for row in test] == [12] and not (tmp_path / "store" / "train").exists()
-    assert {row["condition"] for row in rows if row["metric"] == "chosen"} == set(steps.CRITERIA)
+    assert {row["chosen_by"] for row in rows} == {", ".join(steps.CRITERIA)}
     (line,) = reports.results(Frame(rows)).rows
     assert line[0] == ("pretrained", "entropy")
 

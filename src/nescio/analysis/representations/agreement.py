@@ -27,7 +27,7 @@ from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
 STAR = "*"  # after a score of one member alone (Tables 8 and 9)
-NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # column `group` of rows that vary a number: of neighbours, …
+NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # column `sweep`: of neighbours, of networks, of components
 CHOSEN, HELD_OUT = "components", "held_out_likelihood"  # metrics: the number of LL's components, and why this one
 SCORING = "scores"  # heading of options
 
@@ -85,15 +85,16 @@ def accuracy_rows(
     base = dict.fromkeys(COLUMNS) | facts | {"n": len(test)}
     return [
         base | {"metric": "probe_accuracy", "value": probe_accuracy(train, test, place)},
-        base | {"metric": "knn_accuracy", "value": knn_accuracy(train, test, k), "level": k},
+        base | {"metric": "knn_accuracy", "value": knn_accuracy(train, test, k), "k": k},
     ]
 
 
 def component_rows(choice: ComponentChoice, facts: Row) -> list[Row]:
     """The number of components that was chosen, and the mean log-likelihood by which it was."""
-    base = dict.fromkeys(COLUMNS) | facts | {"measure": "ll", "group": COMPONENTS}
+    base = dict.fromkeys(COLUMNS) | facts | {"measure": "ll", "sweep": COMPONENTS}
     sweep = [
-        base | {"metric": HELD_OUT, "level": count, "value": value} for count, value in choice.log_likelihoods.items()
+        base | {"metric": HELD_OUT, "components": count, "value": value}
+        for count, value in choice.log_likelihoods.items()
     ]
     return [base | {"metric": CHOSEN, "value": choice.components}, *sweep]
 
@@ -126,10 +127,10 @@ def evaluate(
         components = 0
         if "ll" in plan.scores:
             choice = chosen_components(refs[0][0], plan.components, distance)
-            rows += component_rows(choice, facts | {"condition": distance, "n": len(refs[0][0])})
+            rows += component_rows(choice, facts | {"distance": distance, "n": len(refs[0][0])})
             components = choice.components
         for sample, own in enumerate(refs):
-            about = facts | {"sample": sample}
+            about = facts | {"draw": sample}
             more, missing, _ = score(own, tests, losses, plan, distance, about, components=components)
             rows += more
             reasons += [reason for reason in missing if reason not in reasons]
@@ -165,7 +166,7 @@ def score(
     if len(losses.index) != len(tests[0]):
         raise BadInput("The downstream heads and the scores are of different rows: index differs.")
     losses = losses.select(spaces.tests[0].index)
-    made = _ScoreRows(plan, components, losses, facts | {"condition": distance, "members": len(tests)})
+    made = _ScoreRows(plan, components, losses, facts | {"distance": distance, "members": len(tests)})
     whole = spaces.scores()
     for name in plan.scores:
         made.main(name, whole)
@@ -173,7 +174,7 @@ def score(
         made.alone(spaces, whole, seeds or range(len(tests)))
     if distance == plan.swept:
         made.sweeps(spaces, whole)
-        if "ll" in made.points and facts["sample"] == 0:
+        if "ll" in made.points and facts["draw"] == 0:
             made.components_sweep(refs, tests)
     return made.rows, made.reasons, made.points
 
@@ -190,13 +191,14 @@ class _ScoreRows:
     reasons: list[Row] = field(default_factory=list)
     points: dict[str, Array] = field(default_factory=dict)
 
-    def level(self, name: str) -> int | None:
-        """Neighbours of a score, or the components of its mixtures."""
-        return {"nc": self.plan.k, "dist": self.plan.k_dist, "ll": self.components}.get(name)
+    def size(self, name: str) -> dict[str, int]:
+        """The column with the neighbours of a score, or with the components of its mixtures."""
+        sizes = {"nc": {"k": self.plan.k}, "dist": {"k": self.plan.k_dist}, "ll": {"components": self.components}}
+        return sizes.get(name, {})
 
     def key(self, name: str) -> str:
         """nc → nc@100, as `SiblingScores` has it."""
-        return f"{name}@{self.level(name)}" if name in ("nc", "dist") else name
+        return f"{name}@{self.size(name)['k']}" if name in ("nc", "dist") else name
 
     def main(self, name: str, scores: SiblingScores) -> None:
         """The score with the paper's k against every loss: Tables 1 to 7."""
@@ -206,8 +208,8 @@ class _ScoreRows:
             self.omit(name, None, reason)
             return
         self.points[name] = u
-        self.row("mean", float(u.mean()), measure=name, level=self.level(name))
-        self.kendall(name, u, self.losses.together, level=self.level(name))
+        self.row("mean", float(u.mean()), measure=name, **self.size(name))
+        self.kendall(name, u, self.losses.together, **self.size(name))
 
     def alone(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
         """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
@@ -215,7 +217,7 @@ class _ScoreRows:
             losses = {name: loss[member] for name, loss in self.losses.alone.items()}
             own = spaces.scores([member])
             for name in self.points:
-                about = {"members": 1, "init_seed": seed, "level": self.level(name)}
+                about = {"members": 1, "init_seed": seed, **self.size(name)}
                 self.kendall(name, whole[self.key(name)], losses, **about)
                 if self.key(name) in own.u:
                     self.kendall(name + STAR, own[self.key(name)], losses, **about)
@@ -225,20 +227,20 @@ class _ScoreRows:
         for name, u in whole.u.items():
             k = name.partition("@")[2]
             if k and kind(name) in self.points and int(k) in self.plan.ks:
-                self.kendall(kind(name), u, self.losses.together, group=NEIGHBOURS, level=int(k))
+                self.kendall(kind(name), u, self.losses.together, sweep=NEIGHBOURS, k=int(k))
         for m in range(1, len(spaces.tests) + 1):
             some = spaces.scores(range(m), (self.plan.k,))
             for name in self.points:
                 if self.key(name) in some.u:
-                    about = {"group": MEMBERS, "members": m, "level": self.level(name)}
+                    about = {"sweep": MEMBERS, "members": m, **self.size(name)}
                     self.kendall(name, some[self.key(name)], self.losses.together, **about)
 
     def components_sweep(self, refs: Sequence[Predictions], tests: Sequence[Predictions]) -> None:
         """LL by mixtures of every number of components."""
         for count in self.plan.components:
             if count <= len(refs[0]):
-                u = member_densities(refs, tests, self.facts["condition"], count).mean(0)
-                self.kendall("ll", u, self.losses.together, group=COMPONENTS, level=count)
+                u = member_densities(refs, tests, self.facts["distance"], count).mean(0)
+                self.kendall("ll", u, self.losses.together, sweep=COMPONENTS, components=count)
 
     def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **about: Any) -> None:
         for loss, values in losses.items():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_classes, paired_dumps
-from nescio.benchmarks.pretrained import ModelRows, config_of, row_of
+from nescio.benchmarks.pretrained import PRETRAINED, ModelRows, config_of
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import Validated, tag, to_json
@@ -39,12 +39,13 @@ from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import ModelPredictions
 from nescio.predictions.pairs import PairedPredictions
 from nescio.predictions.subset import subset_limit_note
-from nescio.rows import Row
-from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.rows import Columns, Row, RowBuilder
+from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 from nescio.work.store import StepFolder
 
 NAME, VERSION = "cood", 4
-SEVERITY = "severity"  # the condition of a group of out-classes; its level is the number
+ABOUT_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": "misclassification"}
+SEVERITY = "severity"  # metric: mean confidence on a group of out-classes, whose number is in the column `severity`
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
 PICTURED = ("index", "label", "answer")  # what is kept of the images of a model's hardest group
 FACTS = ("input_size", "embedding_size")  # of a model, as rows
@@ -97,31 +98,7 @@ class Plan(Validated):
                 raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one dump.")
 
 
-def upgrade(rows: list[Row]) -> list[Row]:
-    """Rows before version 3 wrote severities, fixed sets and mistaken images as texts of their group.
-
-    Before version 4 the severity by the largest softmax was the mean confidence less 1.
-    """
-    rows = [row if row["group"] is None or row["condition"] else _regrouped(row, row["group"]) for row in rows]
-    return [
-        row | {"value": row["value"] + most_confident(row["measure"]), "version": VERSION}
-        if (row["version"] or 0) < 4 and row["metric"] == SEVERITY
-        else row
-        for row in rows
-    ]
-
-
-def _regrouped(row: Row, group: str) -> Row:
-    kind, _, level = group.rpartition(" ")
-    if kind == SEVERITY:
-        return row | {"group": None, "condition": SEVERITY, "level": float(level)}
-    if row["metric"] == "same_answer":
-        image, label, answer = group.split(" · ")
-        return row | {"group": image, "target": label, "condition": answer}
-    return row | {"group": None, "target": group}
-
-
-@benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.cood.reports", upgrade=upgrade, workers=0)
+@benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.cood.reports", workers=0)
 def cood(plan: Plan, work: Work) -> None:
     """Which models notice classes that were not in training, from the easiest to the hardest for each of them.
 
@@ -191,10 +168,10 @@ def _step(plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Step
 def _make(
     step_folder: StepFolder, context: Context, plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]
 ) -> Files:
-    graded = GradedModel(benchmark=NAME, version=VERSION, dump=pair.in_distribution, plan=plan, pair=pair)
+    graded = GradedModel(dict(ABOUT_ROWS), model=pair.in_distribution, plan=plan, pair=pair)
     graded.grade(refused)
     about = json.dumps({"notes": graded.notes}).encode()
-    return evaluation_files(graded.rows, graded.reasons) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
+    return files_of(graded) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
 
 
 # ---- one model
@@ -209,6 +186,7 @@ def most_confident(measure: str) -> float:
 class GradedModel(ModelRows):
     """Gathers the rows of one model, which classes each of its groups holds, and what to know of them."""
 
+    reported: Sequence[str] = ("backbone", "method")
     plan: Plan
     pair: PairedPredictions
     notes: list[str] = field(default_factory=list)
@@ -218,7 +196,7 @@ class GradedModel(ModelRows):
         plan, inside = self.plan, in_distribution_rows(self.pair.in_distribution.load())
         outside = self._outside(self.pair.ood, inside)
         others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.extra_ood.items())}
-        self.facts(FACTS, len(inside))
+        self.known(*FACTS)
         self._accuracy(inside)
         if outside.labels is None:
             raise BadInput(f"{self.pair.ood.path}: out-classes are graded by their labels, and there are none.")
@@ -232,7 +210,7 @@ class GradedModel(ModelRows):
                 self._because(measure, None, "out", reason)
                 continue
             if answered.labels is not None and answered.logits is not None:
-                self._auroc(u_in, ~summary(answered).outcomes().correct, measure)
+                self._auroc(u_in, ~summary(answered).outcomes().correct, measure=measure)
             grades = grade_ood(u_in, u_out, division, window, plan.severities)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():
@@ -241,15 +219,14 @@ class GradedModel(ModelRows):
                 self._hardest(division.test[grades.group(-1)].reshape(-1), outside)
 
     def _because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
-        about = {"backbone": self.dump.model, "method": "pretrained", "measure": measure, "metric": metric}
-        self.reasons.append(about | {"split": split, "reason": str(reason)})
+        self.omit(reason, measure=measure, metric=metric, split=split)
 
     def _outside(self, dump: ModelPredictions, inside: Predictions) -> Predictions:
         """The rows of classes that were not in training."""
         outside = dump.load(ood=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
             raise BadInput(
-                f"{dump.path} answers with {outside.classes} classes, {self.dump.path} with {inside.classes}: both "
+                f"{dump.path} answers with {outside.classes} classes, {self.model.path} with {inside.classes}: both "
                 "must come from one model."
             )
         assert outside.in_distribution is not None  # loaded as outside
@@ -263,7 +240,7 @@ class GradedModel(ModelRows):
             reason = f"There are no {lacking}: right and wrong answers cannot be told apart."
             self._because(None, "accuracy", "test", reason)
         else:
-            self.row("accuracy", metrics.accuracy(summary(inside).outcomes()), len(inside))
+            self.add("accuracy", metrics.accuracy(summary(inside).outcomes()), len(inside))
 
     def _window(self, division: ClassSplit, in_classes: int) -> int:
         """Classes of a group, with what to know of them."""
@@ -285,24 +262,23 @@ class GradedModel(ModelRows):
                 f"{k:,} out-classes have {k - window + 1} windows of {window:,}, fewer than the {plan.severities} "
                 "severities: some severities are the same group."
             )
-        self.row("out_classes", k, k, split="out")
-        self.row("window", window, k, split="out")
+        self.describe(out_classes=k, window=window)
         self.chosen = {"classes": division.classes.astype(np.int32), "window": np.array(window)}
         return window
 
-    def _auroc(self, u: Array, positive: Array, measure: str, **about: Any) -> None:
+    def _auroc(self, u: Array, positive: Array, **columns: Unpack[Columns]) -> None:
         """Of wrong against right answers, or of a set that is the same for all models against in-distribution rows."""
         try:
-            self.row("auroc", metrics.auroc(u, positive), len(u), measure=measure, **about)
+            self.add("auroc", metrics.auroc(u, positive), len(u), **columns)
         except Undefined as reason:
-            self._because(measure, "auroc", "test", reason)
+            self._because(columns["measure"], "auroc", "test", reason)
 
     def _graded(self, grades: OODGrades, measure: str, n_in: int) -> None:
         n, top = n_in + grades.window * self.plan.test, most_confident(measure)
         for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
             where = severity_columns(level, measure)
-            self.row("auroc", auroc, n, **where)
-            self.row(SEVERITY, severity + top, grades.window * self.plan.estimation, **where)
+            self.add("auroc", auroc, n, **where)
+            self.add(SEVERITY, severity + top, grades.window * self.plan.estimation, **where)
         self.chosen |= {
             "starts": grades.starts,
             f"order.{measure}": grades.order.astype(np.int32),
@@ -317,7 +293,7 @@ class GradedModel(ModelRows):
             self._because(measure, "auroc", name, reason)
             return
         out = np.repeat([False, True], [len(u_in), len(u)])
-        self._auroc(np.concatenate([u_in, u]), out, measure, split="out", target=name)
+        self._auroc(np.concatenate([u_in, u]), out, measure=measure, split="out", target=name, evaluation="ood")
 
     def _hardest(self, at: Array, outside: Predictions) -> None:
         """What the model answers to the test images of its hardest group."""
@@ -328,8 +304,8 @@ class GradedModel(ModelRows):
             self.chosen["hard.outputs"] = np.array(outside.classes)
 
 
-def severity_columns(level: int, measure: str) -> Row:
-    return {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
+def severity_columns(level: int, measure: str) -> Columns:
+    return {"evaluation": "graded-ood", "split": "out", "severity": float(level), "measure": measure}
 
 
 # ---- between models (appendix M.8)
@@ -340,14 +316,14 @@ def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
 
     One of each for a measure and a severity, over the n models that have it.
     """
-    rows = []
+    rows = RowBuilder({**ABOUT_ROWS, "method": PRETRAINED, "network": None})
     for measure in plan.measures:
         own = [model for model in models if f"order.{measure}" in model]
         for level in range(plan.severities) if len(own) > 1 else ():
             counts = shared_classes([_group(model, measure, level) for model in own])
             for metric, shared in zip(("union", "intersection"), counts, strict=True):
-                rows.append(row_of(NAME, VERSION, metric, shared, len(own), **severity_columns(level, measure)))
-    return rows
+                rows.add(metric, shared, len(own), **severity_columns(level, measure))
+    return rows.rows
 
 
 def _group(model: Mapping[str, Array], measure: str, level: int) -> Array:
@@ -359,7 +335,7 @@ def _group(model: Mapping[str, Array], measure: str, level: int) -> Array:
 def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames | None = None) -> list[Row]:
     """Rows without a model: the images to which most models give the same answer, among their hardest (Fig. 27).
 
-    `group` is the image, `target` its class and `condition` the answer; the value is how many of the n models give it.
+    The value is how many of the n models give the answer.
     """
     own = [model for model in models if "hard.index" in model]
     kinds = {model["hard.index"].dtype.kind for model in own}
@@ -368,12 +344,13 @@ def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames |
     images, labels, answers = (np.concatenate([model[f"hard.{of}"] for model in own]) for of in PICTURED)
     outputs = np.repeat([model["hard.outputs"] for model in own], [len(model["hard.index"]) for model in own])
     inside, outside = names or ((), ())
-    rows = []
+    rows = RowBuilder({**ABOUT_ROWS, "method": PRETRAINED, "network": None, "evaluation": "graded-ood", "split": "out"})
     for at, times in most_agreed_images(images, answers, plan.seed):
         answer = _named(answers[at], inside if len(inside) == outputs[at] else ())  # else of classes of its own
-        where = {"split": "out", "group": str(images[at]), "target": _named(labels[at], outside), "condition": answer}
-        rows.append(row_of(NAME, VERSION, "same_answer", times, len(own), **where))
-    return rows
+        image_class = _named(labels[at], outside)
+        image: Columns = {"image": str(images[at]), "image_class": image_class, "predicted_class": answer}
+        rows.add("agreeing_models", times, len(own), **image)
+    return rows.rows
 
 
 def _named(number: int, names: Sequence[str]) -> str:

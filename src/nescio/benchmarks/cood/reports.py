@@ -48,7 +48,7 @@ class GradedModels:
     def at(self, group: str, measure: str | None = None) -> Values:
         """Model → AUROC at a severity, or on a fixed set."""
         level = self.severities.get(group)
-        place = {"target": group} if level is None else {"condition": SEVERITY, "level": level}
+        place = {"target": group} if level is None else {"severity": level}
         return self.models.get("auroc", measure or self.usual, **place)
 
     @property
@@ -82,7 +82,7 @@ class GradedModels:
 def graded_models(frame: Frame) -> GradedModels:
     """The models of the rows, in their order."""
     out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
-    levels = sorted(out.where(condition=SEVERITY).unique("level"))
+    levels = sorted(level for level in out.unique("severity") if level is not None)
     measures = sorted(out.unique("measure"), key=lambda measure: measure != USUAL) or [USUAL]
     fixed = tuple(name for name in out.unique("target") if name is not None)
     severities = {f"{SEVERITY} {level:g}": level for level in levels}
@@ -362,12 +362,12 @@ def fig_25(frame: Frame) -> Blocks:
 @report("cood/overlap", needs="two models")
 def overlap(frame: Frame) -> Table | None:
     """At each severity: how many classes some model's group holds, and how many every one's."""
-    classes, windows = (frame.where(metric=metric).column() for metric in ("out_classes", "window"))
+    classes, windows = (frame.facts(name).column() for name in ("out_classes", "window"))
     shared = frame.where(metric=("union", "intersection"))
     if not shared or not classes:
         return None
     rows = []
-    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "level"):
+    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
         some = own.where(metric="union")
         line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.first()}
         line |= {"of all": some.first() / max(classes), "in every model's": own.where(metric="intersection").first()}
@@ -384,9 +384,9 @@ def overlap(frame: Frame) -> Table | None:
 def fig_27(frame: Frame) -> Table:
     """Images of hard classes to which most models give the same answer."""
     rows = [
-        {"image": row["group"], "its class": row["target"], "the answer": row["condition"]}
+        {"image": row["image"], "its class": row["image_class"], "the answer": row["predicted_class"]}
         | {"models that say so": row["value"], "of models": row["n"]}
-        for row in frame.where(metric="same_answer")
+        for row in frame.where(metric="agreeing_models")
     ]
     note = "Among the test images of each model's own hardest group; no answer is right: the class was not in training"
     title = "Images that many models mistake alike"

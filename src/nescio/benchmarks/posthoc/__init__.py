@@ -19,7 +19,7 @@ from nescio.work.steps import Work
 NAME, VERSION = "posthoc", 1
 VIT = "vit_tiny_patch16_224:patch4"
 TRANSFORMERS = ("vit", "deit", "swin", "swinv2", "xcit", "cait", "twins", "coat", "pit")  # families, trained by AdamW
-MISTAKES, NEAR, FAR = QUESTIONS = ("mistakes", "near", "far")  # groups of rows
+MISTAKES, NEAR, FAR = QUESTIONS = ("misclassification", "near-ood", "far-ood")  # evaluations
 METRICS = (
     *("accuracy", "ece", "nll"),  # of answers
     *("auroc", "aurc", "e_aurc", "naurc", "augrc", "fpr_at_tpr@0.95", "scod_aurc"),  # of scores

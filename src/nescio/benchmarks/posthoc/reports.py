@@ -38,18 +38,18 @@ def scores(frame: Frame) -> Frame:
 
     An AUROC is `best` where no run can tell it from the best one; None where there were too few rows to tell.
     """
-    key = ("network", "group", "measure")
-    own = frame.with_column("network", name_of).where(target=None, group=QUESTIONS)
+    key = ("network", "evaluation", "measure")
+    own = frame.with_column("network", name_of).where(target=None, evaluation=QUESTIONS)
     verdicts = own.where(metric=AMONG_BEST).summarise(key)
     alike = {tuple(row[name] for name in key): row["value"] == 1 for row in verdicts}
-    means = own.without(metric=AMONG_BEST).summarise([*key, "backbone", "condition", "metric"], over=["data_seed"])
+    means = own.without(metric=AMONG_BEST).summarise([*key, "backbone", "fitted_on", "metric"], over=["data_seed"])
     verdict = means.where(metric="auroc").with_column("best", lambda row: alike.get(tuple(row[name] for name in key)))
     return Frame([*verdict, *means.without(metric="auroc")])
 
 
 def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
     """(network, question) → score → the row of its AUROC, the highest first."""
-    cases = scores(frame).where(metric="auroc").group_by("network", "group")
+    cases = scores(frame).where(metric="auroc").group_by("network", "evaluation")
     return {key: {row["measure"]: row for row in own.sort(lambda row: -row["value"])} for key, own in cases}
 
 
@@ -61,7 +61,8 @@ def runs_in(frame: Frame) -> str:
 @report("posthoc/networks")
 def networks(frame: Frame) -> Table:
     """Accuracy of training and test images, ECE and NLL of every network."""
-    answers = frame.with_column("network", name_of).where(group=None, measure=None)
+    answers = Frame([*frame.where(evaluation="classification"), *frame.facts("train_accuracy")])
+    answers = answers.with_column("network", name_of)
     training = Column("training accuracy", where={"metric": "train_accuracy"}, format=decimals(4))
     return table(
         answers.summarise(["dataset", "network", "metric"], over=["data_seed"]),
@@ -104,17 +105,17 @@ def every_score(frame: Frame) -> Blocks:
     apart = frame.with_column("network", name_of).where(metric="auroc", target=lambda name: name is not None)
     for (network,), own in scores(frame).group_by("network"):
         sets = apart.where(network=network)
-        each = sets.summarise(["group", "target", "measure", "condition", "metric"], over=["data_seed"])
+        each = sets.summarise(["evaluation", "target", "measure", "fitted_on", "metric"], over=["data_seed"])
         heads = [head for question in QUESTIONS for head in _heads(question)]
         heads += [
-            Column(f"{group}: {dataset_label(name)} AUROC ↑", where={"group": group, "target": name})
-            for (group, name), _ in sets.group_by("group", "target")
+            Column(f"{group}: {dataset_label(name)} AUROC ↑", where={"evaluation": group, "target": name})
+            for (group, name), _ in sets.group_by("evaluation", "target")
         ]
         options[network] = [
             table(
                 [row for name in _order(own) for row in (*own.where(measure=name), *each.where(measure=name))],
                 f"Every score of {network}",
-                index=(Index("measure", "score"), Index("condition", "fitted on", keep=True)),
+                index=(Index("measure", "score"), Index("fitted_on", "fitted on", keep=True)),
                 columns=heads,
                 format=AREA,
                 note=f"The baseline first, the others by their mean AUROC; {runs_in(frame)}. Bold AUROC of a question: "
@@ -134,7 +135,9 @@ def _heads(question: str) -> list[Column]:
     """The columns of a question."""
     names = ("auroc", "aurc", "e_aurc", "augrc") if question == MISTAKES else ("auroc", "fpr_at_tpr@0.95", "scod_aurc")
     return [
-        Column(f"{question} {head.title}", where={**head.where, "group": question, "target": None}, metric=head.metric)
+        Column(
+            f"{question} {head.title}", where={**head.where, "evaluation": question, "target": None}, metric=head.metric
+        )
         for head in metrics(*names)
     ]
 
@@ -144,7 +147,7 @@ def heat(frame: Frame) -> Blocks:
     """AUROC of every score and network at a glance, one picture for each question."""
     options = {}
     for question in QUESTIONS:
-        own = scores(frame).where(metric="auroc", group=question)
+        own = scores(frame).where(metric="auroc", evaluation=question)
         cells = [
             {"line": name, "column": row["network"], "value": row["value"], "n": row["n"]}
             for name in _order(own)

@@ -19,8 +19,9 @@ from nescio.benchmarks.shift.steps import (
     EVALUATE,
     TRAIN,
     Predictor,
-    RowMaker,
+    ShiftRows,
     average,
+    columns_of,
     existing,
     init_seed,
     plain_trial,
@@ -34,11 +35,11 @@ from nescio.networks.models import Network
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note
-from nescio.rows import Row
+from nescio.rows import Columns
 from nescio.specs import method_on
 from nescio.training import train_step
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 from nescio.work.store import StepFolder
 
 KEEPING = OutputSpec(fields=("logits", "embeddings"), dtype="float16")
@@ -154,32 +155,33 @@ def _evaluate(
     dumps: Sequence[Mapping[str, Step]],
     others: Sequence[str],
 ) -> Files:
-    made = RowMaker((NAME, VERSION), predictor.facts)
-    made.learnt(predictor, context)
+    made = ShiftRows(columns_of((NAME, VERSION), predictor.facts))
+    made.network(predictor, context)
     members = [{name: load_predictions(step, context.store) for name, step in own.items()} for own in dumps]
     cards = [card_of(own, others) for own in members]
     card = cards[0] if len(cards) == 1 else card_of(ensemble(members, cards), others)
     for row in card.rows:
         if row["metric"] in METRICS:
-            made.add(row["metric"], row["value"], row["n"], level=row["level"], **columns(row["split"], row["measure"]))
+            where: Columns = {**columns(row["split"], row["measure"]), "ood_share": row["ood_share"]}
+            made.add(row["metric"], row["value"], row["n"], **where)
     lacking = set(score_names()) - {row["measure"] for row in made.rows}
     reasons = [entry for entry in cards[0].reasons if entry["metric"] is None and entry["measure"] in lacking]
     for entry in reasons + [entry for entry in card.reasons if entry["metric"] in METRICS]:
-        made.because(entry["reason"], entry["measure"], entry["metric"])
+        made.omit(entry["reason"], measure=entry["measure"], metric=entry["metric"])
     for group in (MISTAKES, *dict.fromkeys(name.partition(":")[0] for name in others)):
         best_group(made, card, group)
-    return evaluation_files(made.rows, made.reasons)
+    return files_of(made)
 
 
-def columns(split: str, measure: str | None) -> Row:
+def columns(split: str, measure: str | None) -> Columns:
     """The columns of a number on a scorecard: its question, the out-of-distribution set, the score and its rows."""
     name = measure.removeprefix(measures.SCORE) if measure else None
     kind = measures.registry[name].kind if name and name in measures.registry else ""
     group, _, target = split.partition(":")
     if split == TEST:
-        group = MISTAKES if measure else ""
+        group = MISTAKES if measure else "classification"
     fitted = {"fitted": "train", "tuned": "val"}.get(kind)
-    return {"measure": name, "group": group or None, "target": target or None, "condition": fitted}
+    return {"measure": name, "evaluation": group, "target": target or None, "fitted_on": fitted}
 
 
 def score_names() -> list[str]:
@@ -211,14 +213,14 @@ def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Score
     return whole
 
 
-def best_group(made: RowMaker, card: Scorecard, group: str) -> None:
+def best_group(made: ShiftRows, card: Scorecard, group: str) -> None:
     """Which scores cannot be told from the best of a question: DeLong's paired test over rows, Holm's adjustment."""
     raw = card.drawn["raw"]
     sets = [name for name in next(iter(raw["out"].values()), {}) if name.startswith(f"{group}:")]
     outside = {each: {name: own[each] for name, own in raw["out"].items() if each in own} for each in sets}
     rows = question_rows("unknown" if sets else "mistakes", raw["u"], raw["wrong"], outside)
     if rows.least < 2:
-        made.because("Fewer than two rows of a kind: no score can be told from another.", None, AMONG_BEST)
+        made.omit("Fewer than two rows of a kind: no score can be told from another.", metric=AMONG_BEST)
         return
     equals = best_by_delong({name: rows.placed(name) for name in rows.names}).equals
     for name in rows.names:

@@ -6,15 +6,14 @@ Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from nescio.analysis.representations.agreement import NEIGHBOURS, SCORING, Scored, require_some
+from nescio.analysis.representations.agreement import SCORING, Scored, require_some
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
 from nescio.identity import rename_content
 from nescio.options import nested, option
 from nescio.registry import canonical_name
-from nescio.rows import Row
 from nescio.specs import assignment, counts
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -95,49 +94,10 @@ PRESETS: dict[str, Plan] = {
 }
 
 
-# ---- older studies
-
-
-def upgrade(rows: list[Row]) -> list[Row]:
-    """Rows of version 2, whose split was the target, data_seed the sample, and group the distance, "k 10" or "M 2"."""
-    distances = {row["group"] for row in rows}
-    swept = "cosine" if "cosine" in distances or "euclidean" not in distances else "euclidean"
-    return [row if row["target"] is not None else _upgraded(row, swept) for row in rows]
-
-
-def _upgraded(row: Row, swept: str) -> Row:
-    group, _, size = (row["group"] or "").partition(" ")
-    columns = {"target": row["split"], "split": None, "sample": row["data_seed"], "data_seed": None}
-    if not size:
-        return row | columns | {"condition": row["group"], "group": None}
-    level = float(size) if group == NEIGHBOURS else None
-    return row | columns | {"condition": swept, "group": group, "level": level}
-
-
-def upgrade_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 had pairs of data and target, and `others` for `members_of`; before 4 `components` was one number."""
-    if "settings" in plan:
-        settings, others = plan.pop("settings"), plan.pop("others", ())
-        pairs = [f"{data}={target}" for data, target in settings]
-        targets = pairs if any(data != target for data, target in settings) else []
-        plan |= {"data": list(dict.fromkeys(data for data, _ in settings)), "targets": targets, "members_of": others}
-    if isinstance(plan.get("components"), int):
-        plan["components"] = [plan["components"]]
-    return plan
-
-
 # ---- the benchmark
 
 
-@benchmark(
-    NAME,
-    version=VERSION,
-    plan=Plan,
-    presets=PRESETS,
-    reports=f"{__name__}.reports",
-    upgrade=upgrade,
-    upgrade_plan=upgrade_plan,
-)
+@benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports=f"{__name__}.reports")
 def reliability(plan: Plan, work: Work) -> None:
     """Which representations can be trusted, before their purpose is known.
 

@@ -50,7 +50,7 @@ ALONE = (
 
 # ---- rows to means
 
-LINE = ("candidate", "backbone", "setting", "transfer", "method", "condition", "measure", "metric")
+LINE = ("candidate", "backbone", "setting", "transfer", "method", "distance", "measure", "metric")
 
 
 def with_settings(frame: Frame) -> Frame:
@@ -65,10 +65,10 @@ def with_settings(frame: Frame) -> Frame:
     return Frame(map(named, frame))
 
 
-def over_samples(frame: Frame, group: str | None = None, by: Sequence[str] = LINE) -> Frame:
-    """Mean and standard deviation over samples of references, of whole candidates; `group`: a sweep."""
-    whole = with_settings(frame).where(init_seed=None, group=group, measure=lambda name: name is not None)
-    means = whole.summarise(by, over=["sample"])
+def over_samples(frame: Frame, sweep: str | None = None, by: Sequence[str] = LINE) -> Frame:
+    """Mean and standard deviation over samples of references, of whole candidates; `sweep`: what is varied."""
+    whole = with_settings(frame).where(init_seed=None, sweep=sweep, measure=lambda name: name is not None)
+    means = whole.summarise(by, over=["draw"])
     return means.with_column("spread", lambda row: None if row["measure"] in NO_REFERENCES else row["spread"])
 
 
@@ -80,7 +80,7 @@ def over_members(frame: Frame) -> Frame:
 
 def swept(frame: Frame) -> str:
     """The distance whose sweeps were kept and that the summary shows: cosine, where there is one."""
-    distances = frame.unique("condition")
+    distances = frame.unique("distance")
     return COSINE if COSINE in distances or EUCLIDEAN not in distances else EUCLIDEAN
 
 
@@ -118,14 +118,14 @@ def correlations(
 
 
 def _tables(
-    number: int, title: str, *, transfer: bool, condition: str = COSINE, alone: bool = False, spread: bool = True
+    number: int, title: str, *, transfer: bool, distance: str = COSINE, alone: bool = False, spread: bool = True
 ) -> Callable[[Frame], list[Table]]:
     """Registers one of the paper's tables of correlations; `alone`: of single networks."""
-    data, distance = "other data" if transfer else "the pre-training data", condition.capitalize()
+    data = "other data" if transfer else "the pre-training data"
 
-    @report(f"reliability/table{number}", needs=f"{data} as target, and {distance} distances")
+    @report(f"reliability/table{number}", needs=f"{data} as target, and {distance.capitalize()} distances")
     def tables(frame: Frame) -> list[Table]:
-        means = (over_members if alone else over_samples)(frame).where(transfer=transfer, condition=condition)
+        means = (over_members if alone else over_samples)(frame).where(transfer=transfer, distance=distance)
         losses, note = ((USUAL,), ALONE) if alone else (LOSSES, SAMPLES if spread else TAU)
         return correlations(means, f"{title} (Table {number})", losses=losses, note=note, spread=spread)
 
@@ -135,9 +135,9 @@ def _tables(
 table_1 = _tables(1, "In-distribution", transfer=False, spread=False)
 table_2 = _tables(2, "Transfer", transfer=True, spread=False)
 table_4 = _tables(4, "In-distribution", transfer=False)
-table_5 = _tables(5, "In-distribution, unnormalised", transfer=False, condition=EUCLIDEAN)
+table_5 = _tables(5, "In-distribution, unnormalised", transfer=False, distance=EUCLIDEAN)
 table_6 = _tables(6, "Transfer", transfer=True)
-table_7 = _tables(7, "Transfer, unnormalised", transfer=True, condition=EUCLIDEAN)
+table_7 = _tables(7, "Transfer, unnormalised", transfer=True, distance=EUCLIDEAN)
 table_8 = _tables(8, "Single networks, in-distribution", transfer=False, alone=True)
 table_9 = _tables(9, "Single networks, transfer", transfer=True, alone=True)
 
@@ -149,7 +149,7 @@ def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
         "For every test image, Kendall's τ between the ranking of the methods by a score and by downstream "
         "performance; mean over images, ± standard deviation over samples of references"
     )
-    means = over_samples(frame).where(condition=COSINE, method=None)
+    means = over_samples(frame).where(distance=COSINE, method=None)
     return correlations(means, "Ranking the candidates (Table 3)", losses=losses, metric="ranking", note=note)
 
 
@@ -158,10 +158,10 @@ def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
 
 def sweeps(frame: Frame, over: str) -> list[Frame]:
     """The rows of every candidate in a sweep over k, M or C; `size` is that number, also of scores without k."""
-    column = "members" if over == MEMBERS else "level"
+    column = {MEMBERS: "members", NEIGHBOURS: "k", COMPONENTS: "components"}[over]
     usual = frame.where(metric=f"kendall_{USUAL}")
     means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
-    level = over_samples(usual.where(condition=swept(frame))).without(measure=("nc", "dist"))
+    level = over_samples(usual.where(distance=swept(frame))).without(measure=("nc", "dist"))
     candidates = []
     for (candidate,), own in means.group_by("candidate"):
         rows = list(own)
@@ -220,35 +220,35 @@ def fig_5(frame: Frame) -> list[Block]:
 @report("reliability/components", needs="mixtures of two numbers of components or more")
 def components(frame: Frame) -> list[Block]:
     """How many components LL's mixtures have: held-out likelihood, by which the number is chosen, and τ for each."""
-    swept_rows = with_settings(frame.where(group=COMPONENTS))
-    chosen = {key: own.first() for key, own in swept_rows.where(metric=CHOSEN).group_by("candidate", "condition")}
+    swept_rows = with_settings(frame.where(sweep=COMPONENTS))
+    chosen = {key: own.first() for key, own in swept_rows.where(metric=CHOSEN).group_by("candidate", "distance")}
     rows = [
-        row | {"best": row["level"] == chosen[row["candidate"], row["condition"]]}
+        row | {"best": row["components"] == chosen[row["candidate"], row["distance"]]}
         for row in swept_rows.where(metric=HELD_OUT)
     ]
-    likely = [likelihood_table(rows, ("candidate", Index("condition", "distance")))] if rows else []
+    likely = [likelihood_table(rows, ("candidate", "distance"))] if rows else []
     return [*likely, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
 
 
 # ---- what a first reader wants to know
 
 
-def taus(frame: Frame, condition: str, loss: str = USUAL) -> dict[str, list[float]]:
+def taus(frame: Frame, distance: str, loss: str = USUAL) -> dict[str, list[float]]:
     """Score → τ of every candidate in every setting."""
-    means = over_samples(frame.where(condition=condition, metric=f"kendall_{loss}"))
+    means = over_samples(frame.where(distance=distance, metric=f"kendall_{loss}"))
     return {measure: own.column() for (measure,), own in means.group_by("measure")}
 
 
 @report("reliability/summary", needs="scores of a candidate")
 def summary(frame: Frame) -> Table:
     """One line per score: how well it knew, on average and at worst, and how often it pointed the right way."""
-    condition = swept(frame)
+    distance = swept(frame)
     note = (
         "Kendall's τ with the downstream performance of every test image (minus the Brier score, minus the entropy), "
-        f"over all candidates and settings, {condition} distance, each score signed so that higher is more reliable. "
+        f"over all candidates and settings, {distance} distance, each score signed so that higher is more reliable. "
         "Above 0: where the score points the right way"
     )
-    sides = {loss: taus(frame, condition, loss) for loss in (USUAL, "entropy")}
+    sides = {loss: taus(frame, distance, loss) for loss in (USUAL, "entropy")}
     made = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
     known = [SCORES[measure] for measure in by_mean(sides[USUAL])]
     return replace(made, legend=(*((score.word, score.meaning) for score in known), *metric_legend(["kendall"])))
@@ -297,7 +297,7 @@ def downstream(frame: Frame) -> Table:
     """How reliable and how good the representations are: NC beside accuracies, and the mean losses of the heads."""
     named, known = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
     accuracies, losses = named.where(metric=tuple(ACCURACIES)), named.where(metric=tuple(HEADS), measure=None)
-    nc = over_samples(frame.where(metric="mean", measure="nc", condition=swept(frame)))
+    nc = over_samples(frame.where(metric="mean", measure="nc", distance=swept(frame)))
     rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
     rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
     heads = [
@@ -307,7 +307,7 @@ def downstream(frame: Frame) -> Table:
     heads.append(Column("M", "members", where={"metric": USUAL}, format=COUNT))
     notes = ["NC has seen no label: the reliable and the good need not be the same"]
     if accuracies:
-        k = accuracies.where(metric="knn_accuracy").first("level")
+        k = accuracies.where(metric="knn_accuracy").first("k")
         notes.append(f"Linear probe and k-NN (k = {k:g}): mean ± standard deviation over networks")
     elif rows:
         notes.append(NOT_STORED)
@@ -324,7 +324,7 @@ def downstream(frame: Frame) -> Table:
 def choices(frame: Frame) -> Table:
     """Which method each score would take by its mean over test images, against the best by mean Brier score (§4.3)."""
     labelled = with_settings(frame).where(measure=None, metric=USUAL).with_column("measure", lambda row: TRUTH)
-    means = over_samples(frame.where(metric="mean", condition=swept(frame)))
+    means = over_samples(frame.where(metric="mean", distance=swept(frame)))
     words = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
     rows: list[Row] = []
     for (setting, backbone), truth in labelled.group_by("setting", "backbone"):
@@ -343,7 +343,7 @@ def choices(frame: Frame) -> Table:
 @report("reliability/heat", needs="two scores or more")
 def heat(frame: Frame) -> Blocks:
     """τ with minus the Brier score of every candidate, setting and score."""
-    means = over_samples(frame.where(condition=swept(frame), metric=f"kendall_{USUAL}"))
+    means = over_samples(frame.where(distance=swept(frame), metric=f"kendall_{USUAL}"))
     cells = [
         {"line": row["candidate"], "column": score_word(row["measure"]), "value": row["value"], "n": row["n"]}
         for _, own in means.group_by("candidate")
@@ -360,7 +360,7 @@ def heat(frame: Frame) -> Blocks:
 def first_look(study: Study) -> list[Table]:
     """The tables for the terminal."""
     frame = study.frame
-    means = over_samples(frame.where(condition=swept(frame)))
+    means = over_samples(frame.where(distance=swept(frame)))
     return [
         downstream(frame),
         summary(frame),

@@ -23,7 +23,7 @@ from nescio.networks.models import network_of_trial
 from nescio.predict import EMBEDDINGS, load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz, to_npz
-from nescio.rows import Row
+from nescio.rows import Row, network_id
 from nescio.runtime import runtime_for
 from nescio.training import check_views, members_facts, train_step
 from nescio.trials import Trial
@@ -154,6 +154,7 @@ def check_possible(plan: Plan, work: Work) -> None:
 # ---- the steps
 
 
+HEADS, REPRESENTATION = "heads", "representation"  # evaluations of networks alone
 Embedded = Mapping[tuple[Trial, ImageSet], Step]  # the steps that embed images by the networks of trials
 Dumps = Mapping[str, Sequence[Step]]  # refs, train or tests → one embedding step per member
 
@@ -227,6 +228,11 @@ class Question:
         nothing = dict.fromkeys(("trial", "data_seed", "init_seed"))
         return members_facts(self.siblings.trials, context) | facts | nothing
 
+    def files(self, evaluation: str, rows: Sequence[Row], reasons: Sequence[Row] = ()) -> Files:
+        """The files of an evaluation, each row with its network."""
+        named = [row | {"evaluation": evaluation, "network": network_id(row)} for row in rows]
+        return evaluation_files(named, reasons, named if evaluation in (HEADS, REPRESENTATION) else ())
+
 
 def _step(
     kind: str, question: Question, make: Callable[..., Files], dumps: Dumps, before: Sequence[Step] = (), **config: Any
@@ -248,7 +254,8 @@ def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
 def _make_truth(step_folder: StepFolder, context: Context, question: Question, dumps: Dumps, tasks: str) -> Files:
     train, tests = _load(dumps, context, "train", "tests")
     losses = downstream_losses(train, tests, tasks, runtime_for(context.device).put)
-    return evaluation_files(agreement.truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
+    rows = agreement.truth_rows(losses, question.facts(context))
+    return {**question.files(HEADS, rows), TRUTH: to_npz(losses.arrays())}
 
 
 def _load(dumps: Dumps, context: Context, *roles: str) -> list[list[Predictions]]:
@@ -265,7 +272,8 @@ def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
 def _make_accuracy(step_folder: StepFolder, context: Context, question: Question, dumps: Dumps, k: int) -> Files:
     (train,), (test,) = _load(dumps, context, "train", "tests")
     facts = question.facts(context) | {"init_seed": question.siblings.first.init_seed}
-    return evaluation_files(agreement.accuracy_rows(train, test, k, facts, runtime_for(context.device).put))
+    rows = agreement.accuracy_rows(train, test, k, facts, runtime_for(context.device).put)
+    return question.files(REPRESENTATION, rows)
 
 
 def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -281,8 +289,8 @@ def _make_components(
 ) -> Files:
     ((refs,),) = _load(dumps, context, "refs")
     choice = chosen_components(refs, components, question.distance)
-    facts = question.facts(context) | {"condition": question.distance, "n": len(refs)}
-    return evaluation_files(agreement.component_rows(choice, facts))
+    facts = question.facts(context) | {"distance": question.distance, "n": len(refs)}
+    return question.files("components", agreement.component_rows(choice, facts))
 
 
 def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -306,14 +314,14 @@ def _make_scores(
     choice: Sequence[Step],
 ) -> Files:
     refs, tests = _load(dumps, context, "refs", "tests")
-    losses, facts = _truth(truth, context.store), question.facts(context) | {"sample": question.sample}
+    losses, facts = _truth(truth, context.store), question.facts(context) | {"draw": question.sample}
     seeds = [trial.init_seed for trial in question.siblings.trials]
     counts = [row for step in choice for row in step.rows(context.store)[0]]
     components = next((int(row["value"]) for row in counts if row["metric"] == agreement.CHOSEN), 0)
     rows, reasons, points = agreement.score(
         refs, tests, losses, plan, question.distance, facts, seeds=seeds, components=components
     )
-    return evaluation_files(rows, reasons) | {POINTS: to_npz(points)}
+    return {**question.files("agreement", rows, reasons), POINTS: to_npz(points)}
 
 
 def _truth(step: Step, store: Store) -> DownstreamLosses:
@@ -333,6 +341,7 @@ def _make_ranking(
 ) -> Files:
     store = context.store
     points = [from_npz(step.verified(store) / POINTS) for step in scores]
-    of_all = {"method": None, "params": None, "members": None}
-    facts = question.facts(context) | of_all | {"sample": question.sample, "condition": question.distance}
-    return evaluation_files(*agreement.ranking_rows(points, [_truth(step, store) for step in truths], facts))
+    of_all = {"method": None, "members": None}
+    facts = question.facts(context) | of_all | {"draw": question.sample, "distance": question.distance}
+    rows = agreement.ranking_rows(points, [_truth(step, store) for step in truths], facts)
+    return question.files("ranking", *rows)

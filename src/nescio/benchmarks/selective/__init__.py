@@ -28,14 +28,14 @@ from nescio.options import argument, option
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import ModelPredictions, check_comparable, collect_predictions
 from nescio.predictions.subset import subset_limit_note
-from nescio.rows import Row
+from nescio.rows import Columns, Row
 from nescio.work.launchers import Failure
-from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 from nescio.work.store import StepFolder
 
 NAME, VERSION = "selective", 5
-COVERAGE = "coverage"  # the condition of a point of a risk–coverage curve; its level is the share
-DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model (backbone) to the best (group) by a metric (condition)
+SCORECARD = "scorecard"  # evaluation of one model
+DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model to the best (`reference`) by a metric (`criterion`)
 AMONG = 10  # models, the best by a metric, that are tested against the first of them
 OF_SOFTMAX = ("msp", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
@@ -84,17 +84,7 @@ class Plan(Validated):
         return ("auroc", "aurc", "e_aurc", *shares, *(f"selective_risk@{share:g}" for share in self.risks))
 
 
-def upgrade(rows: list[Row]) -> list[Row]:
-    """Rows before version 4 wrote the coverage of a point of the curve as the text of its group."""
-    return [
-        row | {"condition": COVERAGE, "level": float(row["group"]), "group": None}
-        if row["metric"] == "selective_risk" and row["group"] is not None
-        else row
-        for row in rows
-    ]
-
-
-@benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.selective.reports", upgrade=upgrade, workers=0)
+@benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.selective.reports", workers=0)
 def selective(plan: Plan, work: Work) -> None:
     """Which models know when they are wrong: what many models say of the same labelled images, compared.
 
@@ -142,7 +132,7 @@ def _step(plan: Plan, model: ModelPredictions) -> Step:
 
 
 def _make(step_folder: StepFolder, context: Context, plan: Plan, model: ModelPredictions) -> Files:
-    return evaluation_files(*rows_of(plan, model))
+    return files_of(rows_of(plan, model))
 
 
 def share_interval(share: float, rows: int) -> tuple[float, float]:
@@ -164,7 +154,7 @@ def winners(plan: Plan) -> tuple[str, ...]:
 
 def best_models(plan: Plan, metric: str, rows: Sequence[Row]) -> list[str]:
     """The AMONG best models by a metric of their raw answers."""
-    usual = {"metric": metric, "calibrated": False, "condition": None}
+    usual = {"metric": metric, "calibrated": False, "evaluation": SCORECARD}
     own = [row for row in rows if usual.items() <= row.items() and row["measure"] in (None, USUAL)]
     return [row["backbone"] for row in sorted(own, key=lambda row: (-row["value"], row["backbone"]))[:AMONG]]
 
@@ -180,38 +170,42 @@ def _make_best(
     step_folder: StepFolder, context: Context, plan: Plan, metric: str, models: Sequence[ModelPredictions]
 ) -> Files:
     try:
-        return evaluation_files(verdict_rows(plan, metric, models))
+        return files_of(*verdict_rows(plan, metric, models))
     except BadInput as error:  # they share no images
         reason = f"The best models could not be compared with each other: {error}"
         return evaluation_files([], [{"measure": None, "metric": metric, "split": "test", "reason": reason}])
 
 
-def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[Row]:
+def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[ModelRows]:
     """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
     dumps = {model.model: labelled_in_distribution(model.load()) for model in models}
     if metric not in RIGHT:
         dumps = {name: dump.take(division(dump, plan)[1]) for name, dump in dumps.items()}
     compared = compare(dumps, measure=USUAL, metrics=[metric])
-    rows: list[Row] = []
+    verdicts = []
     for away in compared.differences:
         own = next(model for model in models if model.model == away["model"])
-        made = ModelRows(benchmark=NAME, version=VERSION, dump=own, rows=rows)
-        about = {"condition": metric, "group": away["best"]}
-        made.row(DIFFERENCE, away["difference"], compared.n, low=away["low"], high=away["high"], **about)
+        facts = {"benchmark": NAME, "version": VERSION, "evaluation": "comparison"}
+        made = ModelRows(facts, model=own)
+        about: Columns = {"criterion": metric, "reference": away["best"]}
+        interval: Columns = {**about, "low": away["low"], "high": away["high"]}
+        made.add(DIFFERENCE, away["difference"], compared.n, **interval)
         if away["adjusted"] is not None:
-            made.row(ADJUSTED, away["adjusted"], compared.n, **about)
-    return rows
+            made.add(ADJUSTED, away["adjusted"], compared.n, **about)
+        verdicts.append(made)
+    return verdicts
 
 
 # ---- one model
 
 
-def rows_of(plan: Plan, model: ModelPredictions) -> tuple[list[Row], list[Row]]:
-    """(rows, reasons) of one model: raw and calibrated answers, on the rows that did not fit the temperature."""
+def rows_of(plan: Plan, model: ModelPredictions) -> JudgedModel:
+    """Results of one model: raw and calibrated answers, on the rows that did not fit the temperature."""
     dump = labelled_in_distribution(model.load())
-    made = JudgedModel(benchmark=NAME, version=VERSION, dump=model, plan=plan)
+    facts = {"benchmark": NAME, "version": VERSION, "evaluation": SCORECARD}
+    made = JudgedModel(facts, model=model, plan=plan)
     fit, test = division(dump, plan)
-    made.facts(FACTS, len(dump))
+    made.known(*FACTS)
     made.answers(dump, test)
     if MC_DROPOUT in plan.measures:
         made.dropout(dump, test)
@@ -220,9 +214,9 @@ def rows_of(plan: Plan, model: ModelPredictions) -> tuple[list[Row], list[Row]]:
         made.because(None, "calibrated", str(reason))
     else:
         made.calibrated = True
-        made.row("temperature", temperature, len(fit), split="val", calibrated=True)
+        made.add("temperature", temperature, len(fit), split="val", calibrated=True)
         made.answers(Temperature(temperature)(dump), test)
-    return made.rows, made.reasons
+    return made
 
 
 def division(dump: Predictions, plan: Plan) -> tuple[Array, Array]:
@@ -238,13 +232,13 @@ def division(dump: Predictions, plan: Plan) -> tuple[Array, Array]:
 class JudgedModel(ModelRows):
     """Gathers the rows of one model, raw and then calibrated."""
 
+    reported: Sequence[str] = ()
     plan: Plan
     calibrated: bool = False
 
     def because(self, measure: str | None, metric: str | None, reason: str, *, shared: bool = False) -> None:
         """Why a row is missing, of this model or (`shared`) of every model alike."""
-        whose = {} if shared else {"method": self.dump.model}
-        self.reasons.append(whose | {"measure": measure, "metric": metric, "split": "test", "reason": reason})
+        self.omit(reason, measure=measure, metric=metric, method=None if shared else self.model.model)
 
     def try_row(
         self, metric: str, prepared: Any, measure: str | None = None, around: tuple[float, float] | None = None
@@ -257,7 +251,7 @@ class JudgedModel(ModelRows):
         else:
             ends = share_interval(value, prepared.n) if metric in RIGHT else around
             low, high = ends or (None, None)
-            self.row(metric, value, prepared.n, measure=measure, calibrated=self.calibrated, low=low, high=high)
+            self.add(metric, value, prepared.n, measure=measure, calibrated=self.calibrated, low=low, high=high)
 
     def answers(self, dump: Predictions, test: Array) -> None:
         """The answers of these rows, and how each measure of the softmax ranks them."""
@@ -294,8 +288,9 @@ class JudgedModel(ModelRows):
         )
         for metric in self.plan.ranking:
             self.try_row(metric, ranked, measure, around if metric == "auroc" else None)
-        about: Row = {"measure": measure, "calibrated": self.calibrated}
-        self.row("aurc_over", metrics.aurc_over(ranked, coverages=self.plan.over), ranked.n, **about)
+        about: Columns = {"measure": measure, "calibrated": self.calibrated}
+        self.add("aurc_over", metrics.aurc_over(ranked, coverages=self.plan.over), ranked.n, **about)
         for share in self.plan.curve:
             risk = metrics.selective_risk(ranked, coverage=share)
-            self.row("selective_risk", risk, ranked.n, **about, condition=COVERAGE, level=share)
+            point: Columns = {**about, "evaluation": "risk-coverage", "coverage": share}
+            self.add("selective_risk", risk, ranked.n, **point)

@@ -12,7 +12,7 @@ from nescio.analysis.evaluation_rows import MC_DROPOUT
 from nescio.analysis.model_choice import pareto_front
 from nescio.benchmarks import pretrained
 from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
-from nescio.benchmarks.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FACTS, FEWEST, NAME, SHARE
+from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FACTS, FEWEST, NAME, SCORECARD, SHARE
 from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
 from nescio.report.blocks import Block, Blocks, Figure, Story
@@ -318,8 +318,10 @@ def fig_2(frame: Frame) -> Blocks:
 
 def risk_coverage(frame: Frame) -> dict[str, Curve]:
     """Model → (coverages, risks) of the raw answers, ranked by the largest softmax."""
-    points = frame.where(metric="selective_risk", measure=USUAL, calibrated=False, condition=COVERAGE).sort("level")
-    return {name: (own.column("level"), own.column()) for (name,), own in points.group_by("backbone")}
+    points = frame.where(metric="selective_risk", measure=USUAL, calibrated=False, evaluation="risk-coverage").sort(
+        "coverage"
+    )
+    return {name: (own.column("coverage"), own.column()) for (name,), own in points.group_by("backbone")}
 
 
 def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
@@ -454,8 +456,8 @@ def lead(study: Study) -> list[str]:
 
 def _tested(frame: Frame, metric: str, best: str | None) -> str:
     """How the best model by a metric stands to the next ones; nothing where they were not compared."""
-    rows = frame.where(metric=DIFFERENCE, condition=metric, group=best)
-    p = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, condition=metric)}
+    rows = frame.where(metric=DIFFERENCE, criterion=metric, reference=best)
+    p = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, criterion=metric)}
     differences = [
         {"model": row["backbone"], "difference": row["value"], "adjusted": p.get(row["backbone"])}
         | {end: row[end] for end in ("low", "high")}
@@ -469,7 +471,7 @@ def scorecard(frame: Frame) -> list[Block]:
     """The scorecard of a study of one model."""
     if len(models_of(frame).sizes) > 1:
         return []
-    return card_blocks(frame.where(condition=None).without(metric=BESIDE_CARD))
+    return card_blocks(frame.where(evaluation=SCORECARD).without(metric=BESIDE_CARD))
 
 
 def story(study: Study) -> Story:

@@ -31,19 +31,18 @@ TIPS = {"method": "method", "strength": "strength", "run": "run"}
 
 def points(frame: Frame) -> list[Row]:
     """One for every network and measure: strength, accuracy of clean images, rAULC and AUROC of all angles together."""
-    accuracy = _values(frame.where(metric="accuracy", condition=CLEAN))
-    strength = _values(frame.where(metric="strength"))
+    accuracy = _values(frame.where(metric="accuracy", shift=CLEAN))
     auroc = {(_network(row), row["measure"]): row["value"] for row in _pooled(frame, "auroc")}
     return [
         {name: row[name] for name in (*NETWORK, "measure")}
-        | {"strength": strength[_network(row)], "accuracy": accuracy[_network(row)], "rAULC": row["value"]}
+        | {"strength": row["strength"], "accuracy": accuracy[_network(row)], "rAULC": row["value"]}
         | {"auroc": auroc.get((_network(row), row["measure"])), "name": row["method"], "run": row["data_seed"]}
         for row in _pooled(frame, "raulc")
     ]
 
 
 def _pooled(frame: Frame, metric: str) -> Frame:
-    return frame.where(metric=metric, condition=TURNED, level=None)
+    return frame.where(metric=metric, shift=TURNED, severity=None)
 
 
 def _network(row: Row) -> tuple[Any, ...]:
@@ -93,7 +92,7 @@ def correlations(frame: Frame) -> list[Row]:
 
 def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
     """Numbers of the strengths whose bound holds back no layer of any network."""
-    own = frame.where(metric="at_bound", method=method, dataset=data)
+    own = frame.where(method=method, dataset=data).facts("at_bound")
     return [trial for (trial,), part in own.group_by("trial") if max(part.column("value")) == 0]
 
 
@@ -131,10 +130,10 @@ def correlation_table(frame: Frame) -> Table:
 @report("sensitivity/strengths")
 def every_strength(frame: Frame) -> Table:
     """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs, and what a bound does."""
-    strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.where(metric="strength")}
-    accuracy = frame.where(metric="accuracy", condition=CLEAN)
+    strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.facts("strength")}
+    accuracy = frame.where(metric="accuracy", shift=CLEAN)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
-    bounded = frame.where(metric="at_bound")
+    bounded = frame.facts("at_bound")
     beside = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
     means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
     rows = means.with_column("strength", lambda row: strength[tuple(row[name] for name in KEY)])
@@ -231,12 +230,12 @@ def _lead(frame: Frame) -> list[str]:
         lead.append(f"Too few networks for a correlation: {join_names(few)}.")
     idle = {
         f"{name} on {dataset_label(data)}" if joined else name: len(idle_strengths(frame, name, data))
-        for (name, data), _ in frame.where(metric="at_bound").group_by("method", "dataset")
+        for (name, data), _ in frame.facts("at_bound").group_by("method", "dataset")
     }
     if any(idle.values()):
         counts = join_names([f"{count} of {name}" for name, count in idle.items() if count])
         lead.append(f"Strengths that hold no layer of any network back: {counts}; the correlations hold them too.")
-    accuracies = [part.column() for _, part in frame.where(metric="accuracy", condition=CLEAN).group_by("dataset")]
+    accuracies = [part.column() for _, part in frame.where(metric="accuracy", shift=CLEAN).group_by("dataset")]
     if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
         lead.append(
             f"{plural(lost, 'network')} of {sum(map(len, accuracies))} did not learn (less than half of the best clean "

@@ -21,7 +21,7 @@ NAME, VERSION = "shift", 3  # 2: corruptions as published; 3: drops of rain fade
 PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
 DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 MEASURES = ("native", "entropy")
-CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: data has shifts of the same names
+CORRUPTION = "corruption"  # shift_kind of pixels under a corruption: data has shifts of the same names
 
 
 @tag("plan:shift")

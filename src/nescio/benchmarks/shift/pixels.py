@@ -13,12 +13,13 @@ from colorsys import hsv_to_rgb
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
 
 from nescio import datasets
+from nescio.analysis.bootstrap import parse_metric
 from nescio.analysis.pixels import PixelCounts
 from nescio.arrays.types import Array
 from nescio.benchmarks.shift import CORRUPTION, NAME, VERSION, Plan
@@ -28,8 +29,9 @@ from nescio.benchmarks.shift.steps import (
     RANKING,
     Level,
     Predictor,
-    RowMaker,
+    ShiftRows,
     by_own_names,
+    columns_of,
     existing,
     methods_behind,
     note_ends,
@@ -51,12 +53,12 @@ from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import build
 from nescio.predict import count_step, load_counts, pixel_maps
-from nescio.rows import Row
+from nescio.rows import Columns, Row
 from nescio.runtime import Runtime, runtime_for
 from nescio.specs import DatasetName
 from nescio.training import build as build_method
 from nescio.training import check_batch
-from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 from nescio.work.store import StepFolder
 
 OWN, MEMBERS = "native", "mutual_information"
@@ -203,8 +205,8 @@ def evaluation_step(
     """Counts the pixels of every level, and takes every metric of every level and of those of one shift together."""
     counts = {level: count_step(predictor.networks, images, root=root) for level, images in levels.items()}
     config = {"facts": predictor.facts, "measures": list(names), "levels": list(levels)}
-    groups = {name: CORRUPTION for (name, _), images in levels.items() if isinstance(images.change, Corruption)}
-    make = partial(_evaluate, predictor=predictor, steps=counts, names=names, groups=groups)
+    kinds = {name: CORRUPTION for (name, _), images in levels.items() if isinstance(images.change, Corruption)}
+    make = partial(_evaluate, predictor=predictor, steps=counts, names=names, kinds=kinds)
     return make_evaluation(NAME, VERSION, predictor.title, config, list(counts.values()), make)
 
 
@@ -214,21 +216,21 @@ def _evaluate(
     predictor: Predictor,
     steps: Mapping[Level, Step],
     names: Sequence[str],
-    groups: Mapping[str, str],
+    kinds: Mapping[str, str],
 ) -> Files:
-    rows = RowMaker((NAME, VERSION), predictor.facts, task="segmentation")
+    rows = ShiftRows(columns_of((NAME, VERSION), predictor.facts, task="segmentation"))
     levels = {level: load_counts(step, context.store) for level, step in steps.items()}
-    for (condition, level), counts in levels.items():
-        columns = {"condition": condition, "level": level, "group": groups.get(condition)}
+    for (shift, severity), counts in levels.items():
+        columns: Columns = {"shift": shift, "severity": severity, "shift_kind": kinds.get(shift)}
         add_rows(rows, counts, names, own_score(predictor), **columns)
-    for shift in dict.fromkeys(condition for condition, _ in levels if condition != CLEAN[0]):
+    for shift in dict.fromkeys(name for name, _ in levels if name != CLEAN[0]):
         pooled = reduce(add, [counts for (name, _), counts in levels.items() if name in (CLEAN[0], shift)])
-        columns = {"condition": shift, "level": None, "group": groups.get(shift)}
+        columns = {"shift": shift, "shift_kind": kinds.get(shift)}
         add_rows(rows, pooled, names, own_score(predictor), **columns)
         if pooled.n:
             rows.add("bound", pooled.bound, pooled.n, **columns)
-    rows.learnt(predictor, context)
-    return evaluation_files(rows.rows, rows.reasons)
+    rows.network(predictor, context)
+    return files_of(rows)
 
 
 def own_score(predictor: Predictor) -> str | None:
@@ -238,25 +240,28 @@ def own_score(predictor: Predictor) -> str | None:
     return scores[0] if scores else None
 
 
-def add_rows(rows: RowMaker, counts: PixelCounts, names: Sequence[str], own: str | None, **columns: Any) -> None:
+def add_rows(
+    rows: ShiftRows, counts: PixelCounts, names: Sequence[str], own: str | None, **columns: Unpack[Columns]
+) -> None:
     """mIoU and accuracy, and AUROC and rAULC of right against wrong pixels by every score."""
     if not counts.n:
         for metric in (*PREDICTED, *RANKING):
-            rows.because("No pixel has a label other than void.", None, metric, columns)
+            rows.omit("No pixel has a label other than void.", metric=metric, **columns)
         return
     for metric in PREDICTED:
         rows.add(metric, getattr(counts, metric), counts.n, **columns)
     for name in names:
         score = str(own) if name == OWN else name
         if score in counts.infinite:
-            rows.because("Some pixels have scores that are not finite.", name, None, columns)
+            rows.omit("Some pixels have scores that are not finite.", measure=name, **columns)
             continue
         if score not in counts.scores:
-            rows.because(f"{rows.facts['method']} has no such score of its pixels.", name)
+            rows.omit(f"{rows.facts['method']} has no such score of its pixels.", measure=name)
             continue
         ranked = counts.scores[score].ranking()
         for metric in RANKING:
-            rows.attempt(metric, ranked, counts.n, measure=name, **columns)
+            where: Columns = {**columns, "measure": name}
+            rows.attempt(metric, partial(parse_metric(metric), ranked), counts.n, **where)
 
 
 # ---- pictures
@@ -337,7 +342,7 @@ def _answers(predictor: Predictor, levels: Mapping[Level, LoadedImages], context
 def _pictured(level: Level, shows: str, arrays: Array) -> list[Row]:
     """One row for each array (h, w, 3)."""
     return [
-        {"condition": level[0], "level": level[1], "image": number, "shows": shows}
+        {"shift": level[0], "severity": level[1], "image": number, "shows": shows}
         | {"png": b64encode(thumbnail(array, SIDE)).decode()}
         for number, array in enumerate(arrays, start=1)
     ]

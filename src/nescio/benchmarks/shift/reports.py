@@ -21,7 +21,7 @@ from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
-CLEAN = "clean"  # condition of test images as they are
+CLEAN = "clean"  # shift of test images as they are
 OWN, ENTROPY = "native", "entropy"
 RANKING = ("auroc", "raulc")  # metrics that depend on a measure
 MODEL = ("dataset", "method", "backbone", "members")
@@ -51,13 +51,13 @@ def pixels(frame: Frame) -> Frame:
 
 
 def shifted(frame: Frame) -> Frame:
-    """Rows of corrupted images: one level each, or (level None) clean images and all levels together."""
-    return frame.where(split="test", condition=lambda name: name not in (None, CLEAN))
+    """Rows of corrupted images: one level each, or (severity None) clean images and all levels together."""
+    return frame.where(split="test", shift=lambda name: name not in (None, CLEAN))
 
 
 def pooled(frame: Frame) -> Frame:
     """Metrics of clean images and all severities together, the mean over corruptions, of every run."""
-    return on_common(shifted(frame).where(level=None)).summarise([*MODEL, *RUN, "measure", "metric"])
+    return on_common(shifted(frame).where(severity=None)).summarise([*MODEL, *RUN, "measure", "metric"])
 
 
 def on_common(frame: Frame) -> Frame:
@@ -68,9 +68,9 @@ def on_common(frame: Frame) -> Frame:
 
 def uncommon(frame: Frame) -> list[str]:
     """Names of the corruptions that are left out of means over all severities, since a line has no row of them."""
-    parts = _by_common(shifted(frame).where(level=None))
-    left_out = {row["condition"] for rows, common in parts for row in rows if _place(row) not in common}
-    return [name.replace("_", " ") for name in shifted(frame).unique("condition") if name in left_out]
+    parts = _by_common(shifted(frame).where(severity=None))
+    left_out = {row["shift"] for rows, common in parts for row in rows if _place(row) not in common}
+    return [name.replace("_", " ") for name in shifted(frame).unique("shift") if name in left_out]
 
 
 def _by_common(frame: Frame) -> list[tuple[Frame, set[Any]]]:
@@ -82,18 +82,18 @@ def _by_common(frame: Frame) -> list[tuple[Frame, set[Any]]]:
 
 
 def _place(row: Row) -> tuple[Any, Any]:
-    return row["condition"], row["level"]
+    return row["shift"], row["severity"]
 
 
 def common_note(frame: Frame, what: str) -> str:
     """Over which corruptions means are, in words."""
-    left_out, count = uncommon(frame), len(shifted(frame).unique("condition"))
+    left_out, count = uncommon(frame), len(shifted(frame).unique("shift"))
     words = f"then the mean over {plural(count - len(left_out), what).lower()}"
     return words + (f" (without {join_names(left_out)}: not every line has rows of them)" if left_out else "")
 
 
 def clean(frame: Frame) -> Frame:
-    return frame.where(split="test", condition=CLEAN)
+    return frame.where(split="test", shift=CLEAN)
 
 
 def name_of(row: Row) -> str:
@@ -175,7 +175,7 @@ def _one_network_a_run(frame: Frame) -> None:
 def _same_images(frame: Frame) -> None:
     """Refuses joined studies in which lines were judged by other numbers of images or severities of one corruption."""
     ranked = Frame([*clean(frame), *shifted(frame)]).where(metric=RANKING)
-    for (data, condition, level, _), part in ranked.group_by("dataset", "condition", "level", "metric"):
+    for (data, condition, level, _), part in ranked.group_by("dataset", "shift", "severity", "metric"):
         if len(sizes := part.unique("n")) > 1:
             where = f"{condition} {level:g}" if level else f"{condition} and clean" if level is None else condition
             raise BadInput(
@@ -233,10 +233,10 @@ def curves(frame: Frame, metric: str, low: Sequence[Any] = ()) -> dict[str, dict
     low  data and methods that are undertrained: their lines are marked
     """
     own = on_curves(frame, metric)
-    if len((changed := shifted(own)).unique("condition")) > 1:  # means over them
+    if len((changed := shifted(own)).unique("shift")) > 1:  # means over them
         own = Frame([*clean(own), *on_common(changed)])
-    named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
-    ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
+    named = own.with_column("at", lambda row: CLEAN if row["shift"] == CLEAN else f"{row['severity']:g}")
+    ordered = named.sort(lambda row: row["at"] != CLEAN, "severity")
     means = ordered.summarise([*MODEL, "at"], over=["data_seed"])
     lines = [(_marked(part.rows[0], low), part) for _, part in means.group_by(*MODEL)]
     return {name_of(first): {row["at"]: row["value"] for row in part} for first, part in lines}
@@ -244,7 +244,7 @@ def curves(frame: Frame, metric: str, low: Sequence[Any] = ()) -> dict[str, dict
 
 def on_curves(frame: Frame, metric: str) -> Frame:
     """The rows that curves of a metric show."""
-    return first_measure(frame.where(metric=metric, level=lambda level: level is not None))
+    return first_measure(frame.where(metric=metric, severity=lambda level: level is not None))
 
 
 def panels(
@@ -300,14 +300,14 @@ def figure_1(frame: Frame) -> Blocks:
 def every_corruption(frame: Frame) -> Blocks:
     """Figure 1 of every corruption, and rAULC of every line on every corruption at a glance."""
     own = shifted(images(frame))
-    if len(own.unique("condition")) < 2:
+    if len(own.unique("shift")) < 2:
         return None
     options = by_shift(images(frame), own, "fig1", "accuracy", *RANKING)
-    means = first_measure(own.where(level=None, metric="raulc")).summarise([*MODEL, "condition"], over=["data_seed"])
+    means = first_measure(own.where(severity=None, metric="raulc")).summarise([*MODEL, "shift"], over=["data_seed"])
     several = len(means.unique("dataset")) > 1
     cells = [
         {"line": f"{name_of(row)}, {dataset_label(row['dataset'])}" if several else name_of(row)}
-        | {"column": row["condition"].replace("_", " "), "value": row["value"], "n": row["n"]}
+        | {"column": row["shift"].replace("_", " "), "value": row["value"], "n": row["n"]}
         for row in marked(frame, list(means))
     ]
     words = "Clean images and all severities together. More colour is better; none is chance or worse."
@@ -322,7 +322,7 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str, numbers: bool = Fa
     numbers  levels stand at their numbers, not side by side
     """
     options, low = {}, undertrained(frame)
-    for (name,), part in own.group_by("condition"):
+    for (name,), part in own.group_by("shift"):
         word = name.replace("_", " ")
         beside = clean(frame).where(dataset=part.unique("dataset"))
         axis = ("90° − altitude of the sun" if name in ALTITUDES else f"level of {word}") if numbers else ""
@@ -340,8 +340,8 @@ def table_3(frame: Frame) -> Table:
     """Clean mIoU, and mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
     frame = pixels(frame)
     ranked = compared(frame, pooled(frame).where(measure=lambda name: name is not None))
-    answers = [row | {"condition": CLEAN} for row in compared(frame, clean(frame).where(metric="miou"))]
-    answers += [row | {"condition": None} for row in compared(frame, pooled(frame).where(metric="miou"))]
+    answers = [row | {"shift": CLEAN} for row in compared(frame, clean(frame).where(metric="miou"))]
+    answers += [row | {"shift": None} for row in compared(frame, pooled(frame).where(metric="miou"))]
     lines = dict.fromkeys(values_of(row, LINE) for row in ranked)
     unranked = dict.fromkeys((*values_of(row, MODEL), None) for row in answers)
     rows = ranked + [
@@ -351,8 +351,8 @@ def table_3(frame: Frame) -> Table:
         if values_of(row, MODEL) == tuple(model)
     ]
     heads = [
-        Column("clean mIoU ↑", where={"metric": "miou", "condition": CLEAN}, metric="miou"),
-        Column("pooled mIoU ↑", where={"metric": "miou", "condition": None}),
+        Column("clean mIoU ↑", where={"metric": "miou", "shift": CLEAN}, metric="miou"),
+        Column("pooled mIoU ↑", where={"metric": "miou", "shift": None}),
         *metrics("auroc", "raulc"),
     ]
     bound = max(frame.where(metric="bound").column("value"), default=0.0)
@@ -372,7 +372,7 @@ def table_3(frame: Frame) -> Table:
 def by_kind(frame: Frame) -> tuple[Frame, Frame]:
     """Rows of corruptions of five severities, and of other shifts, such as a fog by depth."""
     own = shifted(pixels(frame))
-    return own.where(group=CORRUPTION), own.where(group=lambda group: group != CORRUPTION)
+    return own.where(shift_kind=CORRUPTION), own.where(shift_kind=lambda kind: kind != CORRUPTION)
 
 
 @report("shift/fig3", needs="rows of segmentation under corruptions")
@@ -395,11 +395,11 @@ def every_level(frame: Frame) -> Blocks:
     """mIoU at every level of every shift."""
     made, frame = [], pixels(frame)
     own = frame.where(metric="miou")
-    for (name,), every in shifted(own).where(level=lambda level: level is not None).group_by("condition"):
-        part = every.sort("level")
-        rows = compared(frame, Frame([*clean(own), *part]), "condition", "level")
-        levels = [Column(f"{level:g}", where={"condition": name, "level": level}) for level in part.unique("level")]
-        heads = [Column(CLEAN, where={"condition": CLEAN}), *levels]
+    for (name,), every in shifted(own).where(severity=lambda level: level is not None).group_by("shift"):
+        part = every.sort("severity")
+        rows = compared(frame, Frame([*clean(own), *part]), "shift", "severity")
+        levels = [Column(f"{level:g}", where={"shift": name, "severity": level}) for level in part.unique("severity")]
+        heads = [Column(CLEAN, where={"shift": CLEAN}), *levels]
         made.append(
             table(
                 marked(frame, rows),
@@ -418,7 +418,7 @@ def every_level(frame: Frame) -> Blocks:
 def pictures(study: Study) -> Blocks:
     """Image, labels, and every line's answers and uncertainty: of a few images, clean and at the last levels."""
     options = {}
-    for (condition, level, image), own in Frame(study.pictures).group_by("condition", "level", "image"):
+    for (condition, level, image), own in Frame(study.pictures).group_by("shift", "severity", "image"):
         name = condition.replace("_", " ") + (f" {level:g}" if condition != CLEAN else "")
         options[f"{name}, image {image}"] = [Gallery(tuple(_picture(row) for row in own), wide=True)]
     return Tabs("Images", options)
@@ -442,7 +442,7 @@ def class_colours(study: Study) -> Gallery:
 
 def about_pictures(study: Study) -> str:
     """How to read the pictures, and the level of those whose numbers do not say it."""
-    levels = dict.fromkeys(about_level(row["condition"]) for row in study.pictures)
+    levels = dict.fromkeys(about_level(row["shift"]) for row in study.pictures)
     return " ".join([PICTURED, *filter(None, levels)])
 
 
@@ -453,14 +453,15 @@ def about_pictures(study: Study) -> str:
 def answers(frame: Frame) -> Blocks:
     """Accuracy, ECE and NLL against severity, the mean over corruptions."""
     frame = images(frame)
-    own = Frame([*clean(frame), *shifted(frame)]).where(level=lambda level: level is not None)
+    own = Frame([*clean(frame), *shifted(frame)]).where(severity=lambda level: level is not None)
     made = []
     for metric in ("accuracy", "ece", "nll"):
-        part = own.where(metric=metric).sort("level")
+        part = own.where(metric=metric).sort("severity")
         heads = [
-            Column(f"severity {level:g}" if level else CLEAN, where={"level": level}) for level in part.unique("level")
+            Column(f"severity {level:g}" if level else CLEAN, where={"severity": level})
+            for level in part.unique("severity")
         ]
-        rows = compared(frame, part, "level")
+        rows = compared(frame, part, "severity")
         note = f"Mean over corruptions. {over_runs(frame, rows)}"
         title, lines, form = f"{bare_label(metric)} by severity", labels(frame), decimals(3)
         shown = marked(frame, rows)
@@ -485,8 +486,8 @@ def strengths(frame: Frame) -> Blocks:
     """Which strength of each method's regularisation was chosen, by the NLL of validation images in run 0."""
     rows: list[Row] = []
     for (data, method), own in frame.where(split="val").group_by("dataset", "method"):
-        losses = {row["trial"]: row["value"] for row in own.where(metric="nll")}
-        values = {row["trial"]: row["value"] for row in own.where(metric="strength")}
+        tried = own.where(metric="nll")
+        losses, values = ({row["trial"]: row[name] for row in tried} for name in ("value", "strength"))
         best = min(losses, key=lambda trial: losses[trial])
         for trial, loss in losses.items():
             row = {"dataset": data, "method": method, "strength": values[trial], "metric": "nll", "value": loss}
@@ -516,16 +517,16 @@ def without_undertrained(frame: Frame, part: Frame) -> Frame:
 
 def undertrained(frame: Frame) -> list[tuple[Any, ...]]:
     """Data and methods with a network that is far from the training accuracy that plain training reaches."""
-    return [key for key, _ in frame.where(metric="train_accuracy", group="undertrained").group_by(*DATA)]
+    return [key for key, _ in frame.where(undertrained=True).group_by(*DATA)]
 
 
 @report("shift/training", needs="networks whose training accuracy is known")
 def training(frame: Frame) -> Blocks:
     """Training accuracy of every method: what did not learn cannot be compared."""
     titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
-    rows = frame.where(metric=tuple(titles), members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
+    rows = frame.facts(*titles).where(members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
     notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]
-    notes = [*(notes if frame.where(metric="at_bound") else []), *about_gaussians(frame)]
+    notes = [*(notes if frame.facts("at_bound") else []), *about_gaussians(frame)]
     heads = [Column(titles[name], where={"metric": name}) for name in titles if name in rows.unique("metric")]
     lines, title = labels(frame)[:3], "What the networks learnt"
     return table(rows, title, index=lines, columns=heads, format=decimals(3), bold="none", note=". ".join(notes))
@@ -533,7 +534,7 @@ def training(frame: Frame) -> Blocks:
 
 def about_gaussians(frame: Frame) -> list[str]:
     """Where classes have so few training rows for their features that Gaussians on them are singular, or nearly."""
-    few = frame.where(metric="rows_a_feature", value=lambda rows: rows < FEW)
+    few = frame.facts("rows_per_feature").where(value=lambda rows: rows < FEW)
     sentences = []
     for (data,), own in few.group_by("dataset"):
         least = min(own.column("value"))
@@ -589,7 +590,7 @@ def _alike(best: Row, alike: Sequence[Row]) -> str:
 def _lead(frame: Frame) -> list[str]:
     """Who leads, how far, and who did not learn."""
     lines = [row for _, (row, *_) in clean(frame).group_by(*MODEL)]
-    conditions = shifted(frame).unique("condition")
+    conditions = shifted(frame).unique("shift")
     runs = plural(len(frame.unique("data_seed")), "run").lower()
     lead = [f"{count_methods(lines)}, {runs}, {plural(len(conditions), 'shift').lower()}."]
     for (data,), part in frame.group_by("dataset"):
@@ -603,7 +604,7 @@ def _lead(frame: Frame) -> list[str]:
         )
         if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"Plain softmax entropy (erm) has {format_number(plain[0]['value'], 3)}.")
-        if part.where(metric="own_augmentation", method=best["method"]):
+        if part.where(own_augmentation=True, method=best["method"]):
             lead.append(
                 f"{best['method']} is trained with augmentations of its own, which may be what leads: --augment full "
                 "gives the same to all."

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
@@ -41,10 +41,11 @@ from nescio.networks.models import (
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note
-from nescio.rows import COLUMNS, Row
+from nescio.report.frame import Frame
+from nescio.rows import Columns, Row, RowBuilder
 from nescio.training import check_compiled, facts_of, title_of, train_step
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 from nescio.work.store import StepFolder, Store
 
 Level = tuple[str, float]  # what was changed, and how much
@@ -55,10 +56,6 @@ ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
 TRAIN, CHOOSE, EVALUATE = "train", "choose strengths", "predict and evaluate"  # stages
 OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
-LEARNT = "train_accuracy"
-FACTS = ("at_bound", "rows_a_feature")  # what methods say of their trained networks
-OWN_VIEWS = "own_augmentation"  # 1 of networks that were trained with other augmentations than the plan's
-UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
 
 
 def compare(plan: Plan, work: Work) -> Plan:
@@ -80,8 +77,8 @@ def compare(plan: Plan, work: Work) -> Plan:
 def note_ends(plan: Plan, work: Work) -> None:
     """Says which networks are undertrained, by what they were compared, and that test images are a random part."""
     reaches = plan.reaches or REACHED.get(plan.data)
-    learnt = [row for row in work.rows if row["metric"] == LEARNT]
-    plain = [row["value"] for row in learnt if row["method"] == "erm" and row["members"] == 1]
+    learnt = [entry for entry in work.networks if "train_accuracy" in entry]
+    plain = [entry["train_accuracy"] for entry in learnt if (entry["method"], entry["members"]) == ("erm", 1)]
     if reaches is None and not plain and learnt:
         work.add_notes(
             "What plain training can reach on these images is not known, and erm is not among the methods: no network "
@@ -93,7 +90,7 @@ def note_ends(plan: Plan, work: Work) -> None:
             "What plain training can reach on these images is not known: networks are compared with erm, whose "
             f"training accuracy is {reaches:.3f} here (the median of its networks). --reaches names another."
         )
-    work.add_notes(*mark_undertrained(work.rows, reaches))
+    work.add_notes(*mark_undertrained(work.networks, reaches))
     images = [row["n"] for row in work.rows if row["metric"] == "accuracy" and row["task"] == "classification"]
     if plan.limit is not None and plan.limit <= max(images, default=plan.limit):  # else they are all of them
         work.add_notes(subset_limit_note(plan.limit, plan.seed, "test images"))
@@ -258,11 +255,11 @@ def strength_step(trial: Trial, root: str | None) -> Step:
 
 
 def _strength(step_folder: StepFolder, context: Context, trial: Trial, dump: Step) -> Files:
-    rows = RowMaker((NAME, VERSION), trial.describe() | {"members": 1}, "val")
+    rows = RowBuilder(columns_of((NAME, VERSION), trial.describe() | {"members": 1}, "search", split="val"))
     answers = measures.summary(load_predictions(dump, context.store)).outcomes()
     rows.add("nll", metrics.nll(answers), answers.n)
-    rows.add("strength", float(strength_of(trial) or 0), answers.n)
-    return evaluation_files(rows.rows)
+    rows.describe(strength=float(strength_of(trial) or 0))
+    return files_of(rows)
 
 
 # ---- who predicts
@@ -388,26 +385,34 @@ def _evaluate(
     outs: Mapping[str, Sequence[Step]],
     names: Sequence[str],
 ) -> Files:
-    rows = RowMaker(about, predictor.facts)
+    rows = ShiftRows(columns_of(about, predictor.facts))
     levels = {level: Outcome.of(steps, names, context.store) for level, steps in dumps.items()}
-    for (condition, level), each in levels.items():
-        rows.answers(each, condition=condition, level=level)
-        rows.ranking(each, names, condition=condition, level=level)
-    for change in dict.fromkeys(condition for condition, _ in levels if condition != CLEAN[0]):
-        own = [each for (condition, _), each in levels.items() if condition in (CLEAN[0], change)]
-        rows.ranking(together(own), names, condition=change)
+    for (shift, severity), each in levels.items():
+        rows.outcomes(each, shift=shift, severity=severity)
+        rows.ranking(each, names, shift=shift, severity=severity)
+    for change in dict.fromkeys(shift for shift, _ in levels if shift != CLEAN[0]):
+        pooled = [each for (shift, _), each in levels.items() if shift in (CLEAN[0], change)]
+        rows.ranking(pool(pooled), names, shift=change)
     for target, steps in outs.items():
         out = Outcome.of(steps, names, context.store)
-        rows.detection(levels[CLEAN], out, names, target=target, condition=CLEAN[0], level=CLEAN[1])
-    rows.learnt(predictor, context)
-    return evaluation_files(rows.rows, rows.reasons)
+        rows.detection(levels[CLEAN], out, names, target)
+    rows.network(predictor, context)
+    return files_of(rows)
+
+
+def columns_of(
+    about: tuple[str, int], facts: Row, evaluation: str = "shift", split: str = "test", task: Task = "classification"
+) -> Row:
+    """The columns that all results of one predictor have."""
+    named = {"benchmark": about[0], "version": about[1], "task": task, "evaluation": evaluation, "split": split}
+    return named | facts
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a predictor answers about one set of images, where that can be judged, and its uncertainty by measure."""
 
-    answers: metrics.Outcomes | None
+    outcomes: metrics.Outcomes | None
     wrong: Array
     u: Mapping[str, Array]
     missing: Mapping[str, str]  # measures that it cannot have, and why
@@ -434,106 +439,91 @@ def averaged(dumps: Sequence[Predictions]) -> Predictions:
     return whole.replace(scores={"native": measures.mutual_information(whole)})
 
 
-def together(parts: Sequence[Outcome]) -> Outcome:
+def pool(parts: Sequence[Outcome]) -> Outcome:
     """Several sets as one, for rankings."""
     u = {name: np.concatenate([part.u[name] for part in parts]) for name in parts[0].u}
     return Outcome(None, np.concatenate([part.wrong for part in parts]), u, parts[0].missing)
 
 
 @dataclass
-class RowMaker:
-    """Gathers the rows of one predictor, and the reasons for those that are missing."""
+class ShiftRows(RowBuilder):
+    """Gathers the results of one predictor."""
 
-    about: tuple[str, int]
-    facts: Row
-    split: str = "test"
-    task: Task = "classification"
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
+    reported: Sequence[str] = ("method", "members")
 
-    def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
-        named = {"benchmark": self.about[0], "version": self.about[1], "task": self.task, "calibrated": False}
-        row = dict.fromkeys(COLUMNS) | named | self.facts | {"split": self.split, "metric": metric}
-        self.rows.append(row | {"value": float(value), "n": n} | columns)
-
-    def attempt(self, metric: str, prepared: Any, n: int, **columns: Any) -> None:
-        """A row, or the reason why there is none."""
-        try:
-            self.add(metric, parse_metric(metric)(prepared), n, **columns)
-        except Undefined as reason:
-            self.because(str(reason), columns.get("measure"), metric, columns)
-
-    def because(
-        self, reason: str, measure: str | None, metric: str | None = None, columns: Mapping[str, Any] | None = None
-    ) -> None:
-        """columns  those of the rows that are missing, of which their condition and level are kept"""
-        whose = {"method": self.facts["method"], "members": self.facts.get("members"), "split": self.split}
-        where = {name: value for name, value in (columns or {}).items() if name in ("condition", "level")}
-        entry = whose | {"measure": measure, "metric": metric} | where | {"reason": reason}
-        if entry not in self.reasons:
-            self.reasons.append(entry)
-
-    def answers(self, outcome: Outcome, **columns: Any) -> None:
-        if outcome.answers is None:
+    def outcomes(self, outcome: Outcome, **columns: Unpack[Columns]) -> None:
+        """Accuracy, ECE and NLL."""
+        if (outcomes := outcome.outcomes) is None:
             raise BadInput("The test images have no labels that the network knows: right and wrong cannot be told.")
         for metric in ANSWERS:
-            self.attempt(metric, outcome.answers, outcome.answers.n, **columns)
+            self.attempt(metric, partial(parse_metric(metric), outcomes), outcomes.n, **columns)
 
-    def ranking(self, outcome: Outcome, names: Sequence[str], **columns: Any) -> None:
-        """AUROC and rAULC of right against wrong answers, by every measure."""
+    def ranking(self, outcome: Outcome, names: Sequence[str], **columns: Unpack[Columns]) -> None:
+        """AUROC and rAULC of right against wrong predictions, by every measure."""
         for name in names:
             if name in outcome.missing:
-                self.because(outcome.missing[name], name)
+                self.omit(outcome.missing[name], measure=name)
                 continue
-            if ranked := self.ranked(outcome.u[name], outcome.wrong, name, columns):
+            columns["measure"] = name
+            if ranked := self.ranked(outcome.u[name], outcome.wrong, **columns):
                 for metric in RANKING:
-                    self.attempt(metric, ranked, ranked.n, measure=name, **columns)
+                    self.attempt(metric, partial(parse_metric(metric), ranked), ranked.n, **columns)
 
-    def ranked(self, u: Array, positive: Array, name: str, columns: Mapping[str, Any]) -> metrics.Ranking | None:
-        """Rows in order of a measure; None, with its reason, where the measure is not finite."""
+    def ranked(self, u: Array, positive: Array, **columns: Unpack[Columns]) -> metrics.Ranking | None:
+        """Rows in order of a measure; None, with its reason, if the measure is not finite."""
         try:
             return metrics.Ranking(u, positive)
         except BadInput as error:
-            self.because(str(error), name, columns=columns)
+            self.omit(error, **columns)
             return None
 
-    def learnt(self, predictor: Predictor, context: Context) -> None:
+    def network(self, predictor: Predictor, context: Context) -> None:
         """The lowest training accuracy of its networks, and the strength of their regularisation."""
         trials = [each.trial for each in predictor.networks if each.trial]
         facts = [facts_of(train_step(trial, context.root), context.store) for trial in trials]
-        accuracies = [each["train_accuracy"] for each in facts if "train_accuracy" in each]
-        if accuracies:
-            self.add(LEARNT, min(accuracies), len(accuracies), split="train")
-        if trials and (strength := strength_of(trials[0])) is not None:
-            self.add("strength", strength, len(trials), split="train")
-        if predictor.own_views:
-            self.add(OWN_VIEWS, 1.0, len(trials), split="train")
-        for metric in FACTS:
-            if known := [each[metric] for each in facts if metric in each]:
-                self.add(metric, float(np.mean(known)), len(known), split="train")
 
-    def detection(self, clean: Outcome, out: Outcome, names: Sequence[str], **columns: Any) -> None:
+        def values(name: str) -> list[float]:
+            return [each[name] for each in facts if name in each]
+
+        self.describe(
+            train_accuracy=min(values("train_accuracy"), default=None),
+            strength=strength_of(trials[0]) if trials else None,
+            own_augmentation=predictor.own_views or None,
+            at_bound=float(np.mean(bound)) if (bound := values("at_bound")) else None,
+            rows_per_feature=float(np.mean(rows)) if (rows := values("rows_a_feature")) else None,
+        )
+
+    def detection(self, clean: Outcome, out: Outcome, names: Sequence[str], target: str) -> None:
         """AUROC of images of another set against clean ones."""
+        where: Columns = {
+            "evaluation": "ood",
+            "split": "out",
+            "target": target,
+            "shift": CLEAN[0],
+            "severity": CLEAN[1],
+        }
         for name in (name for name in names if name in clean.u and name in out.u):
             u = np.concatenate([clean.u[name], out.u[name]])
             stranger = np.repeat([False, True], [len(clean.u[name]), len(out.u[name])])
-            if ranked := self.ranked(u, stranger, name, columns):
-                self.attempt("auroc", ranked, ranked.n, measure=name, **columns | {"split": "out"})
+            own: Columns = {**where, "measure": name}
+            if ranked := self.ranked(u, stranger, **own):
+                self.attempt("auroc", partial(parse_metric("auroc"), ranked), ranked.n, **own)
 
 
 # ---- networks that did not learn
 
 
-def mark_undertrained(rows: Sequence[Row], reaches: float | None) -> list[str]:
-    """Marks the training accuracy of networks far below what plain training reaches; returns sentences that warn."""
+def mark_undertrained(networks: Sequence[Row], reaches: float | None) -> list[str]:
+    """Mark networks whose training accuracy is far below that of plain training; return warnings."""
     if reaches is None:
         return []
-    low = [row for row in rows if row["metric"] == LEARNT and row["value"] < reaches - FAR]
-    for row in low:
-        row["group"] = UNDERTRAINED
+    low = [entry for entry in networks if entry.get("train_accuracy", reaches) < reaches - FAR]
+    for entry in low:
+        entry["undertrained"] = True
+    lowest = Frame(low).sort("train_accuracy", reverse=True)
+    accuracies = {entry["method"]: entry["train_accuracy"] for entry in lowest}
     return [
-        f"Warning: {method} is undertrained: its training accuracy is as low as "
-        f"{min(row['value'] for row in low if row['method'] == method):.3f}, and plain training reaches {reaches:.3g} "
-        "on these images. Its rows are no findings about the method."
-        for method in dict.fromkeys(row["method"] for row in low)
+        f"Warning: {method} is undertrained: its training accuracy is as low as {accuracies[method]:.3f}, and plain "
+        f"training reaches {reaches:.3g} on these images. Its rows are no findings about the method."
+        for method in dict.fromkeys(entry["method"] for entry in low)
     ]

@@ -11,12 +11,11 @@ from nescio.benchmarks.names import ALL, measure_names, method_names
 from nescio.errors import BadInput
 from nescio.identity import Validated, tag
 from nescio.options import nested, option
-from nescio.rows import Row
 from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "uimnet", 4
-TRIAL = "trial"  # condition of rows about one trial, which selection and the NLL-versus-AUC plot need
+SEARCH, SCORECARD = "search", "scorecard"  # evaluations: of every trial; of what was selected
 MEASURES = ("msp", "gap", "entropy", "jacobian", "gmm", "tta", "native")  # those of the paper
 
 
@@ -101,14 +100,7 @@ PRESETS = {
 }
 
 
-def upgrade(rows: list[Row]) -> list[Row]:
-    """Rows before version 4 marked those of trials by their group."""
-    return [row | {"condition": TRIAL, "group": None} if row["group"] == TRIAL else row for row in rows]
-
-
-@benchmark(
-    NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.uimnet.reports", upgrade=upgrade
-)
+@benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.uimnet.reports")
 def run(plan: Plan, work: Work) -> Any:
     """What classifiers know what they don't know (UIMNET): methods × measures, in- and out-of-distribution.
 

@@ -10,7 +10,7 @@ from typing import Any
 from nescio.analysis.selection import best_trials
 from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
-from nescio.benchmarks.uimnet import TRIAL
+from nescio.benchmarks.uimnet import SCORECARD, SEARCH
 from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
 from nescio.report.charts import dots_chart, heat_figure, scatter_chart
 from nescio.report.format import count_in_words, describe_best, format_number, of_hundred, plural
@@ -62,7 +62,7 @@ def means(frame: Frame) -> Frame:
     """Mean and standard deviation over data seeds of every line; what is averaged already stays as it is."""
     if "spread" in (frame.rows or ({},))[0]:
         return frame
-    return evaluated(frame.where(condition=None, group=None)).summarise(LINE, over=["data_seed"])
+    return evaluated(frame.where(evaluation=SCORECARD)).summarise(LINE, over=["data_seed"])
 
 
 def measures_of(frame: Frame) -> list[str]:
@@ -164,7 +164,7 @@ def look(frame: Frame) -> Table:
 @report("uimnet/search", needs="two trials of a search")
 def search(frame: Frame) -> Table | None:
     """What the search changed: each method at its defaults, as selected, and over all trials."""
-    trials = frame.where(condition=TRIAL, calibrated=False)
+    trials = frame.where(evaluation=SEARCH, calibrated=False)
     if len(trials.unique("trial")) < 2:
         return None
     rows: list[Row] = []
@@ -294,7 +294,7 @@ def networks(frame: Frame) -> Figure | None:
 def nll_against_auc(frame: Frame) -> list[Row]:
     """The points of that figure."""
     points = []
-    for key, own in frame.where(condition=TRIAL).group_by("method", "backbone", "spectral", "trial", "data_seed"):
+    for key, own in frame.where(evaluation=SEARCH).group_by("method", "backbone", "spectral", "trial", "data_seed"):
         nll, auc = own.where(split="val", metric="nll").first(), own.where(split="out", metric="auroc").first()
         if nll is not None and auc is not None:
             method, backbone, spectral, trial, seed = key
@@ -382,7 +382,7 @@ def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
 def seeds_of(frame: Frame, lines: Frame) -> Frame:
     """The rows of AUC, one a data seed, that the means of these lines are of."""
     wanted = {tuple(row[name] for name in LINE) for row in lines.where(metric="auroc")}
-    own = evaluated(frame.where(condition=None, group=None))
+    own = evaluated(frame.where(evaluation=SCORECARD))
     return Frame(row for row in own if tuple(row[name] for name in LINE) in wanted)
 
 

@@ -18,7 +18,7 @@ from nescio.analysis.selection import best_trials
 from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.benchmarks.classes import divided
 from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average, own_names
-from nescio.benchmarks.uimnet import NAME, TRIAL, VERSION, Plan
+from nescio.benchmarks.uimnet import NAME, SCORECARD, SEARCH, VERSION, Plan
 from nescio.datasets.binary import binary_spec, data_of
 from nescio.datasets.images import ImageSet, named
 from nescio.files import read_json
@@ -26,11 +26,11 @@ from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step, probe_facts, probe_step
-from nescio.rows import COLUMNS, Row
+from nescio.rows import Row, RowBuilder
 from nescio.search import HParams, draw, guided
 from nescio.training import members_facts, pace, title_of
 from nescio.trials import Trial
-from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
+from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 from nescio.work.store import StepFolder, Store, StoreError
 
 SPLITS = ("val", "test", "out")
@@ -188,12 +188,12 @@ def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) 
     """Trains one trial, predicts its splits, and keeps what selection, calibration and the NLL-versus-AUC plot need."""
     dumps = dump_steps(trial, outside, root)
     make = partial(_trial, trial=trial, dumps=dumps)
-    return make_evaluation(NAME, VERSION, title_of(trial), {"step": TRIAL}, list(dumps.values()), make, _summary)
+    return make_evaluation(NAME, VERSION, title_of(trial), {"step": "trial"}, list(dumps.values()), make, _summary)
 
 
 def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
     val, test, out = (load_predictions(dumps[split], context.store) for split in SPLITS)
-    facts = {**_facts([trial], context), "calibrated": False, "condition": TRIAL}
+    facts, network = _facts([trial], context, SEARCH)
     cards = [
         scorecard(val, split="val", calibration=None, only=(), facts=facts),
         scorecard(test, ood={"out": out}, calibration=None, only=("entropy",), facts=facts),
@@ -201,7 +201,9 @@ def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mappi
     kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
     rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
     temperature, reason = calibration.temperature_or_reason(val)
-    return evaluation_files(rows) | {CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()}
+    return evaluation_files(rows, networks=[network]) | {
+        CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()
+    }
 
 
 def _summary(step: Step, context: Context) -> dict[str, Any]:
@@ -220,9 +222,11 @@ def _nll(step: Step, store: Store) -> float | None:
     return next((float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("val", "nll")), None)
 
 
-def _facts(members: Sequence[Trial], context: Context) -> Row:
-    """The columns of a row that name the network, or the average of networks."""
-    return {"benchmark": NAME, "version": VERSION, **members_facts(members, context)}
+def _facts(members: Sequence[Trial], context: Context, evaluation: str = SCORECARD, **more: Any) -> tuple[Row, Row]:
+    """The columns that name the network, or the average of networks; and the entry in the table of networks."""
+    about = {"benchmark": NAME, "version": VERSION, "evaluation": evaluation}
+    builder = RowBuilder({**about, **members_facts(members, context), **more})
+    return builder.facts, builder.networks[0]
 
 
 # ---- the oracle, which is trained on what is outside (§7)
@@ -252,12 +256,11 @@ def _oracle(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapp
         "in_as_in": (metrics.in_as_in(u[~out], cut), "test", int((~out).sum())),
         "out_as_out": (metrics.out_as_out(u[out], cut), "out", int(out.sum())),
     }
-    facts = {**_facts([trial], context), "method": "oracle", "dataset": data_of(trial.data)}
-    base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
-    columns = ("value", "split", "n")
-    return evaluation_files(
-        [base | {"metric": metric} | dict(zip(columns, own, strict=True)) for metric, own in numbers.items()]
-    )
+    facts, network = _facts([trial], context, method="oracle", dataset=data_of(trial.data))
+    rows = RowBuilder(facts, networks=[network])
+    for metric, (value, split, n) in numbers.items():
+        rows.add(metric, value, n, split=split, measure="oracle")
+    return files_of(rows)
 
 
 # ---- calibration, selection, ensembles (§3)
@@ -304,7 +307,7 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
 
     temperatures  of the trials that there are
     """
-    rows = [row for row in work.rows if row["condition"] == TRIAL]
+    rows = [row for row in work.rows if row["evaluation"] == SEARCH]
     by_number = {(*_line_of(trial), trial.trial, trial.data_seed): trial for trial in temperatures}
     ensembles: dict[Ensemble, None] = {}  # each once: where trials failed, the best five may be the best one
     for k in sorted({min(k, plan.trials) for k in plan.members}) if rows else ():
@@ -391,7 +394,8 @@ def _line(
     whole = average_members(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
     there = [name for name in wanted if name in measures.registry or name in measures.score_names(whole["test"])]
-    facts = _facts(ensemble.trials, context) | {"method": ensemble.method, "calibrated": calibrated}
+    facts, network = _facts(ensemble.trials, context, method=ensemble.method)
+    facts |= {"calibrated": calibrated}
     sides = {"out": whole["out"]}
     card = scorecard(whole["test"], val=whole["val"], ood=sides, calibration=None, only=there, facts=facts)
     rows = [row | {"measure": wanted.get(row["measure"], row["measure"])} for row in card.rows]
@@ -400,4 +404,5 @@ def _line(
         for name in wanted
         if name not in there
     ]
-    return evaluation_files(rows, [{"method": ensemble.method, **reason} for reason in (*card.reasons, *absent)])
+    reasons = [{"method": ensemble.method, **reason} for reason in (*card.reasons, *absent)]
+    return evaluation_files(rows, reasons, [network])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -24,18 +24,19 @@ from nescio.networks.models import Network
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.model_predictions import FACTS
-from nescio.rows import COLUMNS, Row
+from nescio.rows import Columns, Row, RowBuilder
 from nescio.training import facts_of, title_of, train_step
-from nescio.work.steps import Context, Files, Step, evaluation_files, make_evaluation
+from nescio.work.steps import Context, Files, Step, files_of, make_evaluation
 from nescio.work.store import StepFolder
 
 KEEPING = OutputSpec(precision="float32")  # bf16 has too few digits to order neighbours
 CROP = Crop()
-OWN_IMAGE = "own image"  # condition: the neighbour of a crop is right when it is the image that it was cut from
+# evaluations: by labels; neighbours of a crop are right if they are the image that it was cut from
+TRANSFER, OWN_IMAGE = "transfer", "own-image"
 UPSTREAM, OUT, MIXED = "upstream", "out", "mixed"  # splits, beside val and test classes of downstream sets
-ONE_VALUE = "one_value"  # metric: share of images with the commonest value, of measures that hardly differ
+TIED_SHARE = "tied_share"  # metric: share of images with the commonest value, of measures that hardly differ
 QUANTILES = tuple(number / 20 for number in range(1, 20))
-Name = tuple[str | None, str, float | None]  # target, split, level
+Name = tuple[str | None, str, int | None]  # target, split, labelled images of a class
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class Targets:
     upstream: ImageSet | None = None
     downstream: Mapping[tuple[str, str], ImageSet] = field(default_factory=dict)  # by name and split
     human: Mapping[str, ImageSet] = field(default_factory=dict)
-    tests: Mapping[tuple[str, float], ImageSet] = field(default_factory=dict)  # by name and images learnt of a class
+    tests: Mapping[tuple[str, int | None], ImageSet] = field(default_factory=dict)  # by name and shots; None: all
 
     def sets(self) -> Iterator[tuple[Name, ImageSet]]:
         if self.upstream is not None:
             yield (None, UPSTREAM, None), self.upstream
         yield from (((name, split, None), images) for (name, split), images in self.downstream.items())
         yield from (((name, "human", None), images) for name, images in self.human.items())
-        yield from (((name, "test", level), images) for (name, level), images in self.tests.items())
+        yield from (((name, "test", shots), images) for (name, shots), images in self.tests.items())
 
 
 def evaluate_step(
@@ -79,7 +80,7 @@ def evaluate_step(
     crops = {
         name: steps_of(replace(images, change=CROP))
         for name, images in sets.items()
-        if name[1] != "val" and name[2] is None
+        if name[1] != "val" and (name[0], name[2]) not in targets.tests
     }
     named = {"facts": dict(facts or {}), "measures": list(dict.fromkeys(names)), "bootstrap": plan.bootstrap}
     config = {**named, "sets": list(sets), "crops": list(crops)}
@@ -115,7 +116,9 @@ def _evaluate(
     crops: Mapping[Name, Sequence[Step]],
     named: Mapping[str, Any],
 ) -> Files:
-    rows = _Rows(_facts(network, whole, context) | named["facts"], named["bootstrap"])
+    about = {"benchmark": NAME, "version": VERSION, "evaluation": TRANSFER, "members": 1}
+    facts = about | _facts(network, whole, context) | named["facts"]
+    rows = TransferRows(facts, resamples=named["bootstrap"])
 
     def embedded(images: ImageSet, steps: Sequence[Step]) -> Embedded:
         dump = averaged([load_predictions(step, context.store) for step in steps])
@@ -124,21 +127,21 @@ def _evaluate(
         return Embedded(dump, np.asarray(dump.labels), votes, rows.uncertainties(dump, named["measures"]))
 
     found = {name: embedded(images, whole[name]) for name, images in sets.items()}
-    for (target, split, level), own in found.items():
-        about = {"target": target, "split": split, "level": level}
-        rows.retrieval(own.u, rows.retrieved(own.embeddings, own.labels, split), **about)
-        rows.one_value(own.u, **about)
+    for (target, split, shots), own in found.items():
+        where: Columns = {"target": target, "split": split}
+        rows.retrieval(own.u, rows.retrieved(own.embeddings, own.labels, split), **where)
+        rows.tied(own.u, **where)
         if own.votes is not None and split == "human":
-            rows.by_measure("human_alignment", own.u, own.votes, **about)
-        if (target, split, level) in crops:
-            rows.cropped(own, embedded(sets[target, split, level], crops[target, split, level]), **about)
+            rows.by_measure("human_alignment", own.u, own.votes, **where)
+        if (target, split, shots) in crops:
+            rows.cropped(own, embedded(sets[target, split, shots], crops[target, split, shots]), **where)
     if upstream := found.get((None, UPSTREAM, None)):
         rows.upstream(upstream)
         for (target, split, _), own in found.items():
             if split == "test":
                 rows.against(upstream, own, target)
     rows.costs(network, whole, context)
-    return evaluation_files(rows.rows, rows.reasons, rows.times)
+    return files_of(rows)
 
 
 def averaged(dumps: Sequence[Predictions]) -> Predictions:
@@ -172,27 +175,11 @@ def _facts(network: Network, whole: Mapping[Name, Sequence[Step]], context: Cont
     return network.trial.describe() | {"params": params}
 
 
-@dataclass
-class _Rows:
-    """Gathers the rows of one network, and the reasons for those that are missing."""
+@dataclass(kw_only=True)
+class TransferRows(RowBuilder):
+    """Gathers the results of one network."""
 
-    facts: Row
     resamples: int
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
-    times: list[Row] = field(default_factory=list)
-
-    def row(self, metric: str, value: float, n: int, **columns: Any) -> Row:
-        row = dict.fromkeys(COLUMNS) | {"benchmark": NAME, "version": VERSION, "members": 1} | self.facts
-        return row | {"metric": metric, "value": float(value), "n": n} | columns
-
-    def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
-        self.rows.append(self.row(metric, value, n, **columns))
-
-    def because(self, reason: str, measure: str | None, metric: str | None, split: str | None) -> None:
-        entry = {"method": self.facts["method"], "split": split, "measure": measure, "metric": metric, "reason": reason}
-        if entry not in self.reasons:
-            self.reasons.append(entry)
 
     def uncertainties(self, dump: Predictions, names: Sequence[str]) -> dict[str, Array]:
         """u by measure: those that are named, and every score that the method has of its own."""
@@ -201,7 +188,7 @@ class _Rows:
             try:
                 u[name] = measures.uncertainty(name, dump)
             except Undefined as reason:
-                self.because(str(reason), name, None, None)
+                self.omit(reason, measure=name)
         return u
 
     def retrieved(self, embeddings: Array, labels: Array, split: str) -> Array:
@@ -211,10 +198,10 @@ class _Rows:
             right[known] = metrics.retrieved(embeddings[known], labels[known])
         if zero := int((~known).sum()):
             reason = f"{zero} of {len(labels)} embeddings have length zero, and so no neighbour: they count as wrong."
-            self.because(reason, None, "recall_at_1", split)
+            self.omit(reason, metric="recall_at_1", split=split)
         return right
 
-    def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Any) -> None:
+    def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Unpack[Columns]) -> None:
         """R@1, and R-AUROC of every measure, with intervals over resampled images."""
         share = ShareResampler(right, parse_metric("recall_at_1"))
         parts = {name: retrieval_resampler(values, right) for name, values in u.items()}
@@ -222,26 +209,29 @@ class _Rows:
         for place, (name, part) in enumerate([(None, share), *parts.items()]):
             metric, (value,) = "r_auroc" if name else "recall_at_1", part.point()
             if isinstance(value, Undefined):
-                self.because(str(value), name, metric, columns["split"])
+                self.omit(value, measure=name, metric=metric, split=columns["split"])
                 continue
             low, high = (None, None) if values is None else interval(values[place])
-            self.add(metric, value, len(right), measure=name, low=low, high=high, **columns)
+            own: Columns = {**columns, "measure": name, "low": low, "high": high}
+            self.add(metric, value, len(right), **own)
 
-    def one_value(self, u: Mapping[str, Array], **columns: Any) -> None:
+    def tied(self, u: Mapping[str, Array], **columns: Unpack[Columns]) -> None:
         """A row for every measure that has one value for more than half of the images."""
         for name, values in u.items():
             share = np.unique(values, return_counts=True)[1].max() / len(values)
             if share > 0.5:
-                self.add(ONE_VALUE, share, len(values), measure=name, **columns)
+                columns["measure"] = name
+                self.add(TIED_SHARE, share, len(values), **columns)
 
-    def by_measure(self, metric: str, u: Mapping[str, Array], *others: Array, **columns: Any) -> None:
+    def by_measure(self, metric: str, u: Mapping[str, Array], *others: Array, **columns: Unpack[Columns]) -> None:
         for name, values in u.items():
             try:
-                self.add(metric, parse_metric(metric)(values, *others), len(values), measure=name, **columns)
+                columns["measure"] = name
+                self.add(metric, parse_metric(metric)(values, *others), len(values), **columns)
             except Undefined as reason:
-                self.because(str(reason), name, metric, columns["split"])
+                self.omit(reason, measure=name, metric=metric, split=columns["split"])
 
-    def cropped(self, own: Embedded, crop: Embedded, **columns: Any) -> None:
+    def cropped(self, own: Embedded, crop: Embedded, **columns: Unpack[Columns]) -> None:
         """How often a crop is less sure than its image, and whether its neighbour is its image (A.6)."""
         for name in (name for name in own.u if name in crop.u):
             self.by_measure("crop_agreement", {name: own.u[name]}, crop.u[name], **columns)
@@ -250,7 +240,8 @@ class _Rows:
             refs = prepare_points(own.embeddings[known], "cosine")
             neighbour = nearest_rows(refs, prepare_points(crop.embeddings[known], "cosine", like=refs), (1,))[:, 0]
             right[known] = neighbour == np.arange(len(neighbour))
-        self.retrieval(crop.u, right, **columns | {"condition": OWN_IMAGE})
+        columns["evaluation"] = OWN_IMAGE
+        self.retrieval(crop.u, right, **columns)
 
     def upstream(self, own: Embedded) -> None:
         """Answers about classes that the network learnt: accuracy, and AUROC of right against wrong ones."""
@@ -273,15 +264,14 @@ class _Rows:
         self.retrieval(u, self.retrieved(embeddings, labels, MIXED), target=target, split=MIXED)
         for side, (each, rows) in enumerate(pairs):  # Figure 11
             lengths = np.linalg.norm(each.embeddings[rows].astype(np.float64), axis=1)
-            for level, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):
-                self.add("length", value, count, target=target, split=(UPSTREAM, OUT)[side], level=level)
+            for quantile, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):
+                self.add("length", value, count, target=target, split=(UPSTREAM, OUT)[side], quantile=quantile)
 
     def costs(self, network: Network, whole: Mapping[Name, Sequence[Step]], context: Context) -> None:
         """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7), of the first network."""
         step = next(iter(whole.values()))[0]
         facts = read_json(step.folder(context.store) / FACTS)
-        self.times.append(self.row("inference_ms", 1000 / facts["images_per_second"], facts["rows"]))
+        self.time(inference_ms=1000 / facts["images_per_second"])
         if network.trial is not None:
             trained = facts_of(train_step(network.trial, context.root), context.store)
-            seconds = trained["seconds"] / network.trial.training.epochs
-            self.times.append(self.row("epoch_seconds", seconds, trained["images"]))
+            self.time(epoch_seconds=trained["seconds"] / network.trial.training.epochs)

@@ -28,8 +28,7 @@ from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Index, Table, decimals, table
 from nescio.rows import Row
 
-TRIED, CHOSEN = "tried", "chosen"  # metrics of rows that are no results
-FEW_SHOT, MANY_SHOT, OWN_IMAGE = "few-shot", "many-shot", "own image"  # conditions
+TRANSFER, OWN_IMAGE, FEW_SHOT, MANY_SHOT = "transfer", "own-image", "few-shot", "many-shot"  # evaluations
 BY_AREA, BY_RECALL = "r_auroc", "recall_at_1"  # what hyper-parameters are chosen by
 ERROR, NORMAL = 0.05, 1.96  # of the test that tells two lines apart; half of a 95 % interval in deviations
 LINE = ("method", "backbone")
@@ -66,9 +65,10 @@ RECALL: Quantity = ("recall_at_1", "test")
 
 
 def chosen(frame: Frame, criterion: str = BY_AREA) -> dict[tuple[Any, ...], Row]:
-    """(method, backbone) → the row that says which trial was chosen, and by which of the method's scores."""
-    rows = frame.where(metric=CHOSEN, condition=criterion)
-    return {tuple(row[name] for name in LINE): row for row in rows}
+    """(method, backbone) → the trial that was chosen, and by which of the method's scores (`chosen_measure`)."""
+    networks = [rows.rows[0] for _, rows in frame.group_by(*LINE, "trial", "chosen_by")]
+    own = [row for row in networks if criterion in str(row.get("chosen_by")).split(", ")]
+    return {tuple(row[name] for name in LINE): row for row in own}
 
 
 def judged(frame: Frame, criterion: str | None = None) -> Frame:
@@ -80,16 +80,16 @@ def judged(frame: Frame, criterion: str | None = None) -> Frame:
         line = tuple(row[name] for name in LINE)
         if line not in picked or (criterion and row["trial"] != picked[line]["trial"]):
             return False
-        return row["measure"] in (None, scores[line]["measure"])
+        return row["measure"] in (None, scores[line]["chosen_measure"])
 
     place = {line: number for number, line in enumerate(scores)}  # one order, and so one colour, in all figures
-    rows = [row for row in frame if row["metric"] != CHOSEN and wanted(row)]
+    rows = [row for row in frame if wanted(row)]
     return Frame(sorted(rows, key=lambda row: place[row["method"], row["backbone"]]))
 
 
 def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) -> list[Row]:
     """One row per network that has all quantities, each the mean over downstream sets."""
-    shown, made = judged(frame, criterion).where(condition=None), []
+    shown, made = judged(frame, criterion).where(evaluation=TRANSFER), []
     for key, own in shown.group_by(*NETWORK):
         values = {of: own.where(metric=of[0], split=of[1]) for of in quantities}
         if all(values.values()):
@@ -100,14 +100,14 @@ def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) 
 
 def name_of(row: Row, frame: Frame) -> str:
     """What figures call a line: its method, and its backbone where there are several."""
-    several = len(frame.where(metric=CHOSEN).unique("backbone")) > 1
+    several = len(frame.where(chosen_by=lambda names: names is not None).unique("backbone")) > 1
     return f"{row['method']}, {row['backbone']}" if several else str(row["method"])
 
 
 def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
     """One row per method and backbone: mean, lowest and highest seed, its interval over images, and `best` where it
     cannot be told from the best (`against_best`)."""
-    own = judged(frame, criterion).where(metric=of[0], split=of[1], condition=None)
+    own = judged(frame, criterion).where(metric=of[0], split=of[1], evaluation=TRANSFER)
     alike = {other["model"] for other in against_best(own) if other["adjusted"] is None or other["adjusted"] > ERROR}
     rows: list[Row] = []
     for key, part in own.group_by(*LINE):
@@ -151,7 +151,7 @@ def _interval(part: Frame) -> tuple[float, float] | None:
 
 def many_shot(frame: Frame, metric: str) -> tuple[str, float] | None:
     """The upper reference: erm by its entropy, trained on other images of the test classes."""
-    rows = frame.where(condition=MANY_SHOT, metric=metric, measure=(None, "entropy"))
+    rows = frame.where(evaluation=MANY_SHOT, metric=metric, measure=(None, "entropy"))
     return ("trained on the test classes", rows.mean()) if rows else None
 
 
@@ -309,9 +309,9 @@ def figure_11(frame: Frame) -> Blocks:
     """Quantiles of the lengths of embeddings of upstream and downstream images."""
     own = judged(frame, BY_AREA).where(metric="length")
     lines = {}
-    for (*_, split), part in own.sort("level").group_by(*LINE, "split"):
+    for (*_, split), part in own.sort("quantile").group_by(*LINE, "split"):
         name = f"{name_of(part.rows[0], frame)}, {'downstream' if split == 'out' else split}"
-        lines[name] = {f"{level:.0%}": at.mean() for (level,), at in part.group_by("level")}
+        lines[name] = {f"{quantile:.0%}": at.mean() for (quantile,), at in part.group_by("quantile")}
     if not lines:
         return None
     words = "Quantiles of ‖e‖, the mean over seeds and sets; where downstream is lower, length notices other images."
@@ -322,12 +322,12 @@ def figure_11(frame: Frame) -> Blocks:
 @report("url/fig13", needs="networks that learnt from a few images of the test classes (--shots)")
 def figure_13(frame: Frame) -> Blocks:
     """R-AUROC and R@1 against the number of labelled images of a test class."""
-    few = judged(frame, BY_AREA).where(condition=FEW_SHOT)
+    few = judged(frame, BY_AREA).where(evaluation=FEW_SHOT)
     made = []
     for metric in (BY_AREA, BY_RECALL):
         lines = {
-            name_of(part.rows[0], frame): {f"{level:g}": at.mean() for (level,), at in part.group_by("level")}
-            for _, part in few.where(metric=metric).sort("level").group_by(*LINE)
+            name_of(part.rows[0], frame): {f"{shots}": at.mean() for (shots,), at in part.group_by("shots")}
+            for _, part in few.where(metric=metric).sort("shots").group_by(*LINE)
         }
         if lines:
             title, upper = TITLES[metric, "test"], many_shot(frame, metric)
@@ -343,8 +343,8 @@ def figure_13(frame: Frame) -> Blocks:
 def table_1(frame: Frame) -> Table:
     """What a network costs: parameters, seconds of an epoch, milliseconds of an image."""
     rows = []
-    for key, own in judged(frame).where(condition=None).group_by(*LINE):
-        costs = {name: own.where(metric=name) for name in ("epoch_seconds", "inference_ms")}
+    for key, own in judged(frame).where(evaluation=TRANSFER).group_by(*LINE):
+        costs = {name: own.facts(name) for name in ("epoch_seconds", "inference_ms")}
         means = {name: part.mean() for name, part in costs.items() if part}
         params = costs["inference_ms"].first("params")
         rows.append(dict(zip(LINE, key, strict=True)) | {"params": params, "metric": None} | means)
@@ -390,7 +390,7 @@ def results(frame: Frame) -> Table:
 @report("url/measures", needs="networks and downstream sets")
 def every_measure(frame: Frame) -> Table:
     """R-AUROC of every measure on every downstream set, of the chosen networks."""
-    own = frame.where(metric="r_auroc", split="test", condition=None, target=lambda name: name is not None)
+    own = frame.where(metric="r_auroc", split="test", evaluation=TRANSFER, target=lambda name: name is not None)
     trials = {(*line, row["trial"]) for line, row in chosen(frame).items()}
     shown = Frame(row for row in own if (row["method"], row["backbone"], row["trial"]) in trials)
     rows = shown.summarise([*LINE, "measure", "target", "metric"], over=["data_seed"])
@@ -403,7 +403,7 @@ def every_measure(frame: Frame) -> Table:
 @report("url/own-image", needs="rows about crops")
 def own_image(frame: Frame) -> Table:
     """Without labels: is the nearest image of a crop the one that it was cut from, and does u know when not (A.6)?"""
-    own = judged(frame, BY_AREA).where(condition=OWN_IMAGE, metric=(BY_AREA, BY_RECALL))
+    own = judged(frame, BY_AREA).where(evaluation=OWN_IMAGE, metric=(BY_AREA, BY_RECALL))
     rows = own.where(split="test").summarise([*LINE, "metric"], over=["data_seed"])
     heads = [
         Column("R@1 ↑", where={"metric": "recall_at_1"}, format=decimals(3)),
@@ -428,15 +428,16 @@ def search(frame: Frame) -> Blocks:
     """Validation R@1 and R-AUROC of everything that was tried, and what was chosen."""
     rows: list[Row] = []
     picked = {by: chosen(frame, by) for by in (BY_AREA, BY_RECALL)}
-    tried = {key: own.first("condition") for key, own in frame.where(metric=TRIED).group_by(*LINE, "trial")}
-    for key, own in judged(frame).where(split="val", condition=None, data_seed=0).group_by(*LINE, "trial"):
+    for key, own in judged(frame).where(split="val", evaluation=TRANSFER, data_seed=0).group_by(*LINE, "trial"):
         means = {name: own.where(metric=name) for name in (BY_RECALL, BY_AREA)}
         by = [_criterion(name) for name, rows_ in picked.items() if rows_.get(key[:2], {}).get("trial") == key[2]]
         line = dict(zip((*LINE, "trial"), key, strict=True)) | {
             "metric": None,
             "chosen": join_names(by) if by else None,
         }
-        rows.append(line | {"tried": tried.get(key)} | {name: part.mean() for name, part in means.items() if part})
+        rows.append(
+            line | {"tried": own.first("hparams")} | {name: part.mean() for name, part in means.items() if part}
+        )
     if len(rows) < 2:
         return None
     heads = [
@@ -496,7 +497,7 @@ def _lead(frame: Frame) -> list[str]:
 def _verdict(frame: Frame, rows: Sequence[Row]) -> str:
     """How the best line stands to the others, and what says so."""
     names = {tuple(row[name] for name in LINE): name_of(row, frame) for row in rows}
-    own = judged(frame, BY_AREA).where(metric=DOWN[0], split=DOWN[1], condition=None)
+    own = judged(frame, BY_AREA).where(metric=DOWN[0], split=DOWN[1], evaluation=TRANSFER)
     sentence = describe_best([other | {"model": names[other["model"]]} for other in against_best(own)])
     seeds, images = max(row["n"] for row in rows), any(row["low"] is not None for row in rows)
     basis = [f"{count_in_words(seeds)} seeds"] * (seeds > 1) + ["resampled images"] * images

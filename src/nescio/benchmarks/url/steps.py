@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from nescio import datasets, measures
 from nescio.benchmarks.checks import refuse_measures, refuse_training
 from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
 from nescio.benchmarks.recipes import refuse_fixed, with_fixed
-from nescio.benchmarks.url import NAME, VERSION, Plan
-from nescio.benchmarks.url.questions import ONE_VALUE, Targets, evaluate_step
+from nescio.benchmarks.url import Plan
+from nescio.benchmarks.url.questions import TIED_SHARE, TRANSFER, Targets, evaluate_step
 from nescio.datasets.images import ImageSet, named, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
@@ -35,7 +35,7 @@ from nescio.networks.models import (
 from nescio.predictions.subset import subset_limit_note
 from nescio.report.format import shorten_names
 from nescio.report.labels import dataset_label
-from nescio.rows import COLUMNS, Row
+from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks, network_id
 from nescio.search import HParams, guided, searched
 from nescio.specs import SpecError, class_lists, mapping, numbers, product
 from nescio.training import train_step
@@ -43,12 +43,9 @@ from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
 
 TRAIN, STOP, FEW = "train, embed and evaluate", "evaluate kept epochs", "learn a few labelled images"  # stages
-# metrics of rows that say which hyper-parameters were tried and chosen, and after which epoch training stopped
-TRIED, CHOSEN, STOPPED = "tried", "chosen", "stopped"
 CRITERIA = AREA, RECALL = "r_auroc", "recall_at_1"
-FEW_SHOT, MANY_SHOT = "few-shot", "many-shot"  # conditions
+CHECKPOINTS, FEW_SHOT, MANY_SHOT = "checkpoints", "few-shot", "many-shot"  # evaluations
 SCORES = {"sngp": ("entropy",)}  # what the paper scores a method by, where that is not all of its own scores
-ALL = -1.0  # level of rows about networks that learnt from all other images
 PRETRAINED = "pretrained"  # method of networks that were trained elsewhere
 Line = tuple[str, str]  # method, backbone
 Judged = dict[str, tuple[float, str]]  # criterion → value, and the score that it is of; R-AUROC where it is defined
@@ -82,10 +79,14 @@ def compare(plan: Plan, work: Work) -> Plan:
         work.add_notes(*describe_preprocessing(given))
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
         for each in given:
-            facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name, "trial": 0}
+            facts = (
+                each.trial.describe()
+                if each.trial
+                else {"method": PRETRAINED, "backbone": each.name, "trial": 0, "data_seed": 0}
+            )
             scores = own_scores(each.trial.method if each.trial else None)
             choose(work, "test", {"given": facts}, {"given": judged(work.rows, facts, scores[:1], "test", 0.0)})
-        note_one_value(work)
+        note_tied(work)
         return plan
     before = partial(refuse_impossible, plan, sets, root)
     chosen = search(plan, sets, work, before)
@@ -107,7 +108,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     ]
     many = many_steps(plan, sets, root) if plan.many else []
     work.evaluate(FEW, [*few, *many])
-    note_one_value(work)
+    note_tied(work)
     return plan
 
 
@@ -274,7 +275,7 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         if split == "val":
             made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
         for trial in made.values():
-            work.rows.append(row_of(trial.describe(), TRIED, condition=searched_words(trial.hparams), value=number))
+            describe(work, trial.describe(), hparams=searched_words(trial.hparams))
         ends = early_stopped(made.values(), plan, sets, work, before)
         work.evaluate(
             TRAIN, [step_of(network_of_trial(trial, root), plan, sets, root) for trial in ends.values()], before
@@ -348,7 +349,9 @@ def early_stopped(
     none can be judged."""
     root = work.context.root
     ends = {trial: [*(replace(trial, stop=epoch) for epoch in trial.kept), trial] for trial in trials}
-    several = {end: {"condition": f"epoch {epoch_of(end)}"} for own in ends.values() if len(own) > 1 for end in own}
+    several = {
+        end: {"evaluation": CHECKPOINTS, "epoch": epoch_of(end)} for own in ends.values() if len(own) > 1 for end in own
+    }
     work.evaluate(STOP, [val_step(end, plan, sets, root, facts) for end, facts in several.items()], before)
 
     def area(end: Trial) -> float:
@@ -358,7 +361,7 @@ def early_stopped(
     best = {trial: max(reversed(own), key=area) if len(own) > 1 else trial for trial, own in ends.items()}
     for trial, end in best.items():
         if trial.kept:
-            work.rows.append(row_of(end.describe(), STOPPED, value=epoch_of(end), split="val"))
+            describe(work, end.describe(), stopped_epoch=epoch_of(end))
     return best
 
 
@@ -374,27 +377,31 @@ def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | Non
 
 
 def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
-    """criterion → the best network by its results on a split, of which a row is kept."""
-    chosen = {}
+    """criterion → the best network by its results on a split, which is noted."""
+    chosen: dict[str, T] = {}
+    criteria: dict[T, list[str]] = {}
     for criterion in CRITERIA:
         known = {key: result[criterion] for key, result in results.items() if result and criterion in result}
         if known:
             best = chosen[criterion] = max(known, key=lambda key: known[key][0])
-            value, measure = known[best]
-            about = {"condition": criterion, "measure": measure, "value": value, "split": split}
-            work.rows.append(row_of(facts[best], CHOSEN, **about))
+            criteria.setdefault(best, []).append(criterion)
+    for key, names in criteria.items():
+        _, measure = next(iter((results[key] or {}).values()))
+        describe(work, facts[key], chosen_by=", ".join(names), chosen_measure=measure)
     return chosen
 
 
-def row_of(facts: Row, metric: str, **columns: Any) -> Row:
-    """A row about a network that is no result."""
-    return dict.fromkeys(COLUMNS) | facts | {"benchmark": NAME, "version": VERSION, "metric": metric} | columns
+def describe(work: Work, network: Row, **facts: Unpack[NetworkFacts]) -> None:
+    """Note facts about a network with these columns."""
+    builder = RowBuilder({"members": 1, **network})
+    builder.describe(**facts)
+    work.networks = merge_networks([*work.networks, *builder.networks])
 
 
 def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, least: float) -> Judged | None:
     """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least`. Of several
     scores of a method the best one counts; R-AUROC is missing where all images, or none, of a set are right."""
-    facts = {"condition": None, **facts}
+    facts = {"evaluation": TRANSFER, **facts}
     own = [row for row in rows if row["split"] == split and row["target"]]
     own = [row for row in own if all(row[name] == value for name, value in facts.items())]
     recalls = [row["value"] for row in own if row["metric"] == RECALL]
@@ -415,9 +422,9 @@ def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
         )
 
 
-def note_one_value(work: Work) -> None:
+def note_tied(work: Work) -> None:
     """Names the measures that do not differ between most images of a set."""
-    same = [row for row in work.rows if row["metric"] == ONE_VALUE]
+    same = [row for row in work.rows if row["metric"] == TIED_SHARE]
     for method, measure in dict.fromkeys((row["method"], row["measure"]) for row in same):
         own = [row for row in same if (row["method"], row["measure"]) == (method, measure)]
         sets = shorten_names((dataset_label(row["target"] or row["split"]) for row in own), limit=6)
@@ -434,11 +441,11 @@ def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | 
     steps = []
     for each in sets if plan.shots else ():
         unseen = shots_spec(each.data, each.test, 0, first.data_seed)
-        none = Targets(tests={(each.name, 0.0): ImageSet(unseen, "outside")})
-        steps.append(shots_step(network_of_trial(first, root), none, FEW_SHOT, plan, root))
+        none = Targets(tests={(each.name, 0): ImageSet(unseen, "outside")})
+        steps.append(shots_step(network_of_trial(first, root), none, FEW_SHOT, plan, root, 0))
         for shots in plan.shots:
             further = labelled(first, each, shots, plan, root, f"store:{train_step(first, root).key}")
-            steps.append(shots_step(*further, FEW_SHOT, plan, root))
+            steps.append(shots_step(*further, FEW_SHOT, plan, root, shots))
     return steps
 
 
@@ -468,12 +475,15 @@ def labelled(
         else replace(first.training, batch_size=batch, accumulate=1)
     )
     trial = replace(first, data=data, classes=each.test, training=training, start=start, kept=(), stop=None)
-    level = ALL if shots is None else float(shots)
-    return network_of_trial(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})
+    return network_of_trial(trial, root), Targets(tests={(each.name, shots): ImageSet(data, "test", each.test)})
 
 
-def shots_step(network: Network, targets: Targets, condition: str, plan: Plan, root: str | None) -> Step:
+def shots_step(
+    network: Network, targets: Targets, evaluated: str, plan: Plan, root: str | None, shots: int | None = None
+) -> Step:
     trial = network.trial
     assert trial is not None
     names = (*own_scores(trial.method), *plan.measures)
-    return evaluate_step(network, targets, names, plan, root, {"dataset": plan.data, "condition": condition})
+    (target, _), *_ = targets.tests
+    facts = trial.describe() | {"dataset": plan.data, "evaluation": evaluated, "shots": shots}
+    return evaluate_step(network, targets, names, plan, root, facts | {"network": network_id(facts, evaluated, target)})

@@ -60,7 +60,7 @@ def test_json_is_strict_and_alone(capsys, files):
 
 @pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
 def test_other_forms(capsys, files, form):
-    code, out, _ = ask(capsys, "evaluate", files / "test.npz", f"--{form}")
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz", "--format", form)
     assert code == 0
     if form == "csv":
         assert len(list(csv.DictReader(io.StringIO(out)))) > 50

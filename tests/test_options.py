@@ -1,6 +1,5 @@
 """Options from dataclasses: one declaration gives the option, its help, its check and the command that repeats it."""
 
-import argparse
 import json
 import shlex
 from contextlib import suppress
@@ -13,15 +12,17 @@ from hypothesis import strategies as st
 
 from nescio.benchmarks.base import BUILT_IN
 from nescio.benchmarks.base import registry as benchmarks
-from nescio.commands.parsing import add_options
+from nescio.commands.parsing import Parser, add_options
 from nescio.errors import BadInput
 from nescio.identity import Validated, canonical, tag
+from nescio.option_help import HELP
 from nescio.options import (
     REQUIRED,
     argument,
-    at_least,
     command_of,
     instance_of,
+    leaves,
+    named_by_option,
     nested,
     option,
     options_from,
@@ -50,9 +51,9 @@ class Plan(Validated):
     oracle: bool = option(True, "the oracle row")
     whole_rows: bool = option(False, "keep 100 % of the rows")
     clip: float | None = option(None, "largest norm")
-    names: tuple[str, ...] = option((), "of models", style="words")
+    names: tuple[str, ...] = option((), "of models", style="whole")
     pair: tuple[str, ...] = option((), "NAME=FILE", style="repeats")
-    format: str = option("table", switches={"json": "as JSON", "csv": "as CSV"})
+    format: Literal["table", "json", "csv"] = option("table")
     hidden: int = 3  # not an option
     budget: Budget = nested(Budget(epochs=20), omit=("speed",))
 
@@ -64,13 +65,13 @@ PRESETS = {
 
 
 def parsed(words, cls=Plan, presets=None):
-    parser = argparse.ArgumentParser(prog="nescio")
+    parser = Parser(prog="nescio")
     add_options(parser, cls, presets)
     return options_of(parser.parse_args(words), cls, presets)
 
 
 def helped(cls=Plan, presets=None):
-    parser = argparse.ArgumentParser(prog="nescio")
+    parser = Parser(prog="nescio")
     add_options(parser, cls, presets)
     return {action.option_strings[-1]: action.help % {} for action in parser._actions if action.option_strings}
 
@@ -86,7 +87,7 @@ def test_nothing_given_is_the_default_or_the_first_preset():
 def test_every_kind_of_value():
     words = (
         "--data cifar10 --methods erm,due --spectral none,3 --in 0-2,7 --no-oracle --whole-rows --clip 2 "
-        "--names a b --pair x=1 --pair y=2 --format csv --epochs 3 --kind lamb"
+        "--names a --names b --pair x=1 --pair y=2 --format csv --epochs 3 --kind lamb"
     )
     plan = parsed(words.split())
     assert plan == Plan(
@@ -106,44 +107,43 @@ def test_every_kind_of_value():
 
 
 def test_every_list_is_separated_by_commas_and_may_be_repeated():
-    words = "--methods erm,due --methods oc --names a,b c --names d --pair x=1,2,y=3 --pair z=logits:a,labels:b"
+    words = "--methods erm,due --methods oc --names a,b --names d --pair x=1,2,y=3 --pair z=logits:a,labels:b"
     plan = parsed(shlex.split(words))
-    assert plan.methods == ("erm", "due", "oc") and plan.names == ("a", "b", "c", "d")
+    assert plan.methods == ("erm", "due", "oc") and plan.names == ("a,b", "d")
     assert plan.pair == ("x=1,2", "y=3", "z=logits:a,labels:b")
 
 
-def test_names_of_before_work_and_are_not_listed():
+def test_add_options_shows_every_default_once():
+    texts = helped()
+    assert texts["--epochs"].endswith("(default: 20)")  # of the plan that contains the budget
+    assert texts["--methods"].endswith("(default: all)") and texts["--spectral"].endswith("(default: none,5)")
+    assert texts["--in"].endswith("(default: none)") and texts["--rate"].endswith("(default: 0.1)")
+    assert "100 %" in texts["--whole-rows"] and "default" not in texts["--whole-rows"]
+    assert texts["--no-oracle"].startswith("do not ") and "--oracle" not in texts
+    assert "--speed" not in texts and "--hidden" not in texts
+
+
+@pytest.mark.parametrize(("words", "epochs"), [([], 20), (["--preset", "paper"], 100), (["--preset=small"], 20)])
+def test_add_options_shows_the_values_of_the_preset(words, epochs):
+    parser = Parser(prog="nescio")
+    add_options(parser, Plan, PRESETS, words=words)
+    texts = {action.option_strings[-1]: action.help % {} for action in parser._actions if action.option_strings}
+    assert texts["--epochs"].endswith(f"(default: {epochs})") and texts["--rate"].endswith("(default: 0.1)")
+    assert {"--oracle", "--no-oracle"} <= texts.keys()  # a preset has each
+    assert "small, paper" in texts["--preset"]
+
+
+def test_option_without_help_has_the_shared_one():
     @dataclass(frozen=True)
-    class Moved:
-        to: tuple[str, ...] = option((), "where to write", before=("report",))
+    class Shared:
+        limit: int | None = option(None)
 
-    parser = argparse.ArgumentParser(prog="nescio")
-    add_options(parser, Moved)
-    assert options_of(parser.parse_args(["--report", "a", "--output", "b"]), Moved) == Moved(("a", "b"))
-    assert "--report" not in parser.format_help()
-
-
-def test_help_ends_with_the_default_which_is_written_once():
-    words = helped()
-    assert words["--epochs"] == "passes over the rows (default: 20)"  # of the plan that holds the budget
-    assert words["--methods"] == "comma-separated (default: all)"
-    assert words["--spectral"] == "targets (default: none,5)"
-    assert words["--in"].endswith("(default: none)") and words["--rate"].endswith("(default: 0.1)")
-    assert words["--whole-rows"] == "keep 100 % of the rows (default: off)"
-    assert words["--no-oracle"] == "without the oracle row (default: on)" and "--oracle" not in words
-    assert "--speed" not in words and "--hidden" not in words
-
-
-def test_help_names_what_presets_start_from_where_they_differ():
-    words = helped(presets=PRESETS)
-    assert words["--epochs"] == "passes over the rows (small: 20, paper: 100)"
-    assert words["--rate"] == "learning rate (default: 0.1)"
-    assert {"--oracle", "--no-oracle"} <= words.keys()  # a preset has each
-    assert words["--preset"] == "where the other options start from: small (default), paper"
+    (leaf,) = leaves(Shared)
+    assert (leaf.metavar, leaf.help) == HELP["limit"]
 
 
 def test_options_stand_in_their_groups():
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Plan)
     groups = {group.title: [action.dest for action in group._group_actions] for group in parser._action_groups}
     assert groups["budget"] == ["budget.epochs", "budget.rate", "budget.kind"]
@@ -183,7 +183,6 @@ def test_an_option_may_select_the_preset_that_the_others_start_from():
     assert parsed(["--task", "pixels", "--data", "x"], Tasked, TASKED) == Tasked("pixels", "x")
     assert parsed(["--task", "images"], Tasked, TASKED) == parsed([], Tasked, TASKED) == TASKED["small"]
     assert parsed(["--preset", "large", "--task", "pixels"], Tasked, TASKED) == Tasked("pixels", "cifar10")
-    assert "with --task, the first that has it" in helped(Tasked, TASKED)["--preset"]
 
 
 @pytest.mark.parametrize("plan", [*TASKED.values(), Tasked("pixels", "digits"), Tasked("pixels", "cifar10")])
@@ -192,22 +191,21 @@ def test_a_command_names_the_preset_where_another_would_be_selected(plan):
 
 
 def test_an_unknown_preset_names_those_there_are():
-    with pytest.raises(BadInput, match=r"no preset named 'papr'\. Did you mean 'paper'\? There are: small, paper"):
+    with pytest.raises(BadInput, match=r"'papr'.*'paper'.*small, paper"):
         parsed(["--preset", "papr"], presets=PRESETS)
 
 
-def test_arguments_and_required_options(capsys):
+def test_options_of_requires_arguments_and_options():
     @dataclass(frozen=True, kw_only=True)
     class Needs:
         files: tuple[str, ...] = argument("predictions", metavar="FILE")
-        to: str = option(REQUIRED, "where to write")
+        output: str = option(REQUIRED, "where to write")
 
-    assert parsed(["a", "b", "--output", "c"], Needs) == Needs(files=("a", "b"), to="c")
-    for words in (["--output", "c"], ["a"]):
-        with pytest.raises(SystemExit):
+    assert parsed(["a", "b", "--output", "c"], Needs) == Needs(files=("a", "b"), output="c")
+    for words, name in ((["--output", "c"], "FILE"), (["a"], "--output")):
+        with pytest.raises(BadInput, match=f"^{name} "):
             parsed(words, Needs)
-        assert "required" in capsys.readouterr().err
-    needs = Needs(files=("a b", "c"), to="-")
+    needs = Needs(files=("a b", "c"), output="-")
     assert command_of(needs, ("nescio",)) == "nescio 'a b' c --output=-"
     assert parsed(shlex.split(command_of(needs, ("nescio",)))[1:], Needs) == needs
 
@@ -358,7 +356,7 @@ class Journey:
 
 
 def journey(*words):
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Journey, words=words)
     return options_of(parser.parse_args(words), Journey), parser
 
@@ -368,7 +366,7 @@ def test_a_value_brings_options_of_its_own(way, capsys):
     given, parser = journey(*way, "--wagons", "4", "--days", "1")
     assert given == Journey(1, Crew("train", {"wagons": 4.0}))
     assert "--wagons WAGONS" in parser.format_help() and "--sails" not in parser.format_help()
-    with pytest.raises(SystemExit):
+    with pytest.raises(BadInput, match="--sails"):
         journey(*way, "--sails", "2")
     assert journey("--sails", "2")[0] == Journey(3, Crew("boat", {"sails": 2}))
     assert journey(*way)[0].crew.vehicle == {}  # the class has its defaults
@@ -376,15 +374,31 @@ def test_a_value_brings_options_of_its_own(way, capsys):
         journey(*way, "--wagons", "many")
 
 
-def test_a_number_below_the_least_is_refused_by_the_name_of_its_option():
-    @dataclass
-    class Sizes:
-        k_dist: int = 1
-        window: int | None = None
+@dataclass(frozen=True)
+class Sizes(Validated):
+    k_dist: int = option(1, "neighbours")
+    window: int | None = option(None, "classes", name="group-classes")
 
-    at_least(Sizes(), 1, "k_dist", "window")
-    with pytest.raises(BadInput, match="--k-dist must be at least 2, not 1"):
-        at_least(Sizes(), 2, "window", "k_dist")
+    def check(self):
+        self.require_min(1, "k_dist", "window")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [(["--k-dist", "0"], "--k-dist"), (["--group-classes=0"], "--group-classes")]
+)
+def test_options_of_names_the_option_of_a_field(words, name):
+    with pytest.raises(BadInput, match=f"^{name} "):
+        parsed(words, Sizes)
+
+
+@pytest.mark.parametrize("sentence", ["Sizes.window must be at least 1.", "window must be at least 1."])
+def test_named_by_option_finds_class_and_field(sentence):
+    assert str(named_by_option(BadInput(sentence), list(leaves(Sizes)))) == "--group-classes must be at least 1."
+
+
+def test_named_by_option_keeps_other_sentences():
+    for sentence in ("There is no window.", "file.npz has no window.", "Other.name is 1."):
+        assert str(named_by_option(BadInput(sentence), list(leaves(Sizes)))) == sentence
 
 
 def test_a_list_of_numbers_does_not_fill_the_memory():
@@ -412,7 +426,7 @@ class Study:
 class Lists:
     all: tuple[int, ...] = option((), "all without it", unset="all")
     some: tuple[int, ...] = option((1,), "a default that nothing replaces")
-    none: tuple[str, ...] = option(("a=1",), "none of them", style="words", unset="none")
+    none: tuple[str, ...] = option(("a=1",), "none of them", unset="none")
     inside: tuple[int, ...] | None = option(None, "classes")
     name: str | None = option(None, "a text")
     later: tuple[int, ...] = option((5,), "of the other preset none")
@@ -420,26 +434,26 @@ class Lists:
 
 @pytest.mark.parametrize("name", ["all", "some", "inside", "name"])
 def test_an_empty_value_that_means_nothing_of_its_own_is_refused(name):
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Lists)
     with pytest.raises(BadInput, match=f"^--{name} is empty"):
         options_of(parser.parse_args([f"--{name}="]), Lists)
 
 
 def test_an_empty_list_in_place_of_a_default_is_none():
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Lists)
-    assert options_of(parser.parse_args(["--none"]), Lists).none == ()
+    assert options_of(parser.parse_args(["--none="]), Lists).none == ()
     with pytest.raises(BadInput, match="--later is empty"):
         options_of(parser.parse_args(["--later="]), Lists)
     presets = {"small": Lists(), "large": Lists(later=())}
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Lists, presets)
     assert options_of(parser.parse_args(["--later="]), Lists, presets).later == ()
 
 
 def test_an_option_that_another_makes_idle_is_refused():
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Study)
 
     def read(*words: str) -> Study:
@@ -517,7 +531,7 @@ def test_pairs_are_split_before_names_and_not_in_their_paths(tmp_path):
     folder = tmp_path / "a,b=c,d"
     folder.mkdir()
     words = [f"far={folder}/x.npz,near={folder}/y.npz", "--named", "a=1,2,b=3"]
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_options(parser, Holder)
     given = options_of(parser.parse_args(["--named", words[0], *words[1:]]), Holder).named
     assert given == (f"far={folder}/x.npz", f"near={folder}/y.npz", "a=1,2", "b=3")

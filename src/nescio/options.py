@@ -242,26 +242,25 @@ def options_of(
     args: argparse.Namespace, cls: type[T], presets: Mapping[str, T] | None = None, *, start: T | None = None
 ) -> T:
     """The instance that command line and file set; everything else has the preset's value, or the default."""
-    every = list(leaves(cls, chosen=lambda leaf: _text_of(getattr(args, leaf.dest, None))))
-    values = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in every if hasattr(args, leaf.dest)}
-    typed = [leaf for leaf in every if leaf.path in values and not isinstance(getattr(args, leaf.dest), FromFile)]
+
+    def chosen(leaf: Leaf) -> str | None:
+        value = getattr(args, leaf.dest, None)
+        return value.value if isinstance(value, FromFile) else value
+
+    every = [leaf for leaf in leaves(cls, chosen=chosen) if hasattr(args, leaf.dest)]
+    values = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in every}
     begin = _preset(args, cls, presets, values) if presets else start
-    missing = [leaf for leaf in every if leaf.default is REQUIRED and begin is None and leaf.path not in values]
-    if missing:
+    every = list(leaves(cls, begin, chosen=chosen))
+    if missing := [leaf for leaf in every if leaf.default is REQUIRED and leaf.path not in values]:
         raise BadInput(f"{missing[0].flag} is required.")
+    typed = [leaf for leaf in every if not isinstance(getattr(args, leaf.dest, FromFile(None)), FromFile)]
     _refuse_empty([leaf for leaf in typed if not values[leaf.path]], values, presets or {})
-    default = {leaf.path: leaf.default if begin is None else leaf.value(begin) for leaf in every}
-    _refuse_idle(
-        [leaf for leaf in every if leaf in typed or values.get(leaf.path, default[leaf.path]) != default[leaf.path]]
-    )
+    changed = [leaf for leaf in every if leaf.path in values and values[leaf.path] != leaf.default]
+    _refuse_idle([*typed, *(leaf for leaf in changed if leaf not in typed)])
     try:
         return _built(cls, begin, values)
     except BadInput as error:
         raise named_by_option(error, every) from None
-
-
-def _text_of(value: Any) -> Any:
-    return value.value if isinstance(value, FromFile) else value
 
 
 def named_by_option(error: BadInput, every: Sequence[Leaf]) -> BadInput:
@@ -293,13 +292,10 @@ def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], va
         choosing = [leaf for leaf in leaves(cls) if leaf.spec.selects and leaf.path in values]
         fitting = [plan for plan in presets.values() if all(leaf.value(plan) == values[leaf.path] for leaf in choosing)]
         return next(iter([*fitting, *presets.values()]))
-    return preset_named(args.preset, presets)
-
-
-def preset_named(name: str, presets: Mapping[str, T]) -> T:
-    if name not in presets:
-        raise BadInput(f"There is no preset {name!r}.{did_you_mean(name, presets)} There are: {', '.join(presets)}.")
-    return presets[name]
+    if args.preset not in presets:
+        near = did_you_mean(args.preset, presets)
+        raise BadInput(f"There is no preset {args.preset!r}.{near} There are: {', '.join(presets)}.")
+    return presets[args.preset]
 
 
 def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) -> T:

@@ -67,7 +67,7 @@ def offered(script):
         (["run", "uim"], ["uimnet"]),
         (["run", "uimnet", "--preset", ""], ["small", "demo", "paper"]),
         (["store", "p"], ["prune"]),
-        (["measures", "larg"], ["msp", "msp_tuned"]),
+        (["measures", "msp"], ["msp", "msp_tuned"]),
         (["completion", ""], ["bash", "zsh"]),
     ],
 )

@@ -57,6 +57,10 @@ def files(place, letter, count=3):
     return [place / f"{letter}{member}.npz" for member in range(count)]
 
 
+def joined(place, letter):
+    return ",".join(map(str, files(place, letter)))
+
+
 def loaded(place, letter, count=3):
     return [Predictions.load(file) for file in files(place, letter, count)]
 
@@ -72,9 +76,9 @@ def read_csv(path):
 
 def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
     to = tmp_path / "scores.csv"
-    references = ["--reference-files", *files(place, "r")]
-    code, out, err = ask(capsys, "reliability", *files(place, "t"), *references, "--k", 30, "--output", to)
-    assert code == 0 and err == "" and f"{to} holds the scores of {N} rows." in out
+    references = ["--reference-files", joined(place, "r")]
+    code, out, err = ask(capsys, "reliability", *files(place, "t"), *references, "--k", 30, "--row-scores", to)
+    assert code == 0 and err == "" and f"{N} rows" in out and str(to) in out
     held, refs, tests = read_csv(to), loaded(place, "r"), loaded(place, "t")
     assert list(held) == ["index", "nc", "u_nc", "u_dist", "u_norm", "u_ll", "u_fv"]
     np.testing.assert_array_equal(held["index"], tests[0].index)
@@ -92,7 +96,7 @@ def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
 @pytest.mark.parametrize("options", [("--distance", "euclidean"), ("--similarity", "overlap")])
 def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options):
     to, how = tmp_path / "s.csv", {"--distance": "metric", "--similarity": "similarity"}[options[0]]
-    words = ["--reference-files", *files(place, "r"), *options, "--k", 30, "--components", 0, "--output", to]
+    words = ["--reference-files", joined(place, "r"), *options, "--k", 30, "--components", 0, "--row-scores", to]
     assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     right = measures.neighborhood_inconsistency(loaded(place, "r"), loaded(place, "t"), 30, **{how: options[1]})
     held = read_csv(to)
@@ -101,7 +105,7 @@ def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options)
 
 
 def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
-    words = ["--reference-files", *files(place, "r"), "--components", 3, "--list-rows", ODD, "--format", "json"]
+    words = ["--reference-files", joined(place, "r"), "--components", 3, "--list-rows", ODD, "--format", "json"]
     code, out, err = ask(capsys, "reliability", *files(place, "t"), *words)
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert code == 0 and err == ""
@@ -155,7 +159,7 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
 
 def test_every_format_holds_the_same(capsys, place, tmp_path):
     for ending in ("csv", "parquet", "npz"):
-        words = ["--reference-files", *files(place, "r"), "--components", 3, "--output", tmp_path / f"s.{ending}"]
+        words = ["--reference-files", joined(place, "r"), "--components", 3, "--row-scores", tmp_path / f"s.{ending}"]
         assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     table, held = read_csv(tmp_path / "s.csv"), pq.ParquetFile(tmp_path / "s.parquet").read()
     with np.load(tmp_path / "s.npz") as arrays:
@@ -180,7 +184,7 @@ def test_usual_k_and_chance():
 
 def test_the_terminal_states_k_and_references(capsys, place):
     code, out, _ = ask(
-        capsys, "reliability", *files(place, "t"), "--reference-files", *files(place, "r"), "--list-rows", 3
+        capsys, "reliability", *files(place, "t"), "--reference-files", joined(place, "r"), "--list-rows", 3
     )
     words = re.sub(r"\s+", " ", out)
     assert code == 0 and "k = 20 neighbours (Jaccard similarity), 400 references" in words
@@ -191,7 +195,7 @@ def test_the_terminal_states_k_and_references(capsys, place):
 
 
 def test_rows_on_a_reference_are_noted(capsys, place):
-    code, _, err = ask(capsys, "reliability", *files(place, "t"), "--reference-files", *files(place, "t"), "--k", 5)
+    code, _, err = ask(capsys, "reliability", *files(place, "t"), "--reference-files", joined(place, "t"), "--k", 5)
     assert code == 0 and f"{N} rows lie on a reference" in err
 
 
@@ -257,7 +261,7 @@ def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind
 
 
 def test_a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
-    words = ["--reference-files", *files(place, "r"), "--output", tmp_path / "out", "--list-rows", 5]
+    words = ["--reference-files", joined(place, "r"), "--output", tmp_path / "out", "--list-rows", 5]
     code, out, _ = ask(capsys, "reliability", *files(place, "t"), *words)
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert code == 0 and "index.html" in out and not shown(page)
@@ -343,7 +347,7 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
     narrow = saved(tmp_path / "narrow.npz", embeddings=np.load(place / "r0.npz")["embeddings"][:, :5])
     cases = [
         ([one], "One model has no neighbourhood consistency"),
-        ([one], "gives what one model has: Dist, Norm and LL"),
+        ([one], "Dist, Norm and LL"),
         ([one, other], "holds other rows than"),
         ([one, other], "2 are in one of them only, index 1000 first"),
         ([one, short], "holds other rows than"),
@@ -360,10 +364,10 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
         ([one, two, "--split-references", N], "must leave some of them to be judged"),
         ([one, two, "--split-references", 0], "must leave some of them to be judged"),
         ([one, two, "--reference-files", place / "r0.npz"], "2 files of embeddings and 1 of references"),
-        ([one, two, "--reference-files", place / "r0.npz", place / "r1.npz", "--split-references", 5], "drop one"),
-        ([one, two, "--reference-files", narrow, place / "r1.npz"], "they must come from the same network"),
-        ([one, two, "--output", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
-        ([one, two, "--list-rows", 0], "--list-rows is a number of rows from 1 on"),
+        ([one, two, "--reference-files", f"{place}/r0.npz,{place}/r1.npz", "--split-references", 5], "drop one"),
+        ([one, two, "--reference-files", f"{narrow},{place}/r1.npz"], "they must come from the same network"),
+        ([one, two, "--row-scores", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
+        ([one, two, "--list-rows", 0], "--list-rows"),
         ([one, two, "--thumbnails", tmp_path / "nowhere", "--output", tmp_path / "o"], "nowhere"),
     ]
     for words, sentence in cases:
@@ -404,7 +408,7 @@ def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(
     files = {}
     for name, more in (("chosen", []), ("five", ["--components", 5]), ("two", ["--components", 2])):
         files[name] = tmp_path / f"{name}.npz"
-        _, out, _ = ask(capsys, command, *words, *more, "--output", files[name])
+        _, out, _ = ask(capsys, command, *words, *more, "--row-scores", files[name])
         assert (title in out) == (name == "chosen"), "one number is no choice"
     column = "mine/u_ll" if command == "rank" else "u_ll"
     ll = {name: np.load(file)[column] for name, file in files.items()}

@@ -161,10 +161,11 @@ def test_presets_and_options_reach_the_plan(tmp_path, capsys):
 
 def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit):
-        main(["run", "counting", "--help"])
-    out = capsys.readouterr().out
-    assert "how far to count (short: 3, long: 5)" in out and "(short: 5, long: 50)" in out
+    for words, upto, epochs in (([], 3, 5), (["--preset", "long"], 5, 50)):
+        with pytest.raises(SystemExit):
+            main(["run", "counting", *words, "--help"])
+        out = capsys.readouterr().out
+        assert f"how far to count (default: {upto})" in out and f"(default: {epochs})" in out
     assert "100 % of the numbers" in out
     for name in [
         "preset",

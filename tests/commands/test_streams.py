@@ -58,7 +58,7 @@ def test_json_is_the_same_on_any_terminal(place):
 
 def test_a_pipe_that_is_closed_early_costs_no_page(place):
     code = "import sys; from nescio.cli import main; sys.exit(main())"
-    words = [sys.executable, "-c", code, *["run", "selective", "test.npz", "--measures", "msp", "--report", "page"]]
+    words = [sys.executable, "-c", code, *["run", "selective", "test.npz", "--measures", "msp", "--output", "page"]]
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, cwd=place, check=False)

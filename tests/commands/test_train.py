@@ -55,7 +55,7 @@ def test_a_bad_log_is_refused_of_a_finished_network_too(store, capsys):
 
 
 def test_options_reach_the_trial(tmp_path):
-    words = "--method mc-dropout --hparams dropout=0.2 mc_samples=3 --spectral-bound 5 --data-seed 1 --init-seed 2"
+    words = "--method mc-dropout --hparams dropout=0.2,mc_samples=3 --spectral-bound 5 --data-seed 1 --init-seed 2"
     words += " --batch-size 64 --lr 0.05"
     more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
     assert main([*TRAIN, *words.split(), *more.split(), "--store", str(tmp_path)]) == 0
@@ -82,13 +82,10 @@ def test_train_and_run_have_one_budget_and_name_where_it_starts():
     assert budget <= trained.keys() & run.keys()
     for name in budget:
         assert trained[name].split(" (")[0] == run[name].split(" (")[0]
-        assert "(default: " in run[name] or all(
-            f"{preset}: {getattr(plan.training, name)}" in run[name] for preset, plan in uimnet.presets.items()
-        )
     starts = {"epochs": 100, "lr": 0.1, "weight_decay": 0.0001, "optimizer": "sgd", "warmup": 0, "clip": "none"}
-    for name, value in {**starts, "step_epochs": 30, "compile": "off", "precision": "auto", "accumulate": 1}.items():
+    for name, value in {**starts, "step_epochs": 30, "precision": "auto", "accumulate": 1}.items():
         assert trained[name].endswith(f"(default: {value})")
-    assert run["epochs"].endswith("(small: 20, demo: 15, paper: 100)") and run["lr"] == trained["lr"]
+    assert run["epochs"].endswith("(default: 20)") and run["lr"] == trained["lr"]
 
 
 def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
@@ -203,12 +200,12 @@ def test_methods_lists_hparams_and_ranges(capsys):
         (["train", "--method", "mimo", "--hparams", "inputs"], "FIELD=VALUE"),
         (["train", "--method", "mimo", "--hparams", "inputs=two"], "mimo.inputs is 'two': it must be a whole number"),
         (["train", "--method", "mimo", "--hparams", "inputs=1"], "at least 2"),
-        (["train", "--hparams", "lr=1", "lr=2"], "twice"),
+        (["train", "--hparams", "lr=1,lr=2"], "twice"),
         (["train", "--lr", "0"], "above 0"),
         (["train", "--epochs", "0"], "at least 1"),
         (["train", "--spectral-bound", "much"], "--spectral-bound is a number"),
         (["train", "--spectral-bound", "-1"], "above 0"),
-        (["train", "--classes", "0-x"], "list of class numbers"),
+        (["train", "--classes", "0-x"], "'0-x'"),
         (["train", "--classes", "0-12"], "no class 10"),
         (["train", "--classes", "3"], "two classes"),
         (["train", "--data", "nowhere"], "no dataset named"),

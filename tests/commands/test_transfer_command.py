@@ -42,7 +42,9 @@ def value(rows, metric, measure=None):
 def test_files(place, tmp_path, capsys):
     views = f"{place}/view0.npz,{place}/view1.npz"
     words = ("transfer", place / "own.npz", "--views", views, "--bootstrap", 50)
-    code, out, _ = ask(capsys, *words, "--output", f"{tmp_path / 'page'},{tmp_path / 'u.csv'}", "--format", "json")
+    code, out, _ = ask(
+        capsys, *words, "--output", tmp_path / "page", "--row-scores", tmp_path / "u.csv", "--format", "json"
+    )
     told = json.loads(out)
     dump, *seen = (Predictions.load(place / f"{name}.npz") for name in ("own", "view0", "view1"))
     doubt = gallery_uncertainty(dump, seen)
@@ -50,7 +52,7 @@ def test_files(place, tmp_path, capsys):
     assert value(told["rows"], "recall_at_1") == recall_at_1(dump.embeddings, dump.labels)
     assert value(told["rows"], "r_auroc", "gallery_uncertainty") == r_auroc(dump.embeddings, dump.labels, doubt)
     with (tmp_path / "u.csv").open() as file:
-        assert np.allclose([float(row["u_gallery_doubt"]) for row in csv.DictReader(file)], doubt)
+        assert np.allclose([float(row["u_gallery_uncertainty"]) for row in csv.DictReader(file)], doubt)
     assert "Scores that see the gallery" in (tmp_path / "page" / "index.html").read_text()
     code, out, _ = ask(capsys, *words)
     assert code == 0 and out.index("see the image alone") < out.index("entropy") < out.index("gallery_margin")

@@ -172,12 +172,15 @@ def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_
     ("words", "sentence"),
     [
         (["--published", "nofile.csv"], "nofile.csv cannot be read as a table"),
-        (["--out", "OTHER", "--estimation", 0], "--estimation must be at least 1"),
-        (["--out", "OTHER", "--hierarchy", "nofile.txt"], "nofile.txt cannot be read"),
-        (["--out", "OTHER", "--hierarchy", "TREE"], "no names: name them with --in-names and --out-names"),
-        (["--out", "OTHER", "--hierarchy", "TREE", "--in-names", "IN"], "The hierarchy knows none of the in-classes"),
-        (["--out", "OTHER", "--in-names", "FEW"], "few.txt has 3 names and"),
-        (["--out", "OTHER", "--in-names", "IN", "--out-names", "FEW"], "has 8 classes: name every class"),
+        (["--ood-data", "OTHER", "--estimation-images", 0], "--estimation-images"),
+        (["--ood-data", "OTHER", "--hierarchy", "nofile.txt"], "nofile.txt cannot be read"),
+        (["--ood-data", "OTHER", "--hierarchy", "TREE"], "--data-names"),
+        (
+            ["--ood-data", "OTHER", "--hierarchy", "TREE", "--data-names", "IN"],
+            "in-classes",
+        ),
+        (["--ood-data", "OTHER", "--data-names", "FEW"], "few.txt has 3 names and"),
+        (["--ood-data", "OTHER", "--data-names", "IN", "--ood-names", "FEW"], "has 8 classes: name every class"),
     ],
 )
 def test_options_are_checked_before_any_model_predicts(place, tmp_path, capsys, monkeypatch, words, sentence):
@@ -259,38 +262,38 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["test_resnet"], "the following arguments are required: --data"),
+        (["test_resnet"], "--data is required"),
         (["--data", "VAL"], "There is no model to predict with"),
-        (["resnet51", "--training-data", "VAL"], "Did you mean"),
-        (["test_resnet", "--training-data", "npz:nowhere.npz"], "There is nothing at"),
-        (["test_resnet", "--training-data", "VAL", "--limit", "0"], "--limit is a number of images from 1 on"),
-        (["test_resnet", "--training-data", "VAL", "--mc-samples", "-1"], "is -1: it must be at least 0"),
-        (["test_resnet", "--training-data", "VAL", "--dropout", "1"], "dropout is 1"),
-        (["test_resnet", "--training-data", "VAL", "--batch-size", "0"], "at least 1, got 0"),
+        (["resnet51", "--data", "VAL"], "Did you mean"),
+        (["test_resnet", "--data", "npz:nowhere.npz"], "There is nothing at"),
+        (["test_resnet", "--data", "VAL", "--limit", "0"], "--limit is a number of images from 1 on"),
+        (["test_resnet", "--data", "VAL", "--mc-samples", "-1"], "is -1: it must be at least 0"),
+        (["test_resnet", "--data", "VAL", "--dropout", "1"], "dropout is 1"),
+        (["test_resnet", "--data", "VAL", "--batch-size", "0"], "at least 1, got 0"),
         (
-            ["test_resnet", "--training-data", "VAL", "--extra-ood", "x=digits"],
-            "--extra-ood names further sets beside --out",
+            ["test_resnet", "--data", "VAL", "--extra-ood", "x=digits"],
+            "--extra-ood names further sets beside --ood-data",
         ),
-        (["test_resnet", "--training-data", "VAL", "--in-names", "nosuch"], "--in-names has no effect without --out"),
-        (["test_resnet", "--training-data", "VAL", "--out", "digits", "--in-names", "nosuch", "--dry-run"], "nosuch"),
-        (["test_resnet", "--training-data", "VAL", "--classes="], "--classes is empty"),
-        (["test_resnet", "--training-data", "VAL", "--out", "digits", "--extra-ood", "x"], "--extra-ood: 'x'"),
+        (["test_resnet", "--data", "VAL", "--data-names", "nosuch"], "--data-names has no effect without --ood-data"),
+        (["test_resnet", "--data", "VAL", "--ood-data", "digits", "--data-names", "nosuch", "--dry-run"], "nosuch"),
+        (["test_resnet", "--data", "VAL", "--classes="], "--classes is empty"),
+        (["test_resnet", "--data", "VAL", "--ood-data", "digits", "--extra-ood", "x"], "--extra-ood: 'x'"),
         (
-            ["test_resnet", "--training-data", "VAL", "--weights", "nowhere"],
+            ["test_resnet", "--data", "VAL", "--weights", "nowhere"],
             "no folder and no file of weights at nowhere",
         ),
         (
-            ["test_resnet", "test_vit", "--training-data", "VAL", "--weights", "FILE"],
+            ["test_resnet", "test_vit", "--data", "VAL", "--weights", "FILE"],
             "is one checkpoint and 2 models are named",
         ),
-        (["test_*", "--training-data", "digits"], "digits has 10 classes and the model 1000"),
+        (["test_*", "--data", "digits"], "digits has 10 classes and the model 1000"),
         (
-            ["test_resnet", "--training-data", "VAL", "--classes", "x"],
-            "numbers such as 0-5,7, or a file, and there is no x",
+            ["test_resnet", "--data", "VAL", "--classes", "x"],
+            "0-5,7",
         ),
         (
-            ["test_resnet", "--training-data", "VAL", "--classes", "0-999999999"],
-            "lists more than 1,000,000 class numbers",
+            ["test_resnet", "--data", "VAL", "--classes", "0-999999999"],
+            "1,000,000",
         ),
     ],
 )
@@ -319,7 +322,7 @@ def test_a_network_of_ones_own(tmp_path, capsys):
     key = capsys.readouterr().out.split()[0]
     to = tmp_path / "test.npz"
     assert main(["predict", key, "--output", str(to), "--store", str(store), "--device", "cpu"]) == 0
-    assert run(f"store:{key[:6]}", "--training-data", "digits", "--store", store, "--format", "json") == 0
+    assert run(f"store:{key[:6]}", "--data", "digits", "--store", store, "--format", "json") == 0
     (found,) = list_stored_predictions(Store(store), "digits")
     ours, theirs = found.load(), Predictions.load(to)
     assert found.model == f"store:{key}"
@@ -352,11 +355,11 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     (tmp_path / "classes.txt").write_text("tulips=0\na rose=1\nsome lilies=2\n")
     (tmp_path / "names.txt").write_text("tulips\na rose\nsome lilies\n")
     name, store = f"test_resnet@{tmp_path / 'flowers.pth'}", str(tmp_path / "store")
-    words = ["--data", f"folder:{data}", "--store", store, "--mc-samples", "0", "--format", "json", "--classes"]
+    words = ["--data", f"folder:{data}", "--store", store, "--mc-samples", "0", "--format", "json", "--class-names"]
     for file in ("classes.txt", "names.txt"):
         assert main(["zoo", name, *words, str(tmp_path / file)]) == 0
         assert {row["backbone"] for row in json.loads(capsys.readouterr().out)} == {name}
-    for about in (["--classes", str(tmp_path / "names.txt")], ["--classes", str(tmp_path / "classes.txt")]):
+    for about in (["--class-names", str(tmp_path / "names.txt")], ["--class-names", str(tmp_path / "classes.txt")]):
         goal = ["--threshold", "0.3", "--output", str(tmp_path / "flowers.pt2"), "--store", store, "--format", "json"]
         assert main(["export", name, *goal, *about]) == 0
         assert json.loads(capsys.readouterr().out)["names"] == ["tulips", "a rose", "some lilies"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from nescio.errors import BadInput, did_you_mean
-from nescio.options import PRESET, REQUIRED, Leaf, is_tuple, leaves, preset_named
+from nescio.options import PRESET, REQUIRED, Leaf, is_tuple, leaves
 from nescio.registry import is_registered
 
 T = TypeVar("T")
@@ -46,19 +46,19 @@ def add_options(
     """
     if f"--{CONFIG}" not in parser._option_string_actions:
         parser.add_argument(f"--{CONFIG}", metavar="FILE", help="YAML file of options; the command line overrides it")
-    every = list(leaves(cls, start, chosen=lambda leaf: last_value(words, leaf.flag)))
     if presets:
-        name = last_value(words, f"--{PRESET}") or _selected(words, every, presets)
-        start = preset_named(name, presets) if name in presets else start
+        name = last_value(words, f"--{PRESET}") or _selected(words, list(leaves(cls)), presets)
+        start = presets.get(name, start)
         help = f"set of default values: {', '.join(presets)} (default: {name})"
         _offer(parser.add_argument(f"--{PRESET}", metavar="NAME", help=help), list(presets))
+    every = list(leaves(cls, start, chosen=lambda leaf: last_value(words, leaf.flag)))
     parser.leaves = [*getattr(parser, "leaves", ()), *every]  # type: ignore[attr-defined]
     groups: dict[str | None, Any] = {None: parser}
     for leaf in every:
         if leaf.spec.group not in groups:
             groups[leaf.spec.group] = parser.add_argument_group(leaf.spec.group)
         flags = {leaf.value(plan) for plan in (presets or {}).values()} if leaf.hint is bool else set()
-        _add(groups[leaf.spec.group], leaf, leaf.default if start is None else leaf.value(start), flags)
+        _add(groups[leaf.spec.group], leaf, flags)
 
 
 def last_value(words: Sequence[str], flag: str) -> str | None:
@@ -83,10 +83,10 @@ def _selected(words: Sequence[str], every: Sequence[Leaf], presets: Mapping[str,
     return next(fits, next(iter(presets)))
 
 
-def _add(group: Any, leaf: Leaf, default: Any, flags: set[bool]) -> None:
-    how: dict[str, Any] = {"dest": leaf.dest, "default": argparse.SUPPRESS, "help": _help(leaf, default)}
+def _add(group: Any, leaf: Leaf, flags: set[bool]) -> None:
+    how: dict[str, Any] = {"dest": leaf.dest, "default": argparse.SUPPRESS, "help": _help(leaf)}
     if leaf.hint is bool:
-        values = flags or {default}
+        values = flags or {leaf.default}
         if False in values:
             group.add_argument(leaf.flag, action="store_const", const=True, **how)
         if True in values:
@@ -119,9 +119,9 @@ def offers(action: argparse.Action) -> Sequence[str]:
     return getattr(action, "offers", ())
 
 
-def _help(leaf: Leaf, default: Any) -> str:
-    text = "required" if default is REQUIRED else f"default: {_shown(leaf, default)}"
-    positional = leaf.spec.positional and default in (REQUIRED, (), None)
+def _help(leaf: Leaf) -> str:
+    text = "required" if leaf.default is REQUIRED else f"default: {_shown(leaf, leaf.default)}"
+    positional = leaf.spec.positional and leaf.default in (REQUIRED, (), None)
     if leaf.hint is bool or (positional and not leaf.spec.unset):
         return leaf.help.replace("%", "%%")
     return f"{leaf.help} ({text})".replace("%", "%%")

@@ -176,8 +176,8 @@ def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
         "workers",
         "launcher",
         "log",
-        "to",
-        "json",
+        "output",
+        "format",
     ]:
         assert f"--{name}" in out
     assert "processes of --launcher local; 0: this process (default: 0)" in out

@@ -155,7 +155,7 @@ def test_neighbours_are_searched_once_for_every_member(monkeypatch):
     from nescio.measures import siblings as representations
 
     calls = []
-    search = representations.nearest
+    search = representations.nearest_rows
     monkeypatch.setattr(representations, "nearest_rows", lambda *args: calls.append(1) or search(*args))
     spaces = member_spaces(*map(dumps, siblings()), k_nc=KS, k_dist=KS, components=0)
     for m in range(1, 5):

@@ -168,7 +168,7 @@ def test_the_order_of_the_rows_does_not_matter():
 def test_heads_solved_in_parts_are_the_same(monkeypatch):
     x, y = clusters((15,) * 7)
     whole = fit(x, y)
-    monkeypatch.setattr(_tasks, "ROOM", 5 * 2 * _minimise.MEMORY * 17 * 8)
+    monkeypatch.setattr(_tasks, "MEMORY_BYTES", 5 * 2 * _minimise.MEMORY * 17 * 8)
     np.testing.assert_allclose(ours(fit(x, y), x), ours(whole, x), atol=1e-4)
 
 
@@ -177,7 +177,7 @@ def test_threads_change_nothing(monkeypatch):
     alone = {tasks: fit(x, y, tasks=tasks) for tasks in ("one-vs-one", "multiclass")}
     monkeypatch.setenv("NESCIO_THREADS", "3")
     monkeypatch.setattr(_minimise, "SERIAL", 0)
-    monkeypatch.setattr(_minimise, "CACHED", 1)
+    monkeypatch.setattr(_minimise, "BLOCK_VALUES", 1)
     monkeypatch.setattr(_problems, "SLAB", 11)
     for tasks, heads in alone.items():
         np.testing.assert_allclose(fit(x, y, tasks=tasks).weights, heads.weights, atol=1e-4)

@@ -349,7 +349,7 @@ def test_untaught_rows_have_measures_but_no_answers():
     logits = np.random.default_rng(0).normal(size=(4, 3))
     dump = Predictions(logits=logits, labels=[0, 1, 99, 2], in_distribution=[True, True, False, False])
     s = summary(dump)
-    np.testing.assert_array_equal(s.known, [True, True, False, False])
+    np.testing.assert_array_equal(s.labelled, [True, True, False, False])
     assert s.outcomes().n == 2 and len(s.u["msp"]) == 4
     assert s.outcomes(np.array([1])).n == 1
     with pytest.raises(BadInput, match="not in training"):
@@ -433,7 +433,7 @@ def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, 
         return
     ours, theirs = top_k_outcomes(dump, k), metrics.top_k(prob_blocks(dump), k)
     np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=1e-12)
-    ordered = np.sort(mean_probs(dump)[summary(dump).known], axis=1)[:, ::-1]
+    ordered = np.sort(mean_probs(dump)[summary(dump).labelled], axis=1)[:, ::-1]
     np.testing.assert_allclose(ours.confidence, ordered[:, :k].sum(1), rtol=1e-6)
     np.testing.assert_array_equal(ours.correct, summary(dump).outcomes().rank < k)
 

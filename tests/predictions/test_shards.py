@@ -47,8 +47,8 @@ def test_a_folder_of_files_is_one_dump_in_the_order_of_its_keys(dump, tmp_path):
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({"a_npz": (0, 20), "b_npz": (30, 60)}, "No file holds the index 20, and one holds 30: a shard is missing"),
-        ({"b_npz": (1, 60)}, "No file holds the index 0, and one holds 1"),
+        ({"a_npz": (0, 20), "b_npz": (30, 60)}, " 20,.* 30"),
+        ({"b_npz": (1, 60)}, " 0,.* 1"),
         ({"a_npz": (0, 20), "b_npz": (19, 60)}, "index holds 19 more than once, in a.npz and b.npz"),
     ],
 )

@@ -25,7 +25,7 @@ def labelled_in_distribution(dump: Predictions) -> Predictions:
 
 def in_distribution_rows(dump: Predictions) -> Predictions:
     """The rows of classes that the model can answer; all where the dump does not mark them."""
-    known = dump.in_distribution if dump.labels is None or dump.logits is None else measures.summary(dump).known
+    known = dump.in_distribution if dump.labels is None or dump.logits is None else measures.summary(dump).labelled
     if known is None or known.all():
         return dump
     if not known.any():

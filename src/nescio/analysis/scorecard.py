@@ -566,7 +566,7 @@ class _Maker:
 
     def validation(self) -> dict[str, Any]:
         """Which validation rows are answered wrong, and places for the uncertainties of them and of those outside."""
-        known: Any = slice(None) if self.val is None or not self.val.has_outcomes else summary(self.val).known
+        known: Any = slice(None) if self.val is None or not self.val.has_outcomes else summary(self.val).labelled
         wrong = None if self.val is None or not self.val.has_outcomes else summary(self.val).outcomes().wrong
         return {"u": {}, "out": {}, "known": known, "wrong": wrong}
 

@@ -338,7 +338,7 @@ def uncertainty_and_errors(
     scaled = predictions if temperature == 1 else calibration.Temperature(temperature)(predictions)
     seen = summary(scaled)
     u = measures.uncertainty(measure, scaled) if score is None else score(predictions)
-    return u[seen.known], ~seen.outcomes().correct
+    return u[seen.labelled], ~seen.outcomes().correct
 
 
 def stratified_split(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:

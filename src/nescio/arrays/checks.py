@@ -109,11 +109,11 @@ def check_finite(name: str, array: Array, masks: bool = False, largest: float = 
     width = max(1, int(np.prod(array.shape[1:])))
     parts = blocks(len(array), max(1, CACHE_VALUES // width))
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in parts:
+        for block in parts:
             check_not_truncated(array)
-            rows = array[part]
+            rows = array[block]
             if not _squares_finite(rows):
-                _check_rows(name, rows, part.start, masks, largest)
+                _check_rows(name, rows, block.start, masks, largest)
             release_pages(rows)
 
 
@@ -125,9 +125,9 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float)
         raise BadInput(f"{name} has a value that is not finite in row {row}: correct that row or leave it out.")
     large = ~masked & (np.abs(rows) > largest)
     if large.any():
-        place = np.argwhere(large)[0]
+        cell = np.argwhere(large)[0]
         raise BadInput(
-            f"{name} holds {rows[tuple(place)]:.3g} in row {first + int(place[0])}, beyond ±{largest:g}: "
+            f"{name} holds {rows[tuple(cell)]:.3g} in row {first + int(cell[0])}, beyond ±{largest:g}: "
             "arithmetic would overflow, so correct that row or divide all of them."
         )
     empty = masked.all(-1)

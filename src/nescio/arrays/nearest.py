@@ -84,7 +84,8 @@ class Points:
     def peak(self) -> float:
         """Largest entry as given, scaled: says how much the shift can have cost."""
         return (
-            max(float(np.abs(self.raw[part]).max()) for part in blocks(len(self), max(1, SLAB // self.d))) * self.scale
+            max(float(np.abs(self.raw[block]).max()) for block in blocks(len(self), max(1, SLAB // self.d)))
+            * self.scale
         )
 
     @cached_property
@@ -127,24 +128,24 @@ def prepare_points(
     if like is not None:
         shift, scale = like.shift, like.scale
     elif metric == "euclidean":
-        shift = sum((np.asarray(raw[part], np.float64) / n).sum(0) for part in parts) + shift
-        widest = max(float(np.abs(raw[part] - shift).max()) for part in parts)
+        shift = sum((np.asarray(raw[block], np.float64) / n).sum(0) for block in parts) + shift
+        widest = max(float(np.abs(raw[block] - shift).max()) for block in parts)
         scale = float(2.0 ** -np.frexp(widest)[1]) if widest else 1.0
     quick, square = np.empty((n, d), np.float32), np.empty(n)
 
     def work(i: int, workers: int) -> None:
-        for part in parts[i::workers]:
-            x = np.asarray(raw[part], np.float64)
+        for block in parts[i::workers]:
+            x = np.asarray(raw[block], np.float64)
             if metric == "euclidean":
                 x = (x - shift) * scale
             with np.errstate(over="ignore"):
-                square[part] = (x * x).sum(1)
-            if metric == "cosine" and not (square[part].min() > TINY and square[part].max() < 1 / TINY):
-                quick[part] = unit(x, name, part.start)
+                square[block] = (x * x).sum(1)
+            if metric == "cosine" and not (square[block].min() > TINY and square[block].max() < 1 / TINY):
+                quick[block] = unit(x, name, block.start)
             elif metric == "cosine":
-                quick[part] = x / np.sqrt(square[part])[:, None]
+                quick[block] = x / np.sqrt(square[block])[:, None]
             else:
-                quick[part] = np.clip(x, -FAR, FAR)
+                quick[block] = np.clip(x, -FAR, FAR)
 
     _run(work, n * d * 64)
     if metric == "cosine" and not (square.min() > TINY and square.max() < 1 / TINY):
@@ -161,7 +162,7 @@ def nearest_rows(
     rows: these queries only. others: queries are the references themselves, and none finds itself.
     """
     rows = np.arange(len(queries)) if rows is None else rows
-    found = np.empty((len(rows), cuts[-1]), np.intp)
+    neighbours = np.empty((len(rows), cuts[-1]), np.intp)
     work_size = len(rows) * len(refs) * refs.d
     workers = thread_count() if work_size >= SERIAL else 1
     rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
@@ -172,8 +173,8 @@ def nearest_rows(
     def work(i: int, workers: int) -> None:
         room = np.empty(min(step, len(rows)) * len(refs), np.float32)
         mine = parts[i::workers]
-        for part in track(mine, "neighbours") if i == 0 else mine:
-            who = rows[part]
+        for block in track(mine, "neighbours") if i == 0 else mine:
+            who = rows[block]
             scores = room[: len(who) * len(refs)].reshape(len(who), len(refs))
             np.matmul(queries.quick[who], refs.quick.T, out=scores)
             if refs.metric == "euclidean":
@@ -182,13 +183,15 @@ def nearest_rows(
                 scores[np.arange(len(who)), who] = -np.inf
             for few in blocks(len(who), max(1, CHOICE // len(refs))):
                 margin = _margin(refs, queries, who[few], SINGLE)
-                found[part][few] = _choose(scores[few], margin, cuts, _Judge(refs, queries, who[few], others))
-            crowded = np.flatnonzero(found[part, 0] == CROWDED)
+                neighbours[block][few] = _choose(
+                    scores[few], margin, cuts, _TieBreaker(refs, queries, who[few], others)
+                )
+            crowded = np.flatnonzero(neighbours[block, 0] == CROWDED)
             if len(crowded):
-                found[part][crowded] = _Judge(refs, queries, who[crowded], others).crowd(cuts)
+                neighbours[block][crowded] = _TieBreaker(refs, queries, who[crowded], others).crowd(cuts)
 
     _run(work, work_size, blas=True)
-    return found
+    return neighbours
 
 
 def nearest_other(these: Points) -> Array:
@@ -196,13 +199,13 @@ def nearest_other(these: Points) -> Array:
     n = len(these)
     if n < TILES_FROM:
         return _among_twins(these) if these.repeats else nearest_rows(these, these, (1,), others=True)[:, 0]
-    best, second, at = _tiles(these)
+    best, second, best_row = _tiles(these)
     unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
     if len(unsure) > n // 8 and these.repeats:
         return _among_twins(these)
     if len(unsure):
-        at[unsure] = nearest_rows(these, these, (1,), unsure, others=True)[:, 0]
-    return at
+        best_row[unsure] = nearest_rows(these, these, (1,), unsure, others=True)[:, 0]
+    return best_row
 
 
 def _among_twins(these: Points) -> Array:
@@ -210,29 +213,31 @@ def _among_twins(these: Points) -> Array:
     i, twin = np.arange(len(these)), these.twin
     first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
     second = np.argsort(twin, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
-    own = np.where(twin == i, second[kind], twin)  # the first equal row that is another
+    first_twin = np.where(twin == i, second[kind], twin)  # the first equal row that is another
     if len(first) == 1:
-        return own
+        return first_twin
     far = first[nearest_other(prepare_points(these.raw[first], these.metric))][kind]
-    to_own, to_far = _pairs(these, these, i, own), _pairs(these, these, i, far)
-    return np.where((own != i) & ((to_own > to_far) | ((to_own == to_far) & (own < far))), own, far)
+    to_twin, to_far = _pairs(these, these, i, first_twin), _pairs(these, these, i, far)
+    return np.where(
+        (first_twin != i) & ((to_twin > to_far) | ((to_twin == to_far) & (first_twin < far))), first_twin, far
+    )
 
 
-def distances(refs: Points, queries: Points, found: Array) -> Array:
+def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
     """(n, k) float64 distances from queries to the references named in `found` (n, k). Cosine: 1 − cos."""
-    n, k = found.shape
+    n, k = neighbours.shape
     out = np.empty((n, k))
     all_at_once = k * PAIR > len(refs) and refs.raw.size <= 8 * BLOCK
-    known = refs.centred(slice(None)) if all_at_once else np.empty(0)
+    centred_refs = refs.centred(slice(None)) if all_at_once else np.empty(0)
     parts = blocks(n, max(1, BLOCK // (4 * len(refs)) if all_at_once else SLAB // (k * refs.d)))
 
     def work(i: int, workers: int) -> None:
-        for part in parts[i::workers]:
-            who = np.arange(n)[part]
+        for block in parts[i::workers]:
+            who = np.arange(n)[block]
             if all_at_once:
-                out[part] = _Judge(refs, queries, who, False).of(found[part], known)
+                out[block] = _TieBreaker(refs, queries, who, False).verdicts(neighbours[block], centred_refs)
             else:
-                out[part] = _pairs(refs, queries, who.repeat(k), found[part].ravel()).reshape(-1, k)
+                out[block] = _pairs(refs, queries, who.repeat(k), neighbours[block].ravel()).reshape(-1, k)
 
     _run(work, n * k * refs.d * 8, blas=all_at_once)
     if refs.metric == "cosine":
@@ -270,19 +275,19 @@ def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
     Euclidean: −distance²/2, scaled.
     """
     out = np.empty(len(i))
-    for part in blocks(len(i), max(1, SLAB // refs.d)):
-        a, b = queries.float64(i[part]), refs.float64(j[part])
+    for block in blocks(len(i), max(1, SLAB // refs.d)):
+        a, b = queries.float64(i[block]), refs.float64(j[block])
         if refs.metric == "cosine":
             dot = (a * b).sum(1)
-            out[part] = dot * np.abs(dot) / (queries.square[i[part]] * refs.square[j[part]])
+            out[block] = dot * np.abs(dot) / (queries.square[i[block]] * refs.square[j[block]])
         else:
             a = (a - b) * refs.scale
-            out[part] = (a * a).sum(1) / -2
+            out[block] = (a * a).sum(1) / -2
     return out
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _TieBreaker:
     """Decides in float64 what float32 left open for one block of queries."""
 
     refs: Points
@@ -299,17 +304,17 @@ class _Judge:
     def pairs(self, row: Array, column: Array) -> Array:
         return _pairs(self.refs, self.queries, self.who[row], column)
 
-    def of(self, found: Array, known: Array) -> Array:
+    def verdicts(self, neighbours: Array, centred_refs: Array) -> Array:
         """Verdicts on the references found for each query, by one product with all of them, `known`; where two rows are
         so near that a difference of products has lost its digits, by the pair itself."""
-        scores = self.queries.centred(self.who) @ known.T - self.refs.half
-        out = np.take_along_axis(self.comparable(scores, np.arange(len(self.who))[:, None]), found, 1)
+        scores = self.queries.centred(self.who) @ centred_refs.T - self.refs.half
+        out = np.take_along_axis(self.comparable(scores, np.arange(len(self.who))[:, None]), neighbours, 1)
         if self.refs.metric == "cosine":
             near = out > 1 - NEAR_COSINE
         else:
             near = -2 * out < NEAR * (np.sqrt(self.queries.square[self.who]) + self.refs.reach)[:, None] ** 2
-        row, at = np.nonzero(near)
-        out[row, at] = self.pairs(row, found[row, at])
+        row, rank = np.nonzero(near)
+        out[row, rank] = self.pairs(row, neighbours[row, rank])
         return out
 
     def crowd(self, cuts: Sequence[int]) -> Array:
@@ -317,8 +322,8 @@ class _Judge:
         who, n, twin = self.who, len(self.refs), self.refs.twin
         scores = np.empty((len(who), n))
         a = self.queries.centred(who)
-        for part in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
-            scores[:, part] = a @ self.refs.centred(part).T - self.refs.half[part]
+        for block in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
+            scores[:, block] = a @ self.refs.centred(block).T - self.refs.half[block]
         if (twin != np.arange(n)).any():
             scores = scores[:, twin]
         if self.others:
@@ -340,7 +345,7 @@ class _Judge:
         return _choose(scores, np.zeros(len(who)), cuts, None)
 
 
-def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | None) -> Array:
+def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _TieBreaker | None) -> Array:
     """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
 
     scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is on its
@@ -353,51 +358,55 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | N
     top = np.sort(np.partition(scores, n - width)[:, n - width :])[:, ::-1].astype(np.float64)
     inside = top[:, np.array(cuts) - 1]
     outside = np.full(inside.shape, -np.inf)
-    inner = [place for place, cut in enumerate(cuts) if cut < n]
-    outside[:, inner] = top[:, [cuts[place] for place in inner]]
+    inner = [cut_number for cut_number, cut in enumerate(cuts) if cut < n]
+    outside[:, inner] = top[:, [cuts[cut_number] for cut_number in inner]]
     unsure = inside - outside <= 2 * margin[:, None]  # (b, cuts)
     open_ = unsure.any(1)
-    doubt, clear = np.flatnonzero(open_), np.flatnonzero(~open_)
-    found = np.empty((b, k), np.intp)
+    undecided, clear = np.flatnonzero(open_), np.flatnonzero(~open_)
+    chosen = np.empty((b, k), np.intp)
 
     with np.errstate(over="ignore"):  # of queries that are far beyond float32, all columns stay open
         least = np.where(open_, inside[:, -1] - SURE * margin, inside[:, -1]).astype(scores.dtype)
-    least[doubt] = np.nextafter(least[doubt], -np.inf)
+    least[undecided] = np.nextafter(least[undecided], -np.inf)
     flat = np.flatnonzero(scores >= least[:, None])
     count = np.diff(np.searchsorted(flat, np.arange(b + 1) * n))
-    of = np.repeat(open_, count)
-    sure = flat[~of].reshape(-1, k)
-    columns = sure - (clear * n)[:, None]
+    is_open = np.repeat(open_, count)
+    certain = flat[~is_open].reshape(-1, k)
+    columns = certain - (clear * n)[:, None]
     if len(cuts) > 1:
-        columns, _ = _descending(columns, scores.ravel()[sure])
-    found[clear] = columns
-    if not len(doubt):
-        return found
+        columns, _ = _descending(columns, scores.ravel()[certain])
+    chosen[clear] = columns
+    if not len(undecided):
+        return chosen
 
     # from the highest score to the lowest; about every cut, what the scores cannot tell is put in its true order
-    rest, count = flat[of], count[doubt]
-    here = np.arange(count.max()) < count[:, None]
-    columns, value = np.zeros(here.shape, np.intp), np.full(here.shape, -np.inf, scores.dtype)
-    columns[here], value[here] = rest - np.repeat(doubt * n, count), scores.ravel()[rest]
+    rest, count = flat[is_open], count[undecided]
+    filled = np.arange(count.max()) < count[:, None]
+    columns, value = np.zeros(filled.shape, np.intp), np.full(filled.shape, -np.inf, scores.dtype)
+    columns[filled], value[filled] = rest - np.repeat(undecided * n, count), scores.ravel()[rest]
     columns, value = _descending(columns, value)
-    inside, unsure, slack = inside[doubt], unsure[doubt], SURE * margin[doubt, None]
-    border = np.zeros(here.shape, bool)
-    for place in np.flatnonzero(unsure.any(0)).tolist():
+    inside, unsure, slack = inside[undecided], unsure[undecided], SURE * margin[undecided, None]
+    border = np.zeros(filled.shape, bool)
+    for cut_number in np.flatnonzero(unsure.any(0)).tolist():
         # a row with more than CROWD of them on one side is crowded, however far they go on
-        near = slice(None) if judge is None else slice(max(0, cuts[place] - 1 - CROWD), cuts[place] + CROWD)
-        border[:, near] |= (np.abs(value[:, near] - inside[:, place, None]) <= slack) & unsure[:, place, None]
-    if judge is not None:
+        near = (
+            slice(None)
+            if tie_breaker is None
+            else slice(max(0, cuts[cut_number] - 1 - CROWD), cuts[cut_number] + CROWD)
+        )
+        border[:, near] |= (np.abs(value[:, near] - inside[:, cut_number, None]) <= slack) & unsure[:, cut_number, None]
+    if tie_breaker is not None:
         crowded = np.count_nonzero(border, axis=1) > CROWD
         if crowded.any():
-            found[doubt[crowded]] = CROWDED
-            doubt, columns, value, border = (each[~crowded] for each in (doubt, columns, value, border))
-    row, at = np.nonzero(border)
-    who = columns[row, at]
-    true = value[row, at].astype(np.float64) if judge is None else judge.pairs(doubt[row], who)
-    run = np.cumsum((np.diff(row, prepend=-1) != 0) | (np.diff(at, prepend=-1) != 1))
-    columns[row, at] = who[np.lexsort((who, -true, run))]  # ties go to the lower column
-    found[doubt] = columns[:, :k]
-    return found
+            chosen[undecided[crowded]] = CROWDED
+            undecided, columns, value, border = (rows[~crowded] for rows in (undecided, columns, value, border))
+    row, rank = np.nonzero(border)
+    who = columns[row, rank]
+    true = value[row, rank].astype(np.float64) if tie_breaker is None else tie_breaker.pairs(undecided[row], who)
+    run = np.cumsum((np.diff(row, prepend=-1) != 0) | (np.diff(rank, prepend=-1) != 1))
+    columns[row, rank] = who[np.lexsort((who, -true, run))]  # ties go to the lower column
+    chosen[undecided] = columns[:, :k]
+    return chosen
 
 
 def _descending(columns: Array, value: Array) -> tuple[Array, Array]:
@@ -452,28 +461,28 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
         return state
 
     with one_blas_thread():
-        (best, second, at), *more = run_on_threads(work)
-    for best_, second_, at_ in more:
-        second = np.maximum(np.minimum(best, best_), np.maximum(second, second_))
-        at, best = np.where(best_ > best, at_, at), np.maximum(best, best_)
+        (best, second, best_row), *more = run_on_threads(work)
+    for other_best, other_second, other_row in more:
+        second = np.maximum(np.minimum(best, other_best), np.maximum(second, other_second))
+        best_row, best = np.where(other_best > best, other_row, best_row), np.maximum(best, other_best)
     if these.metric == "euclidean":
         best, second = best.astype(np.float64), second.astype(np.float64)
-    return best, second, at
+    return best, second, best_row
 
 
 def _raise(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
     """Lets a tile, whose row maxima are `top`, improve the two best scores of the rows from `start` on."""
-    best, second, at = (array[start : start + len(tile)] for array in state)
+    best, second, best_row = (array[start : start + len(tile)] for array in state)
     up = np.flatnonzero(top > second)
     if not len(up):
         return
-    part, line = tile[up], np.arange(len(up))
-    first = part.argmax(1)
-    highest = part[line, first]
-    part[line, first] = -np.inf
-    next_ = part.max(1)
+    block, line = tile[up], np.arange(len(up))
+    first = block.argmax(1)
+    highest = block[line, first]
+    block[line, first] = -np.inf
+    next_ = block.max(1)
     old, older = best[up], second[up]
     newer = highest > old
     second[up] = np.where(newer, np.maximum(old, next_), np.maximum(older, highest))
     best[up] = np.maximum(old, highest)
-    at[up] = np.where(newer, offset + first, at[up])
+    best_row[up] = np.where(newer, offset + first, best_row[up])

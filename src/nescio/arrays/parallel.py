@@ -15,10 +15,10 @@ def thread_count() -> int:
     """Cores this process may use (NESCIO_THREADS overrides); one for little work."""
     if _little_work:
         return 1
-    wanted = os.environ.get("NESCIO_THREADS") or "0"
-    if not (wanted.isascii() and wanted.isdigit()):
-        raise BadInput(f"NESCIO_THREADS is {wanted!r}: it must be a whole number, or 0 for all cores.")
-    return int(wanted) or len(os.sched_getaffinity(0))
+    requested = os.environ.get("NESCIO_THREADS") or "0"
+    if not (requested.isascii() and requested.isdigit()):
+        raise BadInput(f"NESCIO_THREADS is {requested!r}: it must be a whole number, or 0 for all cores.")
+    return int(requested) or len(os.sched_getaffinity(0))
 
 
 def blocks(n: int, size: int) -> list[slice]:

@@ -74,7 +74,7 @@ def _figures(dump: Predictions) -> dict[str, float]:
     from nescio import metrics
     from nescio.measures import summary
 
-    if dump.labels is None or not summary(dump).known.any():
+    if dump.labels is None or not summary(dump).labelled.any():
         return {}
     answers = summary(dump).outcomes()
     return {name: float(metrics.registry[name].function(answers)) for name in SHOWN}

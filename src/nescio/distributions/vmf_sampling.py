@@ -102,7 +102,7 @@ def _tilt(below: Any, kappa: Any, d: int) -> Any:
     mean A, over u > θ where it is below. The two integrals are equal; from here nothing cancels.
     """
     torch = sys.modules["torch"]
-    nodes, weights = (torch.as_tensor(each, device=below.device) for each in _quadrature())
+    nodes, weights = (torch.as_tensor(values, device=below.device) for values in _quadrature())
     theta = 2 * (below / 2).sqrt().clamp(max=1).asin()
     w, mean = 1 - below, mean_resultant(kappa, d)
     width = REACH / (d - 2 + kappa * mean).clamp_min(1e-12).sqrt()

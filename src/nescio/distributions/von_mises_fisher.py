@@ -183,12 +183,12 @@ def _inverse_mean_resultant(r: Any, d: int, xp: Any) -> Any:
         return xp.log(r * (a + xp.sqrt((a * r) ** 2 + b**2 * room)) / room)
 
     inside = (r > 0) & (r < 1)
-    wanted = log_bound(xp.where(inside, r, 0.5))
-    x, miss = wanted, wanted - log_bound(_mean_resultant(xp.exp(wanted), d, xp))
+    target = log_bound(xp.where(inside, r, 0.5))
+    x, miss = target, target - log_bound(_mean_resultant(xp.exp(target), d, xp))
     step, gain = miss, xp.ones_like(miss)
     for _ in range(STEPS):
         x = x + step
-        last, miss = miss, wanted - log_bound(_mean_resultant(xp.exp(x), d, xp))
+        last, miss = miss, target - log_bound(_mean_resultant(xp.exp(x), d, xp))
         # The slope of log_bound(A) in log κ is near 1 everywhere; the secant's is kept where rounding leaves one.
         slope = (last - miss) / xp.where(step == 0, 1.0, step)
         gain = xp.where((slope > 0.5) & (slope < 2), slope, gain)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.parallel import blocks
-from nescio.heads._minimise import cast, each, like, namespace
+from nescio.heads._minimise import cast, for_each, namespace, zeros_like
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
 SAMPLE = 8  # rows per feature that the covariance is taken from
-LONG = 3  # times the median length: longer rows have no say in the covariance
+MAX_LENGTH_RATIO = 3  # times the median length: longer rows have no say in the covariance
 SLAB = 4096  # rows that are gone through at once
-ALIKE = 2  # on a GPU, classes share one array if none has more than this many times the rows of another
+MAX_SIZE_RATIO = 2  # on a GPU, classes share one array if none has more than this many times the rows of another
 
 
 @dataclass(frozen=True)
@@ -57,37 +57,37 @@ def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Row
     """Features (n, d) with the class of each row, made ready for heads that see about `per_head` rows each."""
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
-    some = order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]
-    middle, covariance = _usual(cast(x[some], "float64"), codes[some])
+    sample = order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]
+    middle, covariance = _robust_moments(cast(x[sample], "float64"), codes[sample])
     spread, axes = xp.linalg.eigh(covariance)
     curvature = penalty + CURVATURE * per_head * spread.clip(min=0)
-    turn, one = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
-    values = like(cast(x[:0], dtype), n, d + 1)
-    values[:, d] = one
+    turn, constant = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
+    values = zeros_like(cast(x[:0], dtype), n, d + 1)
+    values[:, d] = constant
     turned = cast(turn, dtype)
 
     def transform(slab: slice) -> None:
         values[slab, :d] = cast(x[order[slab]] - middle, dtype) @ turned
 
-    each(blocks(n, SLAB), transform, values)
-    weights = like(values, d + 1)
+    for_each(blocks(n, SLAB), transform, values)
+    weights = zeros_like(values, d + 1)
     weights[:d] = penalty / curvature
-    return Rows(values, codes[order], weights, middle, turn, one)
+    return Rows(values, codes[order], weights, middle, turn, constant)
 
 
-def _usual(x: Any, codes: Any) -> tuple[Any, Any]:
+def _robust_moments(x: Any, codes: Any) -> tuple[Any, Any]:
     """Mean (d,) of rows and covariance (d, d) within classes, without rows that are much longer than the others: what
     lies far from every border between classes has no curvature there, and a handful of them would hide all else."""
     xp = namespace(x)
-    away = x - _median(x)
-    length = xp.sqrt((away * away).sum(1))
-    usual = length <= LONG * _median(length)
-    part, codes = x[usual], codes[usual if xp is np else usual.cpu().numpy()]
-    mean = part.mean(0)
+    centred = x - _median(x)
+    length = xp.sqrt((centred * centred).sum(1))
+    usual = length <= MAX_LENGTH_RATIO * _median(length)
+    block, codes = x[usual], codes[usual if xp is np else usual.cpu().numpy()]
+    mean = block.mean(0)
     for c in np.unique(codes):
-        own = np.flatnonzero(codes == c)
-        part[own] -= part[own].mean(0)
-    return mean, part.T @ part / len(part)
+        class_rows = np.flatnonzero(codes == c)
+        block[class_rows] -= block[class_rows].mean(0)
+    return mean, block.T @ block / len(block)
 
 
 def _median(x: Any) -> Any:
@@ -103,62 +103,62 @@ class Pairs:
 
     def __init__(self, rows: Rows, pairs: Any) -> None:
         self.rows, self.pairs, self.penalty = rows, pairs, rows.penalty
-        self.shelves = [Shelf(classes, stacked, pairs) for classes, stacked in _shelves(rows)]
+        self.caches = [LogitsCache(classes, stacked, pairs) for classes, stacked in _class_groups(rows)]
         # What the rows of the first and of the second class of a pair give; last comes a place for no head.
         self.sums, self.sides = (
-            like(rows.values, 2, len(pairs) + 1),
-            like(rows.values, 2, len(pairs) + 1, len(self.penalty)),
+            zeros_like(rows.values, 2, len(pairs) + 1),
+            zeros_like(rows.values, 2, len(pairs) + 1, len(self.penalty)),
         )
 
-    def only(self, keep: Any) -> Pairs:
+    def subset(self, keep: Any) -> Pairs:
         return Pairs(self.rows, self.pairs[keep if namespace(keep) is np else keep.cpu().numpy()])
 
-    def aim(self, direction: Any) -> Any:
-        return namespace(direction).maximum(*self._ask(self.sums, Shelf.aim, direction))[:-1]
+    def set_direction(self, direction: Any) -> Any:
+        return namespace(direction).maximum(*self._collect(self.sums, LogitsCache.set_direction, direction))[:-1]
 
     def slope(self, a: Any) -> Any:
-        return self._ask(self.sums, Shelf.slope, a).sum(0)[:-1]
+        return self._collect(self.sums, LogitsCache.slope, a).sum(0)[:-1]
 
-    def move(self, a: Any) -> None:
-        self._ask(self.sides, Shelf.move, a)
+    def step(self, a: Any) -> None:
+        self._collect(self.sides, LogitsCache.step, a)
 
-    def gradient(self, part: slice) -> Any:
+    def gradient(self, block: slice) -> Any:
         first, second = self.sides[:, :-1]
-        return second[part] - first[part]
+        return second[block] - first[block]
 
-    def _ask(self, answers: Any, question: Any, x: Any) -> Any:
+    def _collect(self, entries: Any, contribution: Any, x: Any) -> Any:
         """What every class contributes to its heads' entries of x."""
         if namespace(x) is not np:
             x = namespace(x).concatenate([x, 0 * x[:1]])
 
-        def ask(shelf: Shelf) -> None:
-            answers[shelf.side, shelf.heads] = question(shelf, x)
+        def contribute(cache: LogitsCache) -> None:
+            entries[cache.side, cache.heads] = contribution(cache, x)
 
-        each(self.shelves, ask, self.rows.values)
-        return answers
+        for_each(self.caches, contribute, self.rows.values)
+        return entries
 
 
-class Shelf:
+class LogitsCache:
     """Rows (b, n, k) of b classes, the heads (b, h) of each, and half the log-odds (b, n, h) that they give.
 
-    On a GPU several classes stand on one shelf, filled up with rows of zeros, which change nothing, and with no heads.
+    On a GPU several classes stand on one cache, filled up with rows of zeros, which change nothing, and with no heads.
     """
 
     def __init__(self, classes: Any, rows: Any, pairs: Any) -> None:
         self.rows, self.xp = rows, namespace(rows)
-        found = [np.flatnonzero((pairs == c).any(1)) for c in classes]
-        heads = np.full((len(classes), max(map(len, found))), len(pairs))
+        heads_of_class = [np.flatnonzero((pairs == c).any(1)) for c in classes]
+        heads = np.full((len(classes), max(map(len, heads_of_class))), len(pairs))
         side = np.zeros_like(heads)
-        for i, (c, own) in enumerate(zip(classes, found, strict=True)):
-            heads[i, : len(own)], side[i, : len(own)] = own, pairs[own, 1] == c
+        for i, (c, head_numbers) in enumerate(zip(classes, heads_of_class, strict=True)):
+            heads[i, : len(head_numbers)], side[i, : len(head_numbers)] = head_numbers, pairs[head_numbers, 1] == c
         self.heads, self.side = (
             v if self.xp is np else self.xp.as_tensor(v, device=rows.device) for v in (heads, side)
         )
-        self.sign = like(rows, *heads.shape, 1) + 0.5
+        self.sign = zeros_like(rows, *heads.shape, 1) + 0.5
         self.sign[self.side == 1] = -0.5
-        self.half, self.ahead, self.work = (like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3))
+        self.half, self.ahead, self.work = (zeros_like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3))
 
-    def aim(self, direction: Any) -> Any:
+    def set_direction(self, direction: Any) -> Any:
         heads = direction[self.heads] * self.sign
         self.xp.matmul(self.rows, heads.swapaxes(1, 2), out=self.ahead)
         return 2 * self.xp.amax(self.xp.abs(self.ahead, out=self.work), 1)
@@ -170,7 +170,7 @@ class Shelf:
         work -= 1
         return self.xp.einsum("bnh,bnh->bh", work, self.ahead)
 
-    def move(self, a: Any) -> Any:
+    def step(self, a: Any) -> Any:
         work = self._towards(a)
         self.half += work
         self.xp.tanh(self.half, out=work)  # σ(−z) = (1 − tanh(z/2))/2
@@ -182,24 +182,24 @@ class Shelf:
         return self.xp.multiply(self.ahead, a[self.heads][:, None], out=self.work)
 
 
-def _shelves(rows: Rows) -> list[tuple[Any, Any]]:
+def _class_groups(rows: Rows) -> list[tuple[Any, Any]]:
     """(classes, their rows (b, n, k)): one class each, on a GPU as many together as have about as many rows."""
     ends = np.cumsum(rows.counts)
-    own = [rows.values[end - count : end] for end, count in zip(ends, rows.counts, strict=True)]
+    class_values = [rows.values[end - count : end] for end, count in zip(ends, rows.counts, strict=True)]
     if namespace(rows.values) is np:
-        return [([c], values[None]) for c, values in enumerate(own)]
+        return [([c], values[None]) for c, values in enumerate(class_values)]
     groups: list[list[int]] = []
     for c in np.argsort(-rows.counts, kind="stable").tolist():
-        if not groups or rows.counts[groups[-1][0]] > ALIKE * rows.counts[c]:
+        if not groups or rows.counts[groups[-1][0]] > MAX_SIZE_RATIO * rows.counts[c]:
             groups.append([])
         groups[-1].append(c)
-    shelves = []
+    caches = []
     for group in groups:
-        stacked = like(rows.values, len(group), len(own[group[0]]), len(rows.penalty))
+        stacked = zeros_like(rows.values, len(group), len(class_values[group[0]]), len(rows.penalty))
         for i, c in enumerate(group):
-            stacked[i, : len(own[c])] = own[c]
-        shelves.append((group, stacked))
-    return shelves
+            stacked[i, : len(class_values[c])] = class_values[c]
+        caches.append((group, stacked))
+    return caches
 
 
 class Softmax:
@@ -208,49 +208,49 @@ class Softmax:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.xp, c = rows, namespace(rows.values), len(rows.counts)
         self.penalty = self.xp.concatenate([rows.penalty] * c)
-        self.logits, self.ahead = (like(rows.values, len(rows.values), c) for _ in range(2))
+        self.logits, self.ahead = (zeros_like(rows.values, len(rows.values), c) for _ in range(2))
         self.parts = blocks(len(rows.values), SLAB)
 
-    def only(self, keep: Any) -> Softmax:
+    def subset(self, keep: Any) -> Softmax:
         return self  # there is one head, and it stays to the end
 
-    def aim(self, direction: Any) -> Any:
+    def set_direction(self, direction: Any) -> Any:
         weights = direction.reshape(-1, self.rows.values.shape[1]).T
-        return self._over(lambda part: self._product(part, weights)).max()[None]
+        return self._over(lambda block: self._product(block, weights)).max()[None]
 
     def slope(self, a: Any) -> Any:
-        def along(part: slice) -> Any:
-            return (self._excess(self.logits[part] + a * self.ahead[part], part) * self.ahead[part]).sum()
+        def along(block: slice) -> Any:
+            return (self._excess(self.logits[block] + a * self.ahead[block], block) * self.ahead[block]).sum()
 
         return self._over(along).sum()[None]
 
-    def move(self, a: Any) -> None:
-        def go(part: slice) -> Any:
-            self.logits[part] += a * self.ahead[part]
-            return self._excess(self.logits[part], part).T @ self.rows.values[part]
+    def step(self, a: Any) -> None:
+        def go(block: slice) -> Any:
+            self.logits[block] += a * self.ahead[block]
+            return self._excess(self.logits[block], block).T @ self.rows.values[block]
 
         self.sum = self._over(go).sum(0).reshape(1, -1)
 
-    def gradient(self, part: slice) -> Any:
+    def gradient(self, block: slice) -> Any:
         return self.sum + 0
 
-    def _product(self, part: slice, weights: Any) -> Any:
-        self.ahead[part] = self.rows.values[part] @ weights
-        return abs(self.ahead[part]).max()
+    def _product(self, block: slice, weights: Any) -> Any:
+        self.ahead[block] = self.rows.values[block] @ weights
+        return abs(self.ahead[block]).max()
 
     def _over(self, work: Any) -> Any:
         """What work(part) returns for each part of the rows."""
-        answers = [None] * len(self.parts)
+        results = [None] * len(self.parts)
 
-        def ask(i: int) -> None:
-            answers[i] = work(self.parts[i])
+        def run(i: int) -> None:
+            results[i] = work(self.parts[i])
 
-        each(range(len(self.parts)), ask, self.rows.values)
-        return self.xp.stack(answers)
+        for_each(range(len(self.parts)), run, self.rows.values)
+        return self.xp.stack(results)
 
-    def _excess(self, logits: Any, part: slice) -> Any:
+    def _excess(self, logits: Any, block: slice) -> Any:
         """Probabilities less one at the row's own class."""
         p = self.xp.exp(logits - self.xp.amax(logits, 1)[:, None])
         p /= p.sum(1)[:, None]
-        p[np.arange(len(p)), self.rows.codes[part]] -= 1
+        p[np.arange(len(p)), self.rows.codes[block]] -= 1
         return p

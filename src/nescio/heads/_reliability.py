@@ -64,13 +64,13 @@ def reliability_targets(heads: Sequence[Heads], members: Sequence[Any], truth: A
         if h.weights.shape[1] != x.shape[1]:
             raise BadInput(f"members[{i}] has {x.shape[1]} features, its heads were fitted to {h.weights.shape[1]}.")
     truth = np.asarray(truth) if namespace(truth) is np else truth.cpu().numpy()
-    perform = probability_performance if heads[0].probabilities else regression_performance
+    performance_of = probability_performance if heads[0].probabilities else regression_performance
     one_row = heads[0].misses(features[0][:1], truth[:1]).size * len(heads)
-    parts = []
-    for part in blocks(len(truth), max(1, BLOCK // one_row)):
-        misses = [h.misses(x[part], truth[part]) for h, x in zip(heads, features, strict=True)]
-        parts.append(perform(np.stack(misses)))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    performances = []
+    for block in blocks(len(truth), max(1, BLOCK // one_row)):
+        misses = [h.misses(x[block], truth[block]) for h, x in zip(heads, features, strict=True)]
+        performances.append(performance_of(np.stack(misses)))
+    return {name: np.concatenate([block[name] for block in performances]) for name in performances[0]}
 
 
 def probability_performance(wrong: Any) -> dict[str, Array]:

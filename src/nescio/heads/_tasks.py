@@ -16,10 +16,10 @@ from nescio.arrays.parallel import blocks, one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.heads import _problems
-from nescio.heads._minimise import MEMORY, cast, like, minimise, namespace
+from nescio.heads._minimise import MEMORY, cast, minimise, namespace, zeros_like
 
 TOLERANCE = {"float32": 2e-4, "float64": 5e-6}  # of a log-odds: a tenth of what probabilities may be off, or less
-ROOM = 1 << 30  # bytes of steps that are remembered at once
+MEMORY_BYTES = 1 << 30  # bytes of steps that are remembered at once
 
 
 class Heads(Protocol):
@@ -54,21 +54,21 @@ class OneVsOne:
         c = len(classes)
         pairs = np.stack(np.triu_indices(c, 1), 1)
         rows = _problems.rows(x, codes, 2 * len(codes) / c, penalty, precision)
-        w = like(rows.values, len(pairs), rows.values.shape[1])
-        w[:, -1] = _beside(np.log(counts[pairs[:, 0]] / counts[pairs[:, 1]]) / rows.one, w)
-        few = max(1, ROOM // (2 * MEMORY * w[0].nbytes))
-        for part in blocks(len(pairs), few):
-            w[part] = _solve(rows, lambda rows, part=part: _problems.Pairs(rows, pairs[part]), w[part], precision)
+        w = zeros_like(rows.values, len(pairs), rows.values.shape[1])
+        w[:, -1] = _to_namespace_of(np.log(counts[pairs[:, 0]] / counts[pairs[:, 1]]) / rows.one, w)
+        heads_per_block = max(1, MEMORY_BYTES // (2 * MEMORY * w[0].nbytes))
+        for block in blocks(len(pairs), heads_per_block):
+            w[block] = _solve(rows, lambda rows, block=block: _problems.Pairs(rows, pairs[block]), w[block], precision)
         return cls(classes, pairs, *rows.heads(w))
 
     def misses(self, x: Any, truth: Any) -> Array:
         """(n, c − 1, 1) probability that each head of a row's class gives to the other class."""
-        codes = _known(truth, self.classes)
+        codes = _class_codes(truth, self.classes)
         result = np.empty((len(codes), len(self.classes) - 1, 1))
         for c in np.unique(codes):
-            own, rows = np.flatnonzero((self.pairs == c).any(1)), np.flatnonzero(codes == c)
-            sign = _beside(np.where(self.pairs[own, 0] == c, 1.0, -1.0), self.weights)
-            log_odds = (cast(x[rows], "float64") @ self.weights[own].T + self.intercepts[own]) * sign
+            head_numbers, rows = np.flatnonzero((self.pairs == c).any(1)), np.flatnonzero(codes == c)
+            sign = _to_namespace_of(np.where(self.pairs[head_numbers, 0] == c, 1.0, -1.0), self.weights)
+            log_odds = (cast(x[rows], "float64") @ self.weights[head_numbers].T + self.intercepts[head_numbers]) * sign
             result[rows, :, 0] = _numpy(_wrong(log_odds))
         return result
 
@@ -91,13 +91,13 @@ class Multiclass:
         classes, codes, _ = _classes(truth)
         penalty *= 2 if len(classes) == 2 else 1
         rows = _problems.rows(x, codes, len(codes), penalty, precision)
-        w = like(rows.values, 1, len(classes) * rows.values.shape[1])
+        w = zeros_like(rows.values, 1, len(classes) * rows.values.shape[1])
         w = _solve(rows, _problems.Softmax, w, precision)
         return cls(classes, *rows.heads(w.reshape(len(classes), -1)))
 
     def misses(self, x: Any, truth: Any) -> Array:
         """(n, 1, c − 1) probabilities of the classes that a row is not of."""
-        codes, c = _known(truth, self.classes), len(self.classes)
+        codes, c = _class_codes(truth, self.classes), len(self.classes)
         logits = _numpy(cast(x, "float64") @ self.weights.T + self.intercepts)
         p = np.exp(logits - logits.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
@@ -114,15 +114,15 @@ class Regression:
 
     @classmethod
     def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Regression:
-        xp, y = namespace(x), _beside(_numbers(truth), x)
+        xp, y = namespace(x), _to_namespace_of(_numbers(truth), x)
         x = cast(x, "float64")
         mean, level = x.mean(0), y.mean(0)
         x, y = x - mean, y - level
         n, d = x.shape
         if n < d:  # the same by the n × n matrix of products
-            weights = xp.linalg.solve(x @ x.T + penalty * _beside(np.eye(n), x), y).T @ x
+            weights = xp.linalg.solve(x @ x.T + penalty * _to_namespace_of(np.eye(n), x), y).T @ x
         else:
-            weights = xp.linalg.solve(x.T @ x + penalty * _beside(np.eye(d), x), x.T @ y).T
+            weights = xp.linalg.solve(x.T @ x + penalty * _to_namespace_of(np.eye(d), x), x.T @ y).T
         return cls(weights, level - weights @ mean)
 
     def misses(self, x: Any, truth: Any) -> Array:
@@ -161,12 +161,12 @@ def _classes(truth: Any) -> tuple[Array, Array, Array]:
     return classes, codes, counts
 
 
-def _known(truth: Any, classes: Array) -> Array:
+def _class_codes(truth: Any, classes: Array) -> Array:
     labels = _labels(truth)
     codes = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
-    strange = classes[codes] != labels
-    if strange.any():
-        row = int(np.flatnonzero(strange)[0])
+    unknown = classes[codes] != labels
+    if unknown.any():
+        row = int(np.flatnonzero(unknown)[0])
         raise BadInput(f"truth is {labels[row]} in row {row}, a class that the heads have never seen.")
     return codes
 
@@ -190,7 +190,7 @@ def _numpy(x: Any) -> Array:
     return np.asarray(x if namespace(x) is np else x.detach().cpu().numpy())
 
 
-def _beside(x: Array, other: Any) -> Any:
+def _to_namespace_of(x: Array, other: Any) -> Any:
     """A NumPy array as what the other is: float64, on its device."""
     xp = namespace(other)
     return x if xp is np else xp.as_tensor(x, device=other.device)

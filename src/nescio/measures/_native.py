@@ -20,8 +20,8 @@ def norm(predictions: Predictions) -> Array:
         raise Undefined("There are no embeddings, and norm is their length.")
     embeddings = predictions.embeddings
     u = np.empty(len(embeddings))
-    for part in blocks(len(embeddings), max(1, BLOCK_VALUES // embeddings.shape[1])):
-        u[part] = -np.linalg.norm(np.asarray(embeddings[part], np.float64), axis=1)
+    for block in blocks(len(embeddings), max(1, BLOCK_VALUES // embeddings.shape[1])):
+        u[block] = -np.linalg.norm(np.asarray(embeddings[block], np.float64), axis=1)
     return u
 
 

@@ -83,12 +83,12 @@ def neighborhood_inconsistency(
     Source: Park et al. 2024, §3.3.
     """
     check_members(refs, tests, similarity)
-    known, queried = align_members(refs, "reference"), align_members(tests, "test")
+    references, queries = align_members(refs, "reference"), align_members(tests, "test")
     ks = neighbour_counts(k, len(refs[0]))
     cuts = sorted(set(ks))
     dtype = np.min_scalar_type(len(refs[0]) - 1)
     lists = np.empty((len(refs), len(tests[0]), cuts[-1]), dtype)
-    for m, (ref, test) in enumerate(zip(known, queried, strict=True)):
+    for m, (ref, test) in enumerate(zip(references, queries, strict=True)):
         there = prepare_points(ref, metric, f"the reference embeddings of member {m}")
         lists[m] = nearest_rows(there, prepare_points(test, metric, f"the test embeddings of member {m}", there), cuts)
     agreed = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))
@@ -111,11 +111,11 @@ def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, un
     if len(widths) > 1:
         raise BadInput(f"The members have {sorted(widths)} features: a variance needs the same number in each.")
     u = np.empty(len(tests[0]))
-    for part in blocks(len(u), max(1, (1 << 20) // (len(members) * max(widths)))):
-        x = np.stack([np.asarray(member[part], np.float64) for member in members])
+    for block in blocks(len(u), max(1, (1 << 20) // (len(members) * max(widths)))):
+        x = np.stack([np.asarray(member[block], np.float64) for member in members])
         if metric == "cosine":
-            x = np.stack([unit(rows, f"the test embeddings of member {m}", part.start) for m, rows in enumerate(x)])
-        u[part] = x.var(0, ddof=int(unbiased)).sum(1)
+            x = np.stack([unit(rows, f"the test embeddings of member {m}", block.start) for m, rows in enumerate(x)])
+        u[block] = x.var(0, ddof=int(unbiased)).sum(1)
     return u
 
 
@@ -133,16 +133,16 @@ def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str 
     parts = blocks(n, max(1, MARKS // (m * n_refs)))
 
     def work(i: int, workers: int) -> None:
-        for part in parts[i::workers]:
-            inside = np.zeros((m, part.stop - part.start, n_refs), bool)
+        for block in parts[i::workers]:
+            inside = np.zeros((m, block.stop - block.start, n_refs), bool)
             start = 0
-            for place, cut in enumerate(cuts):
-                np.put_along_axis(inside, lists[:, part, start:cut].astype(np.intp), True, axis=2)
+            for number, cut in enumerate(cuts):
+                np.put_along_axis(inside, lists[:, block, start:cut].astype(np.intp), True, axis=2)
                 start = cut
-                bits = _words(np.packbits(inside, axis=2))
+                bits = _as_words(np.packbits(inside, axis=2))
                 for member in range(m - 1):
                     shared = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
-                    total[place, part] += tables[place][shared].sum(0)
+                    total[number, block] += tables[number][shared].sum(0)
 
     run_on_threads(work)
     return np.asarray(np.round(total / (one * pairs), DIGITS))
@@ -154,7 +154,7 @@ def _similarities(k: int, similarity: str, one: int) -> Array:
     return np.round(shared / (2 * k - shared if similarity == "jaccard" else k) * one).astype(np.int64)
 
 
-def _words(octets: Array) -> Array:
+def _as_words(octets: Array) -> Array:
     """Bytes as 64-bit words, filled up with zeros."""
     spare = -octets.shape[-1] % 8
     if spare:
@@ -190,13 +190,13 @@ def align_members(members: Sequence[Predictions], what: str) -> list[Array]:
     for number, member in enumerate(members):
         embeddings = embeddings_of(member, f"the {what} dump of member {number}")
         if not np.array_equal(member.index, index):
-            own = np.argsort(member.index, kind="stable")
-            if len(own) != len(order) or not np.array_equal(member.index[own], index[order]):
+            member_order = np.argsort(member.index, kind="stable")
+            if len(member_order) != len(order) or not np.array_equal(member.index[member_order], index[order]):
                 raise BadInput(
                     f"The {what} dump of member {number} holds other rows than that of member 0: index differs."
                 )
             rows = np.empty_like(order)
-            rows[order] = own
+            rows[order] = member_order
             embeddings = embeddings[rows]
         aligned.append(embeddings)
     return aligned

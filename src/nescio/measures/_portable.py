@@ -86,11 +86,11 @@ def portable(measure: str, fitted: Any) -> FittedScore:
 
 def fit(measure: str, train: Predictions) -> Any:
     """The measure fitted to reference rows, as scorecards fit it."""
-    part = registry[measure]
-    if part.kind != "fitted":
+    registered = registry[measure]
+    if registered.kind != "fitted":
         raise BadInput(f"The measure {measure!r} is not fitted to reference rows: leave them out.")
-    part.check(train)
+    registered.check(train)
     try:
-        return part.fit(train)
+        return registered.fit(train)
     except Undefined as error:
         raise BadInput(f"The measure {measure!r} cannot be fitted: {error}") from error

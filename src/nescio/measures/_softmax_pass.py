@@ -35,25 +35,25 @@ class Summary:
     """Everything that one pass over a dump gives.
 
     u        measure name -> (n,), higher = less sure
-    known    (n,) the row has a label of a class that the model can answer
+    labelled    (n,) the row has a label of a class that the model can answer
     leading  (n, LEADING or fewer) the largest probabilities of every row, falling
     """
 
     u: Mapping[str, Array]
-    known: Array
+    labelled: Array
     leading: Array
     predicted: Array
     confidence: Array
     _outcomes: Outcomes | None
 
     def outcomes(self, rows: Any = None) -> Outcomes:
-        """The answers of these rows (numbers or a mask), by default of all rows with a known label."""
+        """The answers of these rows (numbers or a mask), by default of all rows with a labelled label."""
         if self._outcomes is None:
             raise Undefined("There are no labels, so there is nothing to judge the answers by.")
-        rows = self.known if rows is None else rows
-        if not self.known[rows].all():
+        rows = self.labelled if rows is None else rows
+        if not self.labelled[rows].all():
             raise BadInput("Some of these rows have a label of a class that was not in training; omit them.")
-        picked = self._outcomes if rows is self.known and self.known.all() else self._outcomes.take(rows)
+        picked = self._outcomes if rows is self.labelled and self.labelled.all() else self._outcomes.take(rows)
         if not picked.n:
             raise Undefined("No row has a label of a class that was in training.")
         return picked
@@ -74,14 +74,14 @@ def _top_only(predictions: Predictions) -> Summary:
     if right is None and confidence is None:
         raise Undefined("There are no logits and no probs, so there is no softmax.")
     u = {} if confidence is None else {"msp": 1 - confidence.astype(np.float64)}
-    known = (
+    labelled = (
         np.full(n, right is not None)
         if predictions.in_distribution is None
         else predictions.in_distribution & (right is not None)
     )
-    answers = top_outcomes(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
+    answers = top_outcomes(np.zeros(n, bool) if right is None else right & labelled, confidence, predictions.predicted)
     leading = answers.confidence[:, None]
-    return Summary(u, known, leading, answers.predicted, answers.confidence, None if right is None else answers)
+    return Summary(u, labelled, leading, answers.predicted, answers.confidence, None if right is None else answers)
 
 
 def _pass(predictions: Predictions) -> Summary:
@@ -96,16 +96,16 @@ def _pass(predictions: Predictions) -> Summary:
 
     def work(first: int, step: int) -> None:
         room = _Room(min(n, parts[0].stop), c)
-        mine = parts[first::step]
-        for part in track(mine, "softmax") if first == 0 else mine:
+        worker_blocks = parts[first::step]
+        for block in track(worker_blocks, "softmax") if first == 0 else worker_blocks:
             check_not_truncated(predictions.logits)  # type: ignore[arg-type]
-            z = stored = np.asarray(predictions.logits[part])  # type: ignore[index]
+            z = stored = np.asarray(predictions.logits[block])  # type: ignore[index]
             if z.dtype == np.float16:  # exact, and float32 is searched many times faster
                 z = z.astype(np.float32)
             if out.one:
-                _one_draw(z[:, 0], part, out, room)
+                _one_draw(z[:, 0], block, out, room)
             else:
-                _many_draws(z, part, out, room)
+                _many_draws(z, block, out, room)
             release_pages(stored)
 
     run_on_threads(work, workers)
@@ -128,12 +128,12 @@ class _Columns:
         self.u = {name: np.zeros(n) for name in OF_PROBS + (() if self.normalized else OF_SCORES)}
         self.predicted, self.confidence = np.empty(n, np.int64), np.empty(n)
         self.leading = np.empty((n, min(LEADING, c)))
-        self.labels, self.known = predictions.labels, np.zeros(n, bool)
+        self.labels, self.labelled = predictions.labels, np.zeros(n, bool)
         if self.labels is not None:
-            self.known = (self.labels >= 0) & (self.labels < c)
+            self.labelled = (self.labels >= 0) & (self.labels < c)
             if predictions.in_distribution is not None:
-                self.known &= predictions.in_distribution
-            self.labels = np.where(self.known, self.labels, 0)
+                self.labelled &= predictions.in_distribution
+            self.labels = np.where(self.labelled, self.labels, 0)
             self.log_loss, self.brier = np.empty(n), np.empty(n)
             self.rank, self.zero = np.empty(n, np.int64), np.zeros(n, bool)
         # Draws by member, when there are several members; a member of one draw is that draw.
@@ -154,7 +154,7 @@ class _Columns:
             answers = Outcomes(
                 classes=self.classes,
                 predicted=self.predicted,
-                correct=(self.predicted == self.labels) & self.known,
+                correct=(self.predicted == self.labels) & self.labelled,
                 confidence=self.confidence,
                 uncertainty=self.u["msp"],
                 log_loss=self.log_loss,
@@ -163,7 +163,7 @@ class _Columns:
                 zero=self.zero,
                 stored=np.dtype(self.dtype) if self.normalized and self.dtype.kind == "f" else None,
             )
-        return Summary(self.u, self.known, self.leading, self.predicted, self.confidence, answers)
+        return Summary(self.u, self.labelled, self.leading, self.predicted, self.confidence, answers)
 
 
 class _Room:
@@ -256,16 +256,16 @@ def _softmax(x: _Exps) -> _Softmax:
     return _Softmax(1 / whole, r / whole, log_whole, x.most + log_whole, log_whole + spread / whole)
 
 
-def _one_draw(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
+def _one_draw(scores: Array, block: slice, out: _Columns, room: _Room) -> None:
     x = _exps(scores, room)
     for column, values in zip(out.raw, x, strict=True):
-        column[part] = values
+        column[block] = values
     if out.labels is not None:
-        labels, r = out.labels[part], room.rows[: len(scores)]
-        out.log_loss[part] = scores[r, labels]
-        out.brier[part] = room.e[r, labels]
-        out.rank[part] = label_ranks(scores, labels, x.top)
-    _lead(room.e[: len(scores)], room, out.leading[part])
+        labels, r = out.labels[block], room.rows[: len(scores)]
+        out.log_loss[block] = scores[r, labels]
+        out.brier[block] = room.e[r, labels]
+        out.rank[block] = label_ranks(scores, labels, x.top)
+    _lead(room.e[: len(scores)], room, out.leading[block])
 
 
 def _lead(e: Array, room: _Room, leading: Array) -> None:
@@ -275,9 +275,9 @@ def _lead(e: Array, room: _Room, leading: Array) -> None:
     """
     r = room.rows[: len(e)]
     for column in range(1, leading.shape[1]):
-        at = e.argmax(1)
-        leading[:, column] = e[r, at]
-        e[r, at] = 0
+        top = e.argmax(1)
+        leading[:, column] = e[r, top]
+        e[r, top] = 0
 
 
 def _finish_one_draw(out: _Columns) -> None:
@@ -299,17 +299,17 @@ def _finish_one_draw(out: _Columns) -> None:
         )
 
 
-def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
+def _many_draws(scores: Array, block: slice, out: _Columns, room: _Room) -> None:
     b, s, c = scores.shape
     u = out.u
     r = room.rows[:b]
     mean, mixture = room.more("mean", b), room.more("mixture", b) if out.uneven else None
-    labels = None if out.labels is None else out.labels[part]
-    own = np.empty((s, b))
+    labels = None if out.labels is None else out.labels[block]
+    label_logs = np.empty((s, b))
     mean[:] = 0
     if mixture is not None:
         mixture[:] = 0
-    of_draws, of_members = np.zeros(b), np.zeros(b)
+    draw_entropy, member_entropy = np.zeros(b), np.zeros(b)
     for group in out.members:
         member = room.more("member", b) if out.grouped else mean
         if out.grouped:
@@ -317,21 +317,21 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
         for draw in group:
             z = scores[:, draw]
             if out.normalized:
-                e, h = _given(z, room)
+                e, h = _probabilities_of_logs(z, room)
                 log_sum = np.zeros(b)
             else:
                 x = _exps(z, room)
                 soft = _softmax(x)
                 e, h, log_sum = _normalized(x, soft, room), soft.entropy, soft.log_sum
-                _scores(u, part, x.most, log_sum, c, 1 / s)
-            of_draws += h
+                _scores(u, block, x.most, log_sum, c, 1 / s)
+            draw_entropy += h
             member += e
             if labels is not None:
-                own[draw] = z[r, labels] - log_sum
+                label_logs[draw] = z[r, labels] - log_sum
         if out.grouped:
             mean += member
             member /= len(group)
-            of_members += _entropy(member, room)
+            member_entropy += _entropy(member, room)
             if mixture is not None:
                 mixture += member
     mean /= s
@@ -339,28 +339,28 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     confidence = mean[r, top]
     if mixture is not None:
         mixture /= len(out.members)
-        of_mixture = _entropy(mixture, room)
+        mixture_entropy = _entropy(mixture, room)
     rank = None if labels is None else label_ranks(mean, labels, top)
     mean[r, top] = 0
     others = mean.sum(1)
     uncertainty = complement_of(confidence, others) if out.normalized else others
-    u["msp"][part] = uncertainty
+    u["msp"][block] = uncertainty
     squares = np.vecdot(mean, mean)
     roots = np.sqrt(mean, out=room.e[:b]).sum(1)
-    u["renyi"][part], u["tsallis"][part] = _power_entropies(roots, squares, uncertainty)
-    u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, uncertainty)
-    u["expected_entropy"][part] = of_draws / s
+    u["renyi"][block], u["tsallis"][block] = _power_entropies(roots, squares, uncertainty)
+    u["entropy"][block] = h_mean = _entropy(mean, room) + _top_term(confidence, uncertainty)
+    u["expected_entropy"][block] = draw_entropy / s
     if s > 1:
-        whole = of_mixture if mixture is not None else h_mean
-        parts = of_members / len(out.members) if out.grouped else of_draws / s
-        u["mutual_information"][part] = np.maximum(whole - parts, 0)
-    out.predicted[part], out.confidence[part] = top, confidence
+        whole = mixture_entropy if mixture is not None else h_mean
+        within = member_entropy / len(out.members) if out.grouped else draw_entropy / s
+        u["mutual_information"][block] = np.maximum(whole - within, 0)
+    out.predicted[block], out.confidence[block] = top, confidence
     if labels is not None and rank is not None:
-        out.log_loss[part], out.zero[part] = _floored(np.log(s) - np.logaddexp.reduce(own, axis=0))
-        out.brier[part] = _brier(top == labels, confidence, uncertainty, mean[r, labels], squares)
-        out.rank[part] = rank
-    _lead(mean, room, out.leading[part])
-    u["gap"][part] = uncertainty + out.leading[part, 1]
+        out.log_loss[block], out.zero[block] = _floored(np.log(s) - np.logaddexp.reduce(label_logs, axis=0))
+        out.brier[block] = _brier(top == labels, confidence, uncertainty, mean[r, labels], squares)
+        out.rank[block] = rank
+    _lead(mean, room, out.leading[block])
+    u["gap"][block] = uncertainty + out.leading[block, 1]
 
 
 def _floored(log_loss: Array) -> tuple[Array, Array]:
@@ -369,7 +369,7 @@ def _floored(log_loss: Array) -> tuple[Array, Array]:
     return np.where(zero, -np.log(TINY), log_loss), zero
 
 
-def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
+def _probabilities_of_logs(logs: Array, room: _Room) -> tuple[Array, Array]:
     """(probabilities, entropy) of log-probabilities, taken as they are given: not normalised once more."""
     b = len(logs)
     z, e = room.z[:b], room.e[:b]
@@ -392,11 +392,11 @@ def _normalized(x: _Exps, soft: _Softmax, room: _Room) -> Array:
     return e
 
 
-def _scores(u: dict[str, Array], part: slice, most: Array, log_sum: Array, classes: int, weight: float = 1.0) -> None:
-    u["max_logit"][part] -= weight * most
-    u["energy"][part] -= weight * log_sum
+def _scores(u: dict[str, Array], block: slice, most: Array, log_sum: Array, classes: int, weight: float = 1.0) -> None:
+    u["max_logit"][block] -= weight * most
+    u["energy"][block] -= weight * log_sum
     with np.errstate(over="ignore"):
-        u["dempster_shafer"][part] += weight / (1 + np.exp(log_sum - np.log(classes)))
+        u["dempster_shafer"][block] += weight / (1 + np.exp(log_sum - np.log(classes)))
 
 
 def _entropy(probs: Array, room: _Room) -> Array:
@@ -418,10 +418,10 @@ def _power_entropies(roots: Array, squares: Array, uncertainty: Array) -> tuple[
     return 2 * np.log1p(roots + np.expm1(log_most / 2)), -squares - np.expm1(2 * log_most)
 
 
-def _brier(right: Array, confidence: Array, uncertainty: Array, own: Array, squares: Array) -> Array:
+def _brier(right: Array, confidence: Array, uncertainty: Array, label_probability: Array, squares: Array) -> Array:
     """Σ (p - y)²; `squares` is Σ p² without the most probable class, so that a confident right row keeps its digits."""
-    others = np.maximum(squares - own**2, 0)
-    return np.where(right, uncertainty**2 + squares, confidence**2 + others + (1 - own) ** 2)
+    others = np.maximum(squares - label_probability**2, 0)
+    return np.where(right, uncertainty**2 + squares, confidence**2 + others + (1 - label_probability) ** 2)
 
 
 def _settle(u: Array) -> None:
@@ -443,7 +443,7 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
     mean = np.zeros((b, c))
     for draw in range(s):
         if predictions.normalized:
-            e, _ = _given(z[:, draw], room)
+            e, _ = _probabilities_of_logs(z[:, draw], room)
         else:
             x = _exps(z[:, draw], room)
             e = _normalized(x, _softmax(x), room)
@@ -454,21 +454,21 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
 
 
 def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
-    """(probabilities, labels) of the rows with a known label, block by block."""
+    """(probabilities, labels) of the rows with a labelled label, block by block."""
     if predictions.logits is None:
         raise Undefined("There are no logits and no probs, so there are no probabilities.")
-    known, labels = summary(predictions).known, predictions.labels
+    labelled, labels = summary(predictions).labelled, predictions.labels
     if labels is None:
         raise Undefined("There are no labels, so there is nothing to judge the answers by.")
-    for part in blocks(len(predictions), max(1, BLOCK // predictions.classes)):
-        if known[part].any():
-            yield mean_probs(predictions, part)[known[part]], labels[part][known[part]]
+    for block in blocks(len(predictions), max(1, BLOCK // predictions.classes)):
+        if labelled[block].any():
+            yield mean_probs(predictions, block)[labelled[block]], labels[block][labelled[block]]
 
 
 def top_k_outcomes(predictions: Predictions, k: int) -> Outcomes:
-    """`metrics.top_k` of the rows with a known label; up to LEADING classes the pass has it already."""
+    """`metrics.top_k` of the rows with a labelled label; up to LEADING classes the pass has it already."""
     if predictions.logits is None or not 1 <= k <= min(LEADING, predictions.classes):
         return top_k(prob_blocks(predictions), k)
     kept = summary(predictions)
-    together = kept.leading[kept.known, :k].sum(1)
-    return top_outcomes(kept.outcomes().rank < k, np.minimum(together, 1.0))
+    summed = kept.leading[kept.labelled, :k].sum(1)
+    return top_outcomes(kept.outcomes().rank < k, np.minimum(summed, 1.0))

@@ -25,7 +25,7 @@ Kind = Literal[
 ENSEMBLES = "An ensemble is no measure: `nescio.stack` joins the predictions of its networks into one."
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-FIELDS = [part.name for part in fields(Predictions)]
+FIELDS = [registered.name for registered in fields(Predictions)]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Measure:
         self.check(dump)
         return self.checked(self.function, dump)
 
-    def checked(self, of: Callable[[Predictions], Any], dump: Predictions) -> Array:
+    def checked(self, score: Callable[[Predictions], Any], dump: Predictions) -> Array:
         """u (n,) by this measure, or by what it fitted; BadInput where it is not one number per row."""
         with self._naming_faults():
-            u = np.asarray(of(dump))
+            u = np.asarray(score(dump))
         if u.shape != (len(dump),) or u.dtype.kind not in "fiub":
             what = (
                 f"shape {u.shape} of {u.dtype}"
@@ -107,8 +107,8 @@ class Measure:
             if not is_plugin_code(self.function):
                 raise
             reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-            place = f"The measure {self.name} ({source_file(self.function)})"
-            raise FaultyPlugin(f"{place} fails: {reason.rstrip('.')}.") from error
+            where = f"The measure {self.name} ({source_file(self.function)})"
+            raise FaultyPlugin(f"{where} fails: {reason.rstrip('.')}.") from error
 
 
 registry: Registry[Measure] = Registry(
@@ -169,10 +169,10 @@ def measure(
 
     def register(function: F) -> F:
         if kind not in get_args(Kind):
-            place = f"The measure {name or function.__name__} ({source_file(function)})"
-            raise BadInput(f"{place} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
+            where = f"The measure {name or function.__name__} ({source_file(function)})"
+            raise BadInput(f"{where} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
         label = name or function.__name__
-        part = Measure(
+        registered = Measure(
             label,
             function,
             kind,
@@ -185,7 +185,7 @@ def measure(
             trains,
             scorecard_options,
         )
-        registry.add(label, part)
+        registry.add(label, registered)
         return function
 
     return register
@@ -240,7 +240,7 @@ def uncertainty(name: str, dump: Predictions) -> Array:
     """u (n,) of the rows of a dump by the name of a measure that needs nothing else, or of a score of the dump."""
     measure = find_measure(name, dump)
     if measure.kind != "plain":
-        names = ", ".join(sorted(part.name for part in registry.parts() if part.kind == "plain"))
+        names = ", ".join(sorted(registered.name for registered in registry.parts() if registered.kind == "plain"))
         why = (
             "must be fitted first" if measure.kind in ("fitted", "tuned") else "needs more than one set of predictions"
         )

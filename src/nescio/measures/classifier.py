@@ -34,13 +34,13 @@ def recover_last_layer(train: Predictions) -> LastLayer:
     Undefined, with a sentence, where the residual proves that the embeddings are not what the last layer reads, or
     where there are too few rows to tell. Directions in which embeddings do not vary have no weight.
     """
-    found = cached(train, "classifier", lambda: _recover(train))
-    if found.residual > RESIDUAL:
+    layer = cached(train, "classifier", lambda: _recover(train))
+    if layer.residual > RESIDUAL:
         raise Undefined(
             "The embeddings are not what the last layer reads: a linear function of them misses the logits by "
-            f"{100 * found.residual:.3g} % of their spread. Save the embedding before the last layer."
+            f"{100 * layer.residual:.3g} % of their spread. Save the embedding before the last layer."
         )
-    return found
+    return layer
 
 
 @one_blas_thread()
@@ -48,37 +48,39 @@ def _recover(train: Predictions) -> LastLayer:
     embeddings = embeddings_of(train, "the last layer")
     if train.logits is None or train.normalized:
         raise Undefined("The last layer is recovered from logits, and the reference has none.")
-    known = moments(train, "the last layer")
+    reference = moments(train, "the last layer")
     rounding = max(_rounding(embeddings), _rounding(train.logits))
-    values, axes = np.linalg.eigh(known.total)
+    values, axes = np.linalg.eigh(reference.total)
     used = values > max(len(values) * np.finfo(float).eps, rounding**2) * values[-1]
-    rank, n = int(used.sum()), known.n
+    rank, n = int(used.sum()), reference.n
     if n < rank + 2:
         raise Undefined(f"{n} reference rows cannot tell the last layer of {rank} features: give more rows.")
     middle = _mean_logits(train)
     if not np.isfinite(middle).all():
         raise Undefined("Some logits of the reference are −inf, so that the last layer cannot be recovered from them.")
-    cross, squares = _products(train, known.mean, middle)
+    cross, squares = _products(train, reference.mean, middle)
     axes = axes[:, used]
     weight = (axes * (1 / values[used])) @ (axes.T @ cross)  # (d, c)
     left = max(squares - float(np.vdot(weight, cross)), 0.0) / (n - rank - 1)
     residual = float(np.sqrt(left / (squares / (n - 1)))) if squares > 0 else 0.0
-    return LastLayer(np.ascontiguousarray(weight.T), middle - known.mean @ weight, residual, rounding)
+    return LastLayer(np.ascontiguousarray(weight.T), middle - reference.mean @ weight, residual, rounding)
 
 
-def logits_of(dump: Predictions, part: Any) -> Array:
+def logits_of(dump: Predictions, block: Any) -> Array:
     """(b, c) logits of these rows in float64, their mean over draws."""
     assert dump.logits is not None
-    return np.asarray(np.mean(dump.logits[part], axis=1, dtype=np.float64))
+    return np.asarray(np.mean(dump.logits[block], axis=1, dtype=np.float64))
 
 
-def in_distribution_mask(dump: Predictions, part: slice) -> Any:
+def in_distribution_mask(dump: Predictions, block: slice) -> Any:
     """Which rows of a block are of classes that were in training."""
-    return slice(None) if dump.in_distribution is None else dump.in_distribution[part]
+    return slice(None) if dump.in_distribution is None else dump.in_distribution[block]
 
 
 def _mean_logits(train: Predictions) -> Array:
-    sums = map_on_threads(lambda part: logits_of(train, part)[in_distribution_mask(train, part)].sum(0), train.blocks())
+    sums = map_on_threads(
+        lambda block: logits_of(train, block)[in_distribution_mask(train, block)].sum(0), train.blocks()
+    )
     return np.asarray(
         np.sum(sums, axis=0) / (len(train) if train.in_distribution is None else train.in_distribution.sum())
     )
@@ -93,10 +95,10 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
 
     def work(first: int, step: int) -> tuple[Array, float]:
         cross, squares = np.zeros((len(mean), len(middle))), 0.0
-        for part in parts[first::step]:
-            rows = in_distribution_mask(train, part)
-            z = logits_of(train, part)[rows] - middle
-            cross += (float64_rows(embeddings, part)[rows] - mean).T @ z
+        for block in parts[first::step]:
+            rows = in_distribution_mask(train, block)
+            z = logits_of(train, block)[rows] - middle
+            cross += (float64_rows(embeddings, block)[rows] - mean).T @ z
             squares += float(np.vdot(z, z))
         return cross, squares
 

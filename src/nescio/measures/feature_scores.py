@@ -53,23 +53,27 @@ def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predi
         )
     if any(not np.array_equal(test.index, tests[0].index) for test in tests):
         raise BadInput("The members' test dumps hold other rows, or another order of them: join them first.")
-    part = registry[name]
-    if part.kind not in ("fitted", "plain"):
+    registered = registry[name]
+    if registered.kind not in ("fitted", "plain"):
         raise BadInput(f"{name} is not a score of one network, so that it has no mean over members.")
 
-    def own(train: Predictions, test: Predictions) -> Array:
-        fitted = part.function(train, **options) if part.kind == "fitted" else partial(part.function, **options)
+    def member_score(train: Predictions, test: Predictions) -> Array:
+        fitted = (
+            registered.function(train, **options)
+            if registered.kind == "fitted"
+            else partial(registered.function, **options)
+        )
         return np.asarray(fitted(test))
 
-    return np.asarray(np.mean([own(*dumps) for dumps in zip(trains, tests, strict=True)], axis=0))
+    return np.asarray(np.mean([member_score(*dumps) for dumps in zip(trains, tests, strict=True)], axis=0))
 
 
 def by_blocks(dump: Predictions, score: Callable[[Array, slice], Array], name: str, d: int | None = None) -> Array:
     """u (n,) from a function of float64 embeddings (b, d) and their rows, block by block on the threads."""
     embeddings = embeddings_of(dump, name, d)
     with one_blas_thread():
-        made = map_on_threads(lambda part: score(float64_rows(embeddings, part), part), row_blocks(embeddings))
-    return np.concatenate(made)
+        scored = map_on_threads(lambda block: score(float64_rows(embeddings, block), block), row_blocks(embeddings))
+    return np.concatenate(scored)
 
 
 def energy_of(dump: Predictions, name: str, classes: int | None = None) -> Array:
@@ -179,9 +183,9 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     matching.
     """
     outside = _residual(train, dims)
-    known = in_distribution_part(train, "vim")
-    most = -summary(known).u["max_logit"]
-    alpha = float(most.mean() / max(float(outside(known).mean()), TINY))
+    in_distribution = in_distribution_part(train, "vim")
+    most = -summary(in_distribution).u["max_logit"]
+    alpha = float(most.mean() / max(float(outside(in_distribution).mean()), TINY))
     arrays = {**outside.arrays, "alpha": np.array(alpha)}
     return WithArrays(lambda test: np.asarray(alpha * outside(test) - energy_of(test, "vim")), arrays)
 
@@ -191,16 +195,16 @@ def _residual(train: Predictions, dims: int | None) -> Residual:
 
 
 def _fit_residual(train: Predictions, dims: int | None) -> Residual:
-    layer, known = recover_last_layer(train), moments(train, "residual")
+    layer, reference = recover_last_layer(train), moments(train, "residual")
     d = layer.weight.shape[1]
     dims = min(1000, d // 2) if dims is None else dims
     if not 0 < dims < d:
         raise BadInput(f"The principal space has {dims} dimensions; it must have from 1 to {d - 1}.")
     rcond = layer.rounding * max(layer.weight.shape)
     origin = np.linalg.lstsq(layer.weight, -layer.bias, rcond=rcond)[0]
-    away = known.mean - origin
+    away = reference.mean - origin
     with one_blas_thread():
-        _, axes = np.linalg.eigh(known.total + known.n * np.outer(away, away))
+        _, axes = np.linalg.eigh(reference.total + reference.n * np.outer(away, away))
     return Residual(origin, np.ascontiguousarray(axes[:, : d - dims]))
 
 
@@ -222,7 +226,7 @@ class Residual:
         dtype = product_dtype(predictions)
         axes = self.axes.astype(dtype)
 
-        def score(f: Array, part: slice) -> Array:
+        def score(f: Array, block: slice) -> Array:
             return np.asarray(np.linalg.norm((f - self.origin).astype(dtype) @ axes, axis=1), np.float64)
 
         return by_blocks(predictions, score, "residual", len(self.origin))
@@ -245,11 +249,11 @@ def fdbd(train: Predictions) -> Fit:
     near = apart <= 1e-7 * np.sqrt(squares.max())  # the class itself, or one that decides as it does
     inverse = np.where(near, 0, 1 / np.where(near, 1, apart))
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         energy_of(test, "fdbd", len(w))
 
-        def score(f: Array, part: slice) -> Array:
-            z = logits_of(test, part)
+        def score(f: Array, block: slice) -> Array:
+            z = logits_of(test, block)
             top = z.argmax(1)
             gaps = z[np.arange(len(z)), top][:, None] - z
             there = np.isfinite(gaps)
@@ -258,7 +262,7 @@ def fdbd(train: Predictions) -> Fit:
 
         return by_blocks(test, score, "fdbd", len(mean))
 
-    return WithArrays(of, {"inverse": inverse, "mean": mean, "width": np.array(len(mean))})
+    return WithArrays(uncertainty_of, {"inverse": inverse, "mean": mean, "width": np.array(len(mean))})
 
 
 @measure("fitted", needs=("embeddings", "logits"))
@@ -269,18 +273,18 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
     """
     layer, mean = recover_last_layer(train), moments(train, "nci").mean
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         energy_of(test, "nci", len(layer.weight))
 
-        def score(f: Array, part: slice) -> Array:
+        def score(f: Array, block: slice) -> Array:
             away = f - mean
-            along = np.vecdot(layer.weight[logits_of(test, part).argmax(1)], away)
+            along = np.vecdot(layer.weight[logits_of(test, block).argmax(1)], away)
             return np.asarray(-along / np.maximum(np.linalg.norm(away, axis=1), TINY) - alpha * np.abs(f).sum(1))
 
         return by_blocks(test, score, "nci", len(mean))
 
     arrays = {"weight": layer.weight, "mean": mean, "alpha": np.array(alpha), "width": np.array(len(mean))}
-    return WithArrays(of, arrays)
+    return WithArrays(uncertainty_of, arrays)
 
 
 @measure("plain", needs=("embeddings", "logits"))
@@ -289,7 +293,7 @@ def gradnorm(predictions: Predictions) -> Array:
 
     The closed form of a backward pass. Huang, Geng & Li (2021).
     """
-    lengths = by_blocks(predictions, lambda f, part: np.abs(f).sum(1), "gradnorm")
+    lengths = by_blocks(predictions, lambda f, block: np.abs(f).sum(1), "gradnorm")
     return np.asarray(-lengths * distance_to_uniform(predictions))
 
 
@@ -309,16 +313,16 @@ def she(train: Predictions) -> Fit:
     patterns = np.zeros((train.classes, embeddings.shape[1]))
     for rows in groups:
         right = rows[predicted[rows] == labels[rows]]
-        for part in row_blocks(embeddings, len(right)):
-            patterns[labels[rows[0]]] += float64_rows(embeddings, right[part]).sum(0) / len(right)
+        for block in row_blocks(embeddings, len(right)):
+            patterns[labels[rows[0]]] += float64_rows(embeddings, right[block]).sum(0) / len(right)
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None:
             raise Undefined("she needs the answer of every row, and there are no logits.")
         answers = summary(test).predicted
-        return by_blocks(test, lambda f, part: -np.vecdot(f, patterns[answers[part]]), "she", patterns.shape[1])
+        return by_blocks(test, lambda f, block: -np.vecdot(f, patterns[answers[block]]), "she", patterns.shape[1])
 
-    return WithArrays(of, {"patterns": patterns, "width": np.array(patterns.shape[1])})
+    return WithArrays(uncertainty_of, {"patterns": patterns, "width": np.array(patterns.shape[1])})
 
 
 @measure("fitted", needs=("logits",))
@@ -332,25 +336,25 @@ def kl_matching(train: Predictions) -> Fit:
     train = in_distribution_part(train, "kl_matching")
     answers = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
-    for part in train.blocks(1024):
-        np.add.at(sums, answers[part], mean_probs(train, part))
-        counts += np.bincount(answers[part], minlength=train.classes)
+    for block in train.blocks(1024):
+        np.add.at(sums, answers[block], mean_probs(train, block))
+        counts += np.bincount(answers[block], minlength=train.classes)
     there = counts > 0
     logs = np.log(np.maximum(sums[there] / counts[there, None], TINY)).T
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None or test.classes != len(sums):
             raise Undefined(f"kl_matching needs answers in {len(sums)} classes, those of its reference.")
 
-        def score(part: slice) -> Array:
-            p = mean_probs(test, part)
-            own = (p * np.log(np.maximum(p, TINY))).sum(1)
-            return np.asarray(np.maximum(own - (p @ logs).max(1), 0))
+        def score(block: slice) -> Array:
+            p = mean_probs(test, block)
+            self_term = (p * np.log(np.maximum(p, TINY))).sum(1)
+            return np.asarray(np.maximum(self_term - (p @ logs).max(1), 0))
 
         with one_blas_thread():
             return np.concatenate(map_on_threads(score, test.blocks(1024)))
 
-    return WithArrays(of, {"logs": logs, "width": np.array(0)})
+    return WithArrays(uncertainty_of, {"logs": logs, "width": np.array(0)})
 
 
 # ---- neighbours
@@ -377,11 +381,11 @@ class KthNeighbour(NeighbourDistance):
         return np.asarray(2 * away[:, : self.ks[0]].max(1))
 
     def leave_one_out(self, ref: Predictions) -> Array:
-        known = in_distribution_part(ref, "knn")
-        if known is ref:
+        in_distribution = in_distribution_part(ref, "knn")
+        if in_distribution is ref:
             return super().leave_one_out(ref)
         u = np.array(self(ref))
-        u[ref.in_distribution] = super().leave_one_out(known)
+        u[ref.in_distribution] = super().leave_one_out(in_distribution)
         return u
 
 
@@ -400,18 +404,18 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
     bank = (unit_rows(float64_rows(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
     k = min(k, size)
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         energy, dtype = energy_of(test, "nnguide"), product_dtype(test)
         columns = bank.astype(dtype)
 
-        def score(f: Array, part: slice) -> Array:
-            near = unit_rows(f, part.start).astype(dtype) @ columns
+        def score(f: Array, block: slice) -> Array:
+            near = unit_rows(f, block.start).astype(dtype) @ columns
             near.partition(size - k, axis=1)
-            return np.asarray(-energy[part] * near[:, size - k :].mean(1, dtype=np.float64))
+            return np.asarray(-energy[block] * near[:, size - k :].mean(1, dtype=np.float64))
 
         return by_blocks(test, score, "nnguide", len(bank))
 
-    return WithArrays(of, {"bank": bank, "k": np.array(k), "width": np.array(len(bank))})
+    return WithArrays(uncertainty_of, {"bank": bank, "k": np.array(k), "width": np.array(len(bank))})
 
 
 # ---- confidence and familiarity at once
@@ -432,23 +436,25 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     def familiar(dump: Predictions) -> Array:
         if outside is not None:
             return np.asarray(-outside(dump))
-        return by_blocks(dump, lambda f, part: np.abs(f).sum(1), "sirc")
+        return by_blocks(dump, lambda f, block: np.abs(f).sum(1), "sirc")
 
-    known = -outside.leave_one_out(train) if second == "knn" else familiar(train)
-    sigma = float(known.std())
+    familiarity = -outside.leave_one_out(train) if second == "knn" else familiar(train)
+    sigma = float(familiarity.std())
     if sigma == 0:
         raise Undefined("sirc needs training rows that differ: their second score is the same for all of them.")
-    start = float(known.mean()) - 3 * sigma
+    start = float(familiarity.mean()) - 3 * sigma
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         if "msp" not in summary(test).u:
             raise Undefined("sirc needs the probability of every answer, and there is none.")
         uncertainty = np.log(np.maximum(summary(test).u["msp"], TINY))
         return np.asarray(uncertainty + np.logaddexp(0, -(familiar(test) - start) / sigma))
 
     if second != "norm":
-        return of
-    return WithArrays(of, {"start": np.array(start), "sigma": np.array(sigma), "width": np.array(_width(train))})
+        return uncertainty_of
+    return WithArrays(
+        uncertainty_of, {"start": np.array(start), "sigma": np.array(sigma), "width": np.array(_width(train))}
+    )
 
 
 def _width(train: Predictions) -> int:

@@ -36,8 +36,13 @@ def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
 
     For every cut k, rising, the first k of a row are its k nearest, as a set.
     """
-    known = prepare_points(gallery)
-    return nearest_rows(known, known if queries is gallery else prepare_points(queries, like=known), cuts, others=True)
+    gallery_points = prepare_points(gallery)
+    return nearest_rows(
+        gallery_points,
+        gallery_points if queries is gallery else prepare_points(queries, like=gallery_points),
+        cuts,
+        others=True,
+    )
 
 
 @measure("gallery", needs=("embeddings",), example={"j": 5})
@@ -105,7 +110,7 @@ def gallery_scores(
     """
     views = [*dump.views, *views]
     others = [*views, *siblings]
-    own, *rows = align_members([dump, *others], "gallery") if others else [embeddings_of(dump, "the dump")]
+    embeddings, *rows = align_members([dump, *others], "gallery") if others else [embeddings_of(dump, "the dump")]
     n, reasons = len(dump), dict[str, str]()
     if n < 2 or k < 1 or j < 2:
         raise BadInput(f"The gallery has {n} rows, k is {k} and j is {j}: it needs 2 rows, k at least 1, j at least 2.")
@@ -117,12 +122,16 @@ def gallery_scores(
         reasons[CONSISTENCY] = f"The gallery has {n} rows, and k is {k}: the consistency needs more than k rows."
     if reasons:
         reasons[UNCERTAINTY] = reasons.get(CONSISTENCY, reasons.get(MARGIN, ""))
-    near = search(own, own, sorted({1, *(() if MARGIN in reasons else (j - 1, j)), *(() if n <= k else (k,))}))
-    known, u = prepare_points(own), dict[str, Array]()
+    near = search(
+        embeddings, embeddings, sorted({1, *(() if MARGIN in reasons else (j - 1, j)), *(() if n <= k else (k,))})
+    )
+    gallery_points, u = prepare_points(embeddings), dict[str, Array]()
     if MARGIN not in reasons:
-        u[MARGIN] = -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]
+        u[MARGIN] = -np.diff(distances(gallery_points, gallery_points, near[:, [0, j - 1]]))[:, 0]
     if CONSISTENCY not in reasons:
-        spaces = [(own, view) for view in rows[: len(views)]] + [(sibling, sibling) for sibling in rows[len(views) :]]
+        spaces = [(embeddings, view) for view in rows[: len(views)]] + [
+            (sibling, sibling) for sibling in rows[len(views) :]
+        ]
         u[CONSISTENCY] = jaccard_distances([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
     if not reasons:
         u[UNCERTAINTY] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)

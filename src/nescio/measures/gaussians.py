@@ -98,8 +98,8 @@ class GaussianDensity:
     def __call__(self, predictions: Predictions) -> Array:
         embeddings = embeddings_of(predictions, "a density", self.means.shape[1])
 
-        def score(part: slice) -> Array:
-            x = float64_rows(embeddings, part)
+        def score(block: slice) -> Array:
+            x = float64_rows(embeddings, block)
             return -log_sum_exp(np.stack([self.log_joint(x, k) for k in range(len(self.means))], axis=1))
 
         return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
@@ -187,17 +187,17 @@ class NearestMean:
             if len(rows) < 2:
                 continue
             k = len(rows) / (len(rows) - 1)
-            for part in blocks(len(rows), max(1, BLOCK_BYTES // (8 * self.means.shape[1]))):
-                x = float64_rows(embeddings, rows[part])
-                own = (x - self.means[c]) @ self.whitener.T
-                rest = np.maximum(1 - k * (own**2).sum(1) / total, np.finfo(float).eps)
+            for block in blocks(len(rows), max(1, BLOCK_BYTES // (8 * self.means.shape[1]))):
+                x = float64_rows(embeddings, rows[block])
+                own_whitened = (x - self.means[c]) @ self.whitener.T
+                rest = np.maximum(1 - k * (own_whitened**2).sum(1) / total, np.finfo(float).eps)
                 best = np.full(len(x), np.inf)
                 for other, mean in enumerate(self.means):
-                    away = own * k if other == c else (x - mean) @ self.whitener.T
-                    along = np.einsum("nd,nd->n", away, own)
+                    away = own_whitened * k if other == c else (x - mean) @ self.whitener.T
+                    along = np.einsum("nd,nd->n", away, own_whitened)
                     square = (away**2).sum(1) + along**2 * k / total / rest
                     best = np.minimum(best, square * (total - 1) / total)
-                u[rows[part]] = best
+                u[rows[block]] = best
         return u
 
     def __call__(self, predictions: Predictions) -> Array:
@@ -220,14 +220,14 @@ class NearestMean:
         centres, dtype = (self.means - self.middle) @ self.whitener.T, product_dtype(predictions)
         lengths, columns = (centres**2).sum(1).astype(dtype), centres.T.astype(dtype)
 
-        def score(part: slice) -> tuple[Array, Array]:
-            white = (float64_rows(embeddings, part) - self.middle) @ self.whitener.T
+        def score(block: slice) -> tuple[Array, Array]:
+            white = (float64_rows(embeddings, block) - self.middle) @ self.whitener.T
             nearest = np.argmin(lengths - 2 * white.astype(dtype) @ columns, axis=1)
             # The expanded square is good for finding the class, not for a small distance to it.
             return ((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / self.spread)
 
         nearest, whole = (
-            np.concatenate(each) for each in zip(*map_on_threads(score, row_blocks(embeddings)), strict=True)
+            np.concatenate(values) for values in zip(*map_on_threads(score, row_blocks(embeddings)), strict=True)
         )
         nearest.flags.writeable = whole.flags.writeable = False
         return nearest, whole
@@ -283,11 +283,13 @@ def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0)
 
 @one_blas_thread()
 def _class_distances(train: Predictions, unit: bool, jitter: float) -> NearestMean:
-    known = moments(train, "mahalanobis", unit)
-    whitener = dense_whitener(whiteners_of([known.within / known.n], jitter)[0], known.means.shape[1])
+    reference = moments(train, "mahalanobis", unit)
+    whitener = dense_whitener(whiteners_of([reference.within / reference.n], jitter)[0], reference.means.shape[1])
     # Turned so that the covariance of all rows is a diagonal too: one product gives both kinds of distance.
-    spread, axes = np.linalg.eigh(whitener @ (known.total / known.n) @ whitener.T)
-    return NearestMean(known.means, axes.T @ whitener, known.groups, np.maximum(spread, 1), known.mean, unit)
+    spread, axes = np.linalg.eigh(whitener @ (reference.total / reference.n) @ whitener.T)
+    return NearestMean(
+        reference.means, axes.T @ whitener, reference.groups, np.maximum(spread, 1), reference.mean, unit
+    )
 
 
 def log_weights(weights: Array) -> Array:

@@ -42,7 +42,7 @@ def pnorm(predictions: Predictions, p: float = P) -> Array:
     """
     if p <= 0:
         raise BadInput(f"p is {p}; the power of a norm is above 0.")
-    return _scores(predictions, "pnorm", p, lambda part: _pnorm(np.array(_logits(predictions)[part], np.float64), p))
+    return _scores(predictions, "pnorm", p, lambda block: _pnorm(np.array(_logits(predictions)[block], np.float64), p))
 
 
 @measure("plain", needs=("logits",), slow=True)
@@ -54,8 +54,8 @@ def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array
     if top < 1 or gamma <= 0:
         raise BadInput(f"GEN needs at least one class and γ above 0, not {top} and {gamma}.")
 
-    def of_rows(part: slice) -> Array:
-        p, most, uncertainty = _probs(predictions, part)
+    def of_rows(block: slice) -> Array:
+        p, most, uncertainty = _probs(predictions, block)
         c = p.shape[1]
         rest = min(top, c) - 1
         heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
@@ -98,8 +98,8 @@ def _power_sum(predictions: Predictions, alpha: float) -> Array:
     if alpha <= 0 or alpha == 1:
         raise BadInput(f"The order of an entropy is {alpha}; give one above 0 that is not 1, where it is `entropy`.")
 
-    def of_rows(part: slice) -> Array:
-        p, _, uncertainty = _probs(predictions, part)
+    def of_rows(block: slice) -> Array:
+        p, _, uncertainty = _probs(predictions, block)
         return np.asarray((p**alpha).sum(1) + np.expm1(alpha * np.log1p(-np.minimum(uncertainty, 1 - 1e-300))))
 
     return _scores(predictions, "power", alpha, of_rows)
@@ -108,8 +108,8 @@ def _power_sum(predictions: Predictions, alpha: float) -> Array:
 def distance_to_uniform(predictions: Predictions) -> Array:
     """(n,) Σ_j |p_j − 1/c|."""
 
-    def of_rows(part: slice) -> Array:
-        return np.asarray(np.abs(mean_probs(predictions, part) - 1 / predictions.classes).sum(1))
+    def of_rows(block: slice) -> Array:
+        return np.asarray(np.abs(mean_probs(predictions, block) - 1 / predictions.classes).sum(1))
 
     return _scores(predictions, "uniform", None, of_rows)
 
@@ -127,8 +127,8 @@ def _pass(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
     parts = blocks(len(u), max(1, BLOCK // c))
 
     def work(first: int, step: int) -> None:
-        for part in parts[first::step]:
-            u[part] = of_rows(part)
+        for block in parts[first::step]:
+            u[block] = of_rows(block)
 
     run_on_threads(work, min(thread_count(), len(parts)))
     lifted = u * BITS
@@ -143,9 +143,9 @@ def _logits(predictions: Predictions) -> Array:
     return predictions.logits
 
 
-def _probs(predictions: Predictions, part: slice) -> tuple[Array, Array, Array]:
+def _probs(predictions: Predictions, block: slice) -> tuple[Array, Array, Array]:
     """(p (b, c) with 0 for the most probable class, p of that one, one minus it without cancellation)."""
-    p = mean_probs(predictions, part)
+    p = mean_probs(predictions, block)
     rows, first = np.arange(len(p)), p.argmax(1)
     most = p[rows, first]
     p[rows, first] = 0
@@ -212,27 +212,31 @@ def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
 def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     n, logits = len(predictions), predictions.logits
     assert logits is not None
-    of = np.zeros(predictions.draws) if predictions.members is None else predictions.members
-    names = np.unique(of)
-    members = [of == name for name in names] if len(names) > 1 else [[draw] for draw in range(predictions.draws)]
+    member_of_draw = np.zeros(predictions.draws) if predictions.members is None else predictions.members
+    names = np.unique(member_of_draw)
+    members = (
+        [member_of_draw == name for name in names] if len(names) > 1 else [[draw] for draw in range(predictions.draws)]
+    )
     scores = {"log": _log_entropy, "brier": _gini, "zero_one": _zero_one}
-    out = {score: {part: np.zeros(n) for part in ("total", "aleatoric", "epistemic")} for score in scores}
+    out = {score: {block: np.zeros(n) for block in ("total", "aleatoric", "epistemic")} for score in scores}
     parts = blocks(n, max(1, BLOCK // predictions.classes))
 
     def work(first: int, step: int) -> None:
-        for part in parts[first::step]:
-            z = np.asarray(logits[part])
-            each = [mean_probs(Predictions(logits=z[:, own], normalized=predictions.normalized)) for own in members]
-            mean = np.mean(each, axis=0)
+        for block in parts[first::step]:
+            z = np.asarray(logits[block])
+            member_probs = [
+                mean_probs(Predictions(logits=z[:, draws], normalized=predictions.normalized)) for draws in members
+            ]
+            mean = np.mean(member_probs, axis=0)
             for score, entropy in scores.items():
-                total, aleatoric = entropy(mean), np.mean([entropy(p) for p in each], axis=0)
-                out[score]["total"][part], out[score]["aleatoric"][part] = total, aleatoric
-                out[score]["epistemic"][part] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
+                total, aleatoric = entropy(mean), np.mean([entropy(p) for p in member_probs], axis=0)
+                out[score]["total"][block], out[score]["aleatoric"][block] = total, aleatoric
+                out[score]["epistemic"][block] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
             # These two without the difference of large numbers: members that agree on the answer give exactly 0.
             top = mean.argmax(1)[:, None]
-            lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in each]
-            out["zero_one"]["epistemic"][part] = np.mean(lost, axis=0)
-            out["brier"]["epistemic"][part] = np.mean([((p - mean) ** 2).sum(1) for p in each], axis=0)
+            lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in member_probs]
+            out["zero_one"]["epistemic"][block] = np.mean(lost, axis=0)
+            out["brier"]["epistemic"][block] = np.mean([((p - mean) ** 2).sum(1) for p in member_probs], axis=0)
 
     run_on_threads(work, min(thread_count(), len(parts)))
     return out
@@ -264,7 +268,7 @@ class TunedScore:
     def __call__(self, predictions: Predictions) -> Array:
         if self.option is None:
             return summary(predictions).u["msp"]
-        return pnorm(predictions, self.option) if self.name == "pnorm" else _at(predictions, self.option)
+        return pnorm(predictions, self.option) if self.name == "pnorm" else _msp_at(predictions, self.option)
 
 
 @measure("tuned", needs=("logits", "labels"))
@@ -279,33 +283,33 @@ def pnorm_tuned(val: Predictions, powers: Sequence[float] = POWERS) -> TunedScor
 @measure("tuned", needs=("logits", "labels"))
 def msp_tuned(val: Predictions, temperatures: Sequence[float] = TEMPERATURES) -> TunedScore:
     """`msp` at the temperature of the lowest AURC on held-out rows, which need not be the calibrated one."""
-    return _tuned("msp", _at, temperatures, val)
+    return _tuned("msp", _msp_at, temperatures, val)
 
 
 def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Sequence[float], val: Any) -> TunedScore:
     if val.labels is None or val.logits is None:
         raise Undefined(f"{name} is tuned on held-out rows with logits and labels.")
-    known = summary(val).known
+    labelled = summary(val).labelled
     wrong = summary(val).outcomes().wrong
-    best = TunedScore(name, None, aurc(summary(val).u["msp"][known], wrong))
+    best = TunedScore(name, None, aurc(summary(val).u["msp"][labelled], wrong))
     for option in options:
-        found = aurc(score(val, option)[known], wrong)
-        if found < best.aurc:
-            best = TunedScore(name, float(option), found)
+        candidate = aurc(score(val, option)[labelled], wrong)
+        if candidate < best.aurc:
+            best = TunedScore(name, float(option), candidate)
     return best
 
 
-def _at(predictions: Predictions, temperature: float) -> Array:
+def _msp_at(predictions: Predictions, temperature: float) -> Array:
     """`msp` at a temperature: the logits divided by it."""
     if predictions.logits is None:
         raise Undefined("There are no logits to divide by a temperature.")
     u = np.empty(len(predictions))
-    for part in predictions.blocks():
-        rows = predictions.take(part)
+    for block in predictions.blocks():
+        rows = predictions.take(block)
         z = np.asarray(rows.logits, np.float64)
         with np.errstate(over="ignore"):  # a logit too far below the largest one has no probability: −inf says so
             z = (z - z.max(axis=2, keepdims=True)) / temperature
         if predictions.normalized:
             z -= np.logaddexp.reduce(z, axis=2, keepdims=True)
-        u[part] = summary(Predictions(logits=z, normalized=predictions.normalized)).u["msp"]
+        u[block] = summary(Predictions(logits=z, normalized=predictions.normalized)).u["msp"]
     return u

@@ -23,7 +23,7 @@ BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW
 WARM_UP = 0.05  # share of the steps in which the rate rises
 ASIDE = 5  # every so many-th row chooses among the steps instead of learning
 LOOKS = 10  # how often it does
-MIN_BLOCK_ROWS, LEAST_WRONG = 100, 0.001  # fewer rows, or a smaller share of wrong answers, teach nothing
+MIN_ROWS, LEAST_WRONG = 100, 0.001  # fewer rows, or a smaller share of wrong answers, teach nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,20 +37,20 @@ class LossOrder:
     def __call__(self, predictions: Predictions) -> Array:
         embeddings = embeddings_of(predictions, "loss_order", len(self.shift))
 
-        def score(part: slice) -> Array:
-            x = (float64_rows(embeddings, part) - self.shift) * self.scale
+        def score(block: slice) -> Array:
+            x = (float64_rows(embeddings, block) - self.shift) * self.scale
             return _forward(self.layers, x)[-1]
 
         return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
 
     def save(self, path: str | Path) -> Path:
         """Writes an .npz file."""
-        goal = Path(path)
-        if goal.suffix != ".npz":
-            raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; a loss order is kept as .npz.")
+        target = Path(path)
+        if target.suffix != ".npz":
+            raise BadInput(f"{target} ends in {target.suffix or 'nothing'}; a loss order is kept as .npz.")
         layers = {f"layer{number}": layer for number, layer in enumerate(self.layers)}
-        np.savez(goal, allow_pickle=False, shift=self.shift, scale=self.scale, **layers)
-        return goal
+        np.savez(target, allow_pickle=False, shift=self.shift, scale=self.scale, **layers)
+        return target
 
     @staticmethod
     def load(path: str | Path) -> LossOrder:
@@ -81,19 +81,19 @@ def loss_order(
         raise BadInput(
             f"loss_order needs steps from 1, batches from 2 rows and a rate above 0, not {steps}, {batch}, {rate}."
         )
-    known, answers = np.flatnonzero(summary(rows).known), summary(rows).outcomes()
-    if len(known) < MIN_BLOCK_ROWS:
-        raise Undefined(f"loss_order learns from {MIN_BLOCK_ROWS} labelled rows or more, and there are {len(known)}.")
-    if answers.wrong.mean() < LEAST_WRONG:
+    labelled, outcomes = np.flatnonzero(summary(rows).labelled), summary(rows).outcomes()
+    if len(labelled) < MIN_ROWS:
+        raise Undefined(f"loss_order learns from {MIN_ROWS} labelled rows or more, and there are {len(labelled)}.")
+    if outcomes.wrong.mean() < LEAST_WRONG:
         raise Undefined(
-            f"{100 * (1 - answers.wrong.mean()):.4g} % of the answers are right: the loss of these rows was trained to "
-            "zero, so that its order means nothing. Fit loss_order on rows that the network was not trained on."
+            f"{100 * (1 - outcomes.wrong.mean()):.4g} % of the predictions are right: training reduced the loss of these "
+            "rows to zero, so its order means nothing. Fit loss_order on rows that the network was not trained on."
         )
-    x = float64_rows(embeddings, known)
+    x = float64_rows(embeddings, labelled)
     shift, deviation = x.mean(0), x.std(0)
     scale = np.where(deviation > 0, 1 / np.where(deviation > 0, deviation, 1), 0)
     x = ((x - shift) * scale).astype(np.float32)
-    layers = _learn(x, answers.log_loss, steps, batch, rate, np.random.default_rng(seed))
+    layers = _learn(x, outcomes.log_loss, steps, batch, rate, np.random.default_rng(seed))
     return LossOrder(shift, scale, [layer.astype(np.float64) for layer in layers])
 
 
@@ -101,7 +101,7 @@ def loss_order(
 def _learn(x: Array, losses: Array, steps: int, batch: int, rate: float, rng: np.random.Generator) -> list[Array]:
     """The layers, float32, of the step with the lowest cost on the rows aside."""
     order = rng.permutation(len(x))
-    aside, own = order[::ASIDE], np.delete(order, np.s_[::ASIDE])
+    held_out, training_rows = order[::ASIDE], np.delete(order, np.s_[::ASIDE])
     sizes = (x.shape[1], WIDTH, WIDTH, 1)
     layers: list[Array] = []
     for inputs, outputs in pairwise(sizes):
@@ -111,12 +111,12 @@ def _learn(x: Array, losses: Array, steps: int, batch: int, rate: float, rng: np
     best, least = layers, np.inf
     rate *= float(np.sqrt(batch / 256))
     for step in track(range(1, steps + 1), "loss order"):
-        rows = rng.choice(own, min(batch, len(own)) // 2 * 2, replace=False)
+        rows = rng.choice(training_rows, min(batch, len(training_rows)) // 2 * 2, replace=False)
         gradients = _gradients(layers, x[rows], losses[rows])
         now = rate * min(1, step / (WARM_UP * steps)) * 0.5 * (1 + np.cos(np.pi * step / steps))
-        layers = [_adam(*each, step, now) for each in zip(layers, gradients, first, second, strict=True)]
+        layers = [_adam(*arrays, step, now) for arrays in zip(layers, gradients, first, second, strict=True)]
         if step % max(1, steps // LOOKS) == 0:
-            cost = _cost(_forward(layers, x[aside])[-1], losses[aside])[0]
+            cost = _cost(_forward(layers, x[held_out])[-1], losses[held_out])[0]
             best, least = (layers, cost) if cost < least else (best, least)
     return best
 

@@ -120,9 +120,9 @@ def choose_components(
     fold = np.random.default_rng(seed).permutation(n) % FOLDS
     held_out = {count: np.empty(n) for count in sorted(set(candidates))}
     for number in range(FOLDS):
-        own, others = ref.take(fold == number), ref.take(fold != number)
+        held_out_rows, others = ref.take(fold == number), ref.take(fold != number)
         for count, values in held_out.items():
-            values[fold == number] = -fit(others, count, seed)(own)
+            values[fold == number] = -fit(others, count, seed)(held_out_rows)
     means = {count: float(values.mean()) for count, values in held_out.items()}
     best = held_out[max(means, key=lambda count: means[count])]
     behind = {count: best - values for count, values in held_out.items()}
@@ -148,8 +148,8 @@ class SphereDensity:
     def __call__(self, predictions: Predictions) -> Array:
         embeddings = embeddings_of(predictions, "vmf_mixture", self.means.shape[1])
 
-        def score(part: slice) -> Array:
-            return -log_sum_exp(self.log_joint(unit_rows(float64_rows(embeddings, part), part.start)))
+        def score(block: slice) -> Array:
+            return -log_sum_exp(self.log_joint(unit_rows(float64_rows(embeddings, block), block.start)))
 
         return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
 
@@ -279,17 +279,17 @@ class _Rows:
         self.parts = row_blocks(embeddings)
         self.kept: list[Array] | None = None
         if 8 * embeddings.size <= KEEP_BYTES:
-            self.kept = map_on_threads(self._made, self.parts)
+            self.kept = map_on_threads(self._load, self.parts)
 
     def __len__(self) -> int:
         return len(self.parts)
 
     def __getitem__(self, number: int) -> Array:
-        return self.kept[number] if self.kept is not None else self._made(self.parts[number])
+        return self.kept[number] if self.kept is not None else self._load(self.parts[number])
 
-    def _made(self, part: slice) -> Array:
-        x = float64_rows(self.embeddings, part)
-        return unit_rows(x, part.start) if self.sphere else x
+    def _load(self, block: slice) -> Array:
+        x = float64_rows(self.embeddings, block)
+        return unit_rows(x, block.start) if self.sphere else x
 
     def take(self, rows: Array) -> Array:
         x = float64_rows(self.embeddings, rows)

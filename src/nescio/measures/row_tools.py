@@ -53,8 +53,8 @@ def unit_rows(x: Array, names: Any) -> Array:
     """The rows at unit length; `names` are their numbers, or the first of them."""
     length = np.linalg.norm(x, axis=1)
     if not length.all():
-        at = int(np.argmin(length))
-        row = names[at] if isinstance(names, np.ndarray) else names + at
+        zero_row = int(np.argmin(length))
+        row = names[zero_row] if isinstance(names, np.ndarray) else names + zero_row
         raise BadInput(f"embeddings has only zeros in row {row}: it has no direction on the sphere; leave it out.")
     return np.asarray(x / length[:, None])
 
@@ -107,14 +107,14 @@ def rows_by_class(train: Predictions, name: str) -> tuple[Array, list[Array]]:
 
 def mean_row(embeddings: Array, rows: Array) -> Array:
     total = np.zeros(embeddings.shape[1])
-    for part in row_blocks(embeddings, len(rows)):
-        total += float64_rows(embeddings, rows[part]).sum(0)
+    for block in row_blocks(embeddings, len(rows)):
+        total += float64_rows(embeddings, rows[block]).sum(0)
     return total / len(rows)
 
 
 def add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) -> Array:
-    for part in row_blocks(embeddings, len(rows)):
-        away = float64_rows(embeddings, rows[part]) - mean
+    for block in row_blocks(embeddings, len(rows)):
+        away = float64_rows(embeddings, rows[block]) - mean
         scatter += away.T @ away
     return scatter
 
@@ -122,17 +122,17 @@ def add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) -> 
 def scatter_within(embeddings: Array, groups: Sequence[Array], means: Array) -> Array:
     """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ, d rows or more at a time, since a sum is d × d."""
     rows, d = np.concatenate(groups), embeddings.shape[1]
-    of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    group_of_row = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     parts = blocks(len(rows), max(d, BLOCK_BYTES // (8 * d)))
 
-    def part(worker: int, workers: int) -> Array:
+    def block(worker: int, workers: int) -> Array:
         scatter = np.zeros((d, d))
-        for part in parts[worker::workers]:
-            away = float64_rows(embeddings, rows[part]) - means[of[part]]
+        for block in parts[worker::workers]:
+            away = float64_rows(embeddings, rows[block]) - means[group_of_row[block]]
             scatter += away.T @ away
         return scatter
 
-    return np.asarray(sum(run_on_threads(part)))
+    return np.asarray(sum(run_on_threads(block)))
 
 
 def log_sum_exp(joint: Array) -> Array:

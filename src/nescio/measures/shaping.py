@@ -74,20 +74,20 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
     """
     layer = _layer(train, "scale", quantile)
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         _check(test, "scale")
         energy_of(test, "scale", len(layer.bias))
 
-        def score(f: Array, part: slice) -> Array:
+        def score(f: Array, block: slice) -> Array:
             kth = f.shape[1] - _left(f.shape[1], quantile)
             top = np.partition(f, kth, axis=1)[:, kth:].sum(1)
             factor = np.exp(_ratio(f.sum(1), top))
-            return -log_sum_exp(factor[:, None] * (logits_of(test, part) - layer.bias) + layer.bias)
+            return -log_sum_exp(factor[:, None] * (logits_of(test, block) - layer.bias) + layer.bias)
 
         return by_blocks(test, score, "scale", layer.weight.shape[1])
 
     d = layer.weight.shape[1]
-    return WithArrays(of, {"bias": layer.bias, "left": np.array(_left(d, quantile)), "width": np.array(d)})
+    return WithArrays(uncertainty_of, {"bias": layer.bias, "left": np.array(_left(d, quantile)), "width": np.array(d)})
 
 
 @measure("fitted", needs=("embeddings", "logits"), example={"quantile": 0.8})
@@ -114,7 +114,9 @@ def _check(dump: Predictions, name: str) -> None:
     energy_of(dump, name)
     embeddings = embeddings_of(dump, name)
     lowest = cached(
-        dump, "lowest", lambda: min(map_on_threads(lambda part: float(embeddings[part].min()), row_blocks(embeddings)))
+        dump,
+        "lowest",
+        lambda: min(map_on_threads(lambda block: float(embeddings[block].min()), row_blocks(embeddings))),
     )
     if lowest < 0:
         raise Undefined(
@@ -125,16 +127,16 @@ def _check(dump: Predictions, name: str) -> None:
 def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: float) -> WithArrays:
     """−log Σ_j exp of W·shape(f) + b; `numbers` are those that the shape depends on."""
 
-    def of(test: Predictions) -> Array:
+    def uncertainty_of(test: Predictions) -> Array:
         _check(test, name)
         dtype = product_dtype(test)
         columns = weight.T.astype(dtype)
         return by_blocks(
-            test, lambda f, part: -log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
+            test, lambda f, block: -log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
         )
 
     scalars = {key: np.array(value) for key, value in numbers.items()}
-    return WithArrays(of, {"weight": weight, "bias": bias, **scalars, "width": np.array(weight.shape[1])})
+    return WithArrays(uncertainty_of, {"weight": weight, "bias": bias, **scalars, "width": np.array(weight.shape[1])})
 
 
 def _left(d: int, quantile: float) -> int:

@@ -166,18 +166,18 @@ def member_spaces(
     dist, norm = np.empty((m, len(far), n)), np.empty((m, n))
     reasons, collapsed = _no_mixture(components, r), None
     for member in track(range(m), "members"):
-        there = prepare_points(reference_rows[member], metric, f"the reference embeddings of member {member}")
-        here = prepare_points(test_rows[member], metric, f"the test embeddings of member {member}", there)
-        different = np.count_nonzero(there.twin == np.arange(r))
+        references = prepare_points(reference_rows[member], metric, f"the reference embeddings of member {member}")
+        queries = prepare_points(test_rows[member], metric, f"the test embeddings of member {member}", references)
+        different = np.count_nonzero(references.twin == np.arange(r))
         if r > 1 and different <= max(1, COLLAPSED * r):
             collapsed = (
                 f"Member {member} gives {r:,} references {different} different "
                 f"embedding{'s' if different > 1 else ''}: it has collapsed, and being near means nothing."
             )
             break
-        lists = nearest_rows(there, here, cuts)
+        lists = nearest_rows(references, queries, cuts)
         neighbours[member] = lists[:, : near[-1]]
-        away = distances(there, here, lists[:, : far[-1]])
+        away = distances(references, queries, lists[:, : far[-1]])
         dist[member] = [away[:, :k].mean(1) for k in far]
         norm[member] = measures.norm(Predictions(embeddings=test_rows[member]))
     in_order = [Predictions(index=tests[0].index, embeddings=rows) for rows in test_rows]
@@ -189,9 +189,12 @@ def member_densities(
     refs: Sequence[Predictions], tests: Sequence[Predictions], metric: str, components: int, seed: int = 0
 ) -> Array:
     """(m, n) minus the log-density of test rows, in the order of tests[0], in a mixture of each member's references."""
-    known, rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
-    fitted = [MIXTURE[metric](Predictions(embeddings=own), components, seed) for own in track(known, "mixtures")]
-    return np.stack([fit(Predictions(embeddings=own)) for fit, own in zip(fitted, rows, strict=True)])
+    references, rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
+    fitted = [
+        MIXTURE[metric](Predictions(embeddings=embeddings), components, seed)
+        for embeddings in track(references, "mixtures")
+    ]
+    return np.stack([fit(Predictions(embeddings=embeddings)) for fit, embeddings in zip(fitted, rows, strict=True)])
 
 
 def aligned_embeddings(members: Sequence[Predictions], what: str) -> list[Array]:

@@ -84,9 +84,9 @@ def vote_entropy(annotations: Any) -> Array:
     if not total.all():
         raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")
     p = votes / total
-    values, place = np.unique(-(p * np.log(np.where(p > 0, p, 1))).sum(1), return_inverse=True)
+    values, group = np.unique(-(p * np.log(np.where(p > 0, p, 1))).sum(1), return_inverse=True)
     new = np.append(True, np.diff(values) > ROUNDING)  # gaps, not rounded values: no two neighbours are split
-    return np.asarray(values[new][np.cumsum(new) - 1][place])
+    return np.asarray(values[new][np.cumsum(new) - 1][group])
 
 
 def _votes(annotations: Any) -> Array:
@@ -107,16 +107,16 @@ def _two(a: Any, b: Any, what: str) -> tuple[Array, Array]:
     a, b = as_scores(a, "the first argument"), as_scores(b, "the second argument")
     if len(a) != len(b):
         raise BadInput(f"The two arguments have {len(a)} and {len(b)} rows: they must describe the same rows.")
-    for place, values in (("first", a), ("second", b)):
+    for position, values in (("first", a), ("second", b)):
         if values.min() == values.max():
-            raise Undefined(f"{what} is undefined: the {place} argument has the same value in every row.")
+            raise Undefined(f"{what} is undefined: the {position} argument has the same value in every row.")
     return a, b
 
 
 def ranks(values: Array) -> Array:
     """(n,) ranks less their mean, tied rows sharing the mean of their ranks."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(count) - (count - 1) / 2 - (len(values) + 1) / 2)[place])
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count - 1) / 2 - (len(values) + 1) / 2)[group])
 
 
 def _tied_pairs(places: Array) -> int:

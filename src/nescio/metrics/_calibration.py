@@ -37,8 +37,8 @@ def ece_gaps(a: Outcomes, bins: int = 15, scheme: Literal["width", "mass"] = "wi
 
 def row_blocks(probs: Array, labels: Array) -> Iterator[tuple[Array, Array]]:
     """Checked (probs, labels) in row blocks."""
-    for part in blocks(len(labels), max(1, BLOCK // probs.shape[1])):
-        yield probs[part], labels[part]
+    for block in blocks(len(labels), max(1, BLOCK // probs.shape[1])):
+        yield probs[block], labels[block]
 
 
 def classwise_ece_from_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15) -> float:
@@ -57,8 +57,8 @@ def classwise_ece_from_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 
         cell = column * bins + bin_index(high, bins)
         gaps -= np.bincount(cell, high, c * bins).reshape(c, bins)
         gaps[:, 0] -= p.sum(0) - np.bincount(column, high, c)
-        own = bin_index(p[np.arange(len(y)), y], bins)
-        gaps += np.bincount(y * bins + own, minlength=c * bins).reshape(c, bins)
+        label_bin = bin_index(p[np.arange(len(y)), y], bins)
+        gaps += np.bincount(y * bins + label_bin, minlength=c * bins).reshape(c, bins)
     if not n:
         raise BadInput("There are no rows: at least one is needed.")
     return float(np.abs(gaps).sum() / (n * len(gaps)))

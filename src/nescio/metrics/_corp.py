@@ -102,7 +102,7 @@ def _of_answers(a: Outcomes) -> CorpCurve:
 
 def corp_band(
     curve: CorpCurve,
-    at: Any = slice(None),
+    entries: Any = slice(None),
     kind: Literal["consistency", "confidence"] = "consistency",
     level: float = LEVEL,
     resamples: int = RESAMPLES,
@@ -122,7 +122,7 @@ def corp_band(
     rng = np.random.default_rng(seed)
     chance = np.clip(curve.confidence if kind == "consistency" else curve.calibrated, 0, 1)
     drawn = np.stack(
-        [isotonic(rng.binomial(curve.count, chance) / curve.count, curve.count)[at] for _ in range(resamples)]
+        [isotonic(rng.binomial(curve.count, chance) / curve.count, curve.count)[entries] for _ in range(resamples)]
     )
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high

@@ -79,20 +79,20 @@ def outcomes(probs: Any, labels: Any = None) -> Outcomes:
     n, c = probs.shape
     confidence, uncertainty, log_loss, square = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     predicted, rank, zero = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, bool)
-    for part in blocks(n, max(1, BLOCK // c)):
-        p, y = probs[part].astype(np.float64), labels[part]
+    for block in blocks(n, max(1, BLOCK // c)):
+        p, y = probs[block].astype(np.float64), labels[block]
         r = np.arange(len(y))
         top = p.argmax(1)
-        rank[part], predicted[part] = label_ranks(p, y, top), top
-        own = p[r, y]
-        zero[part] = own == 0
-        log_loss[part] = -np.log(np.where(own == 0, TINY, own))
+        rank[block], predicted[block] = label_ranks(p, y, top), top
+        label_probability = p[r, y]
+        zero[block] = label_probability == 0
+        log_loss[block] = -np.log(np.where(label_probability == 0, TINY, label_probability))
         p[r, y] = 0
-        square[part] = (1 - own) ** 2 + np.vecdot(p, p)
-        p[r, y] = own
+        square[block] = (1 - label_probability) ** 2 + np.vecdot(p, p)
+        p[r, y] = label_probability
         most = p[r, top]
         p[r, top] = 0
-        confidence[part], uncertainty[part] = most, complement_of(most, p.sum(1))
+        confidence[block], uncertainty[block] = most, complement_of(most, p.sum(1))
     right = predicted == labels
     return Outcomes(c, predicted, right, confidence, uncertainty, log_loss, square, rank, zero)
 
@@ -109,12 +109,12 @@ def label_ranks(scores: Array, labels: Array, top: Array) -> Array:
     if not len(wrong):
         return rank
     z, y = scores[wrong], labels[wrong]
-    own = np.take_along_axis(z, y[:, None], 1)
-    before = _count(z > own)
-    tied = np.flatnonzero(_count(z >= own) - before > 1)
+    label_score = np.take_along_axis(z, y[:, None], 1)
+    before = _count(z > label_score)
+    tied = np.flatnonzero(_count(z >= label_score) - before > 1)
     if len(tied):
         lower = np.arange(z.shape[1]) < y[tied, None]
-        before[tied] += _count((z[tied] == own[tied]) & lower)
+        before[tied] += _count((z[tied] == label_score[tied]) & lower)
     rank[wrong] = before
     return rank
 
@@ -169,16 +169,16 @@ def _of_all_classes(a: Outcomes, metric: str) -> Outcomes:
 
 def top_outcomes(right: Array, confidence: Array | None, predicted: Array | None = None) -> Outcomes:
     """Answers of which nothing is known but whether they are right, and perhaps their confidence."""
-    unknown = np.full(len(right), np.nan)
-    sure = unknown if confidence is None else confidence.astype(np.float64)
+    missing = np.full(len(right), np.nan)
+    known_confidence = missing if confidence is None else confidence.astype(np.float64)
     return Outcomes(
         classes=0,
         predicted=np.full(len(right), -1) if predicted is None else predicted,
         correct=right,
-        confidence=sure,
-        uncertainty=1 - sure,
-        log_loss=unknown,
-        brier=unknown,
+        confidence=known_confidence,
+        uncertainty=1 - known_confidence,
+        log_loss=missing,
+        brier=missing,
         rank=np.where(right, 0, 1),
         zero=np.zeros(len(right), bool),
     )
@@ -208,10 +208,10 @@ def checked(probs: Any, labels: Any) -> tuple[Array, Array]:
         p = p.astype(np.float64)
     slack = 1e-2 if p.dtype == np.float16 else 1e-3
     for rows in blocks(n, max(1, BLOCK // c)):
-        part = p[rows]
-        _refuse(~np.isfinite(part).all(1), "probs has a value that is not finite in row {row}.", rows.start)
-        _refuse((part < 0).any(1), "probs has a negative probability in row {row}.", rows.start)
-        off = np.abs(part.sum(1, dtype=np.float64) - 1)
+        block = p[rows]
+        _refuse(~np.isfinite(block).all(1), "probs has a value that is not finite in row {row}.", rows.start)
+        _refuse((block < 0).any(1), "probs has a negative probability in row {row}.", rows.start)
+        off = np.abs(block.sum(1, dtype=np.float64) - 1)
         if (off > slack).any():
             row = int(np.argmax(off > slack))
             raise BadInput(f"probs must sum to one in every row; row {rows.start + row} is off by {off[row]:.3g}.")

@@ -261,10 +261,10 @@ def aupr(u: Any, positive: Any = None) -> float:
     r = ranking(u, positive)
     if r.positives == 0:
         raise Undefined("AUPR is undefined: there is no positive row to find.")
-    at = np.flatnonzero(r.inside)  # recall grows only where there are positive rows
-    inside = r.inside[at]
-    flagged, found = r.n - (r.ends[at] - r.sizes[at]), r.positives - (r.hits[at] - inside)
-    return float(np.sum(inside * (found / flagged)) / r.positives)
+    groups = np.flatnonzero(r.inside)  # recall grows only where there are positive rows
+    inside = r.inside[groups]
+    flagged, recalled = r.n - (r.ends[groups] - r.sizes[groups]), r.positives - (r.hits[groups] - inside)
+    return float(np.sum(inside * (recalled / flagged)) / r.positives)
 
 
 @metric("ranking", "detection", better="lower", prepared=True, values={"tpr": (0.95,)})

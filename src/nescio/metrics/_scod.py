@@ -34,11 +34,13 @@ class Mixture:
         inside, outside, self._wrong = as_scores(u), as_scores(u_out, "u_out"), as_classes(wrong, "wrong")
         if len(inside) != len(self._wrong):
             raise BadInput(f"u has {len(inside)} rows, wrong has {len(self._wrong)}: they must describe the same rows.")
-        part = as_share(share, "share")
-        if not 0 < part < 1:
+        share_fraction = as_share(share, "share")
+        if not 0 < share_fraction < 1:
             raise BadInput(f"share is {share}; a mixture needs rows of both kinds, a share above 0 and below 1.")
         self.n, self.m = len(inside), len(outside)
-        self._in_copies, self._out_copies = (self.m * (1 - part) / (self.n * part)).as_integer_ratio()
+        self._in_copies, self._out_copies = (
+            self.m * (1 - share_fraction) / (self.n * share_fraction)
+        ).as_integer_ratio()
         if self.n * self._in_copies + self.m * self._out_copies >= MOST_ROWS:
             raise BadInput(f"share is {share}; so many rows need one with fewer digits, such as {float(share):.2f}.")
         self._values, group = np.unique(np.concatenate([inside, outside]), return_inverse=True)
@@ -47,10 +49,10 @@ class Mixture:
     def ranking(self, counts: Any = None) -> Ranking:
         """Right answers against failures; `counts` (n + m,) says how often each row was drawn, once unless given."""
         counts = np.ones(self.n + self.m) if counts is None else np.asarray(counts)
-        own, others = counts[: self.n], counts[self.n :]
+        in_counts, others = counts[: self.n], counts[self.n :]
         outside = self._count(self._outside, others) * self._out_copies
-        rows = self._count(self._inside, own) * self._in_copies
-        errors = self._count(self._inside, own * self._wrong) * self._in_copies
+        rows = self._count(self._inside, in_counts) * self._in_copies
+        errors = self._count(self._inside, in_counts * self._wrong) * self._in_copies
         return Ranking.from_groups(self._values, rows + outside, errors + outside)
 
     def _count(self, groups: Array, counts: Array) -> Array:

@@ -95,26 +95,26 @@ class ScoreCounts:
         Inside a key whose scores may differ, the true order lies between all right rows first and all wrong rows first;
         the metric is taken at both ends, and the larger distance is the bound. 0 while no digit is left out.
         """
-        sure = np.full(len(self.keys), self.digits == 0) | (self.rows.sum(axis=1) == 1)
-        if sure.all():
+        certain = np.full(len(self.keys), self.digits == 0) | (self.rows.sum(axis=1) == 1)
+        if certain.all():
             return 0.0
         middle = metric(self.ranking(), **options)
         single = getattr(metric, "__name__", "") in SINGLE_ROW_METRICS
-        ends = [_ordered(self.rows, sure, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
+        ends = [_ordered(self.rows, certain, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
         return max(abs(metric(end, **options) - middle) for end in ends)
 
 
-def _ordered(counts: Array, sure: Array, wrong_first: int, single: bool) -> Ranking:
+def _ordered(counts: Array, certain: Array, wrong_first: int, single: bool) -> Ranking:
     """The ranking in which an unsure group becomes its right and its wrong rows, one after the other.
 
     With `single` its wrong rows come one by one, each a threshold of its own.
     """
     first, then = counts.copy(), np.zeros_like(counts)
-    first[~sure, 1 - wrong_first] = 0
-    then[~sure] = (counts - first)[~sure]
+    first[~certain, 1 - wrong_first] = 0
+    then[~certain] = (counts - first)[~certain]
     parts = np.stack([first, then], axis=1).reshape(-1, 2)
     if single:
-        alone = np.repeat(~sure, 2) & (parts[:, 0] == 0) & (parts[:, 1] > 1)
+        alone = np.repeat(~certain, 2) & (parts[:, 0] == 0) & (parts[:, 1] > 1)
         times = np.where(alone, parts[:, 1], 1)
         parts[alone, 1] = 1
         parts = np.repeat(parts, times, axis=0)

@@ -31,8 +31,8 @@ def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> 
     void = None if void is None else as_whole(void, "void")
     called, true = called.reshape(-1), true.reshape(-1)
     both, labelled, answered = (np.zeros(classes, np.int64) for _ in range(3))
-    for part in blocks(len(true), PIXELS):
-        p, t = called[part], true[part]
+    for block in blocks(len(true), PIXELS):
+        p, t = called[block], true[block]
         if void is not None:
             kept = t != void
             p, t = p[kept], t[kept]

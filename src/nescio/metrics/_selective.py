@@ -117,12 +117,12 @@ def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
     Source: Galil et al. 2023, §2.
     """
     r = ranking(u, wrong, "wrong")
-    wanted = as_share(accuracy, "accuracy")
+    required = as_share(accuracy, "accuracy")
     rounding = 1e-15 * r.n  # floats only leave out what is clearly short; whole numbers decide
-    for part in reversed(blocks(len(r.ends), CACHED)):
-        kept, right = r.ends[part], r.ends[part] - r.hits[part]
-        for group in np.flatnonzero(right - float(wanted) * kept >= -rounding)[::-1]:
-            if int(right[group]) * wanted.denominator >= wanted.numerator * int(kept[group]):
+    for block in reversed(blocks(len(r.ends), CACHED)):
+        kept, right = r.ends[block], r.ends[block] - r.hits[block]
+        for group in np.flatnonzero(right - float(required) * kept >= -rounding)[::-1]:
+            if int(right[group]) * required.denominator >= required.numerator * int(kept[group]):
                 return int(kept[group]) / r.n
     return 0.0
 

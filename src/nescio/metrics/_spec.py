@@ -90,13 +90,13 @@ def metric(
 
     def register(function: F) -> F:
         label = name or function.__name__
-        place = f"The metric {label} ({source_file(function)})"
+        where = f"The metric {label} ({source_file(function)})"
         if better not in get_args(Better):
-            raise BadInput(f"{place} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
-        if strange := next((kind for kind in kinds if kind not in get_args(Kind)), None):
-            raise BadInput(f"{place} is of the kind {strange!r}: the kinds are {', '.join(get_args(Kind))}.")
-        part = Metric(label, function, kinds, better, prepared, values or {}, classwise, of_blocks, of_top, bias)
-        registry.add(label, part)
+            raise BadInput(f"{where} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
+        if unknown := next((kind for kind in kinds if kind not in get_args(Kind)), None):
+            raise BadInput(f"{where} is of the kind {unknown!r}: the kinds are {', '.join(get_args(Kind))}.")
+        registered = Metric(label, function, kinds, better, prepared, values or {}, classwise, of_blocks, of_top, bias)
+        registry.add(label, registered)
         return function
 
     return register

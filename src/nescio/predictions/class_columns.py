@@ -37,25 +37,27 @@ def find_class_columns(
     """
     labels = {str(int(label) if isinstance(label, float) else label) for label in _distinct(read, labels_position)}
     for prefix, field in CLASS_PREFIXES.items():
-        known = {column.removeprefix(prefix): at for column, at in free.items() if column.startswith(prefix)}
-        if len(known) < 2 or not labels <= set(known) or (len(labels) == 1 and not prefix):
+        positions = {
+            column.removeprefix(prefix): position for column, position in free.items() if column.startswith(prefix)
+        }
+        if len(positions) < 2 or not labels <= set(positions) or (len(labels) == 1 and not prefix):
             continue
-        if not prefix and len(known) > len(labels):
-            known = _classes_among(known, labels, read)
-        return _class_fields(known, columns, field, read)
+        if not prefix and len(positions) > len(labels):
+            positions = _classes_among(positions, labels, read)
+        return _class_fields(positions, columns, field, read)
     return None
 
 
-def _distinct(read: Callable[[int, str], Array], at: int) -> list[Any]:
+def _distinct(read: Callable[[int, str], Array], position: int) -> list[Any]:
     """The different values of a column of labels."""
-    return list(np.unique(read(at, "labels")).tolist())
+    return list(np.unique(read(position, "labels")).tolist())
 
 
-def _classes_among(known: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:
+def _classes_among(positions: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:
     """The columns of classes among more than labels names: others, or those of classes without a row."""
-    values = {name: read(at, "labels") for name, at in known.items()}
-    numeric = {name: at for name, at in known.items() if values[name].dtype.kind in "fiub"}
-    named = {name: at for name, at in known.items() if name in labels}
+    values = {name: read(position, "labels") for name, position in positions.items()}
+    numeric = {name: position for name, position in positions.items() if values[name].dtype.kind in "fiub"}
+    named = {name: position for name, position in positions.items() if name in labels}
     for columns in (numeric, named):
         if columns == named == numeric or _rows_sum_to_one([values[name] for name in columns]):
             return columns
@@ -74,19 +76,19 @@ def _rows_sum_to_one(values: list[Array]) -> bool:
 
 
 def _class_fields(
-    known: dict[str, int], columns: list[str], field: str | None, read: Callable[[int, str], Array]
+    positions: dict[str, int], columns: list[str], field: str | None, read: Callable[[int, str], Array]
 ) -> ClassColumns:
     """The columns of classes as logits or probabilities, with the names of the classes in the columns' order."""
-    order = list(known)
+    order = list(positions)
     if all(name.isdecimal() for name in order):
         order.sort(key=int)
         if list(map(int, order)) != list(range(len(order))):
             raise BadInput(
                 f"columns {', '.join(order[:5])} are numbers of classes: they must count from 0 without a gap."
             )
-    values = [read(known[name], "labels") for name in order]
+    values = [read(positions[name], "labels") for name in order]
     if text := next((name for name, array in zip(order, values, strict=True) if array.dtype.kind not in "fiub"), None):
-        raise BadInput(f"column {printable(columns[known[text]])} is named by a class and holds text, not numbers.")
+        raise BadInput(f"column {printable(columns[positions[text]])} is named by a class and holds text, not numbers.")
     table = np.stack(values, axis=1).astype(np.float64)
     if field is None and table.min() >= 0 and not _rows_sum_to_one(values):
         if np.allclose(table.sum(1), 100, rtol=0.02):
@@ -101,4 +103,4 @@ def _class_fields(
     fields: FlatFields = {field: table}
     if not all(name.isdecimal() for name in order):
         fields["class_names"] = np.array(order, str)
-    return ClassColumns(list(known.values()), fields)
+    return ClassColumns(list(positions.values()), fields)

@@ -27,12 +27,12 @@ def writable_suffix(path: str | Path) -> str:
 
 def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> Path:
     """Writes a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
-    goal, ending = Path(path), writable_suffix(path)
+    target, ending = Path(path), writable_suffix(path)
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
-    with naming_file(goal, "written"), atomic_write(goal) as part, part.open("xb") as file:
+    with naming_file(target, "written"), atomic_write(target) as temporary, temporary.open("xb") as file:
         file.write(content)
         flush(file)
-    return goal
+    return target
 
 
 def to_npz(arrays: Mapping[str, Any]) -> bytes:

@@ -125,7 +125,7 @@ def named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def words(name: str, value: Any) -> tuple[str, ...]:
+def texts(name: str, value: Any) -> tuple[str, ...]:
     """Texts that are no rows: names of classes, notes."""
     array = text(name, as_array(name, list(value) if isinstance(value, tuple) else value))
     if array.ndim != 1 or (array.size and array.dtype.kind != "U"):
@@ -135,7 +135,7 @@ def words(name: str, value: Any) -> tuple[str, ...]:
 
 def sentences(value: Any) -> tuple[str, ...]:
     """Notes; what a terminal would obey in them becomes a space."""
-    return tuple("".join(c if c.isprintable() else " " for c in note) for note in words("notes", value))
+    return tuple("".join(c if c.isprintable() else " " for c in note) for note in texts("notes", value))
 
 
 # ---- classes
@@ -160,27 +160,27 @@ def class_ids(
     classes      of the logits, 0 where there are none
     all_outside  no row is of a class of the logits, so that the names need not be theirs
     """
-    given = {"labels": labels, "predicted": predicted}
-    arrays = {name: array for name, array in given.items() if array is not None}
+    fields = {"labels": labels, "predicted": predicted}
+    arrays = {name: array for name, array in fields.items() if array is not None}
     names = None if class_names is None else _class_names(class_names, classes)
     texts = [array for array in arrays.values() if array.dtype.kind == "U"]
     if not texts:
         return ClassIds(arrays.get("labels"), arrays.get("predicted"), names)
     if len(texts) < len(arrays):
         raise BadInput("labels and predicted must both hold names of classes, or both hold numbers.")
-    there = np.unique(np.concatenate(texts))
-    notes = _alike([*there.tolist(), *(names or ())])
+    present = np.unique(np.concatenate(texts))
+    notes = _alike([*present.tolist(), *(names or ())])
     if names is None and not all_outside:
-        if classes and len(there) != classes:
+        if classes and len(present) != classes:
             raise BadInput(
-                f"labels names {len(there)} classes, logits has {classes}: give class numbers, or the names of all "
+                f"labels names {len(present)} classes, logits has {classes}: give class numbers, or the names of all "
                 "classes in the order of the logits as class_names."
             )
-        names = tuple(there.tolist())
+        names = tuple(present.tolist())
         notes += (f"Classes are numbered by the sorted names in labels: from {names[0]} (0) to {names[-1]}.",)
-    known = np.array(names or (), str)
+    known_names = np.array(names or (), str)
     # A name that is not known gets a number behind them: it belongs to no class of the logits.
-    order = np.concatenate([known, there[~np.isin(there, known)]])
+    order = np.concatenate([known_names, present[~np.isin(present, known_names)]])
     sorter = np.argsort(order, kind="stable")
     numbered = {name: sorter[np.searchsorted(order, array, sorter=sorter)] for name, array in arrays.items()}
     return ClassIds(numbered.get("labels"), numbered.get("predicted"), names, notes)
@@ -223,9 +223,9 @@ def classes_given(name: str, value: Any) -> Array | None:
 
 
 def _class_names(value: Any, classes: int) -> tuple[str, ...]:
-    names = words("class_names", value)
-    given = value if isinstance(value, (list, tuple)) else names  # NumPy drops a NUL character at the end
-    if broken := [place for place, name in enumerate(given) if "\0" in str(name)]:
+    names = texts("class_names", value)
+    raw = value if isinstance(value, (list, tuple)) else names  # NumPy drops a NUL character at the end
+    if broken := [number for number, name in enumerate(raw) if "\0" in str(name)]:
         raise BadInput(f"class_names has a NUL character in the name of class {broken[0]}: correct that name.")
     if len(set(names)) < len(names):
         raise BadInput("class_names holds a name twice: every class needs its own.")
@@ -289,14 +289,14 @@ def _log_of_probs(value: Any) -> tuple[Array, list[str]]:
 
     def work(worker: int, workers: int) -> float:
         worst = 0.0
-        for part in parts[worker::workers]:
-            p = probs[part]
+        for block in parts[worker::workers]:
+            p = probs[block]
             if p.min() < 0:
-                row = part.start + int(np.argwhere(p < 0)[0][0])
+                row = block.start + int(np.argwhere(p < 0)[0][0])
                 raise BadInput(f"probs has a negative probability in row {row}: name unnormalised scores logits.")
             with np.errstate(divide="ignore", over="ignore"):
                 worst = max(worst, float(np.abs(p.sum(-1, dtype=logs.dtype) - 1).max()))
-                np.log(p, out=logs[part], dtype=logs.dtype)
+                np.log(p, out=logs[block], dtype=logs.dtype)
             release_pages(p)
         return worst
 
@@ -343,16 +343,16 @@ def _check_normalized(logs: Array) -> None:
     parts = blocks(len(logs), max(1, CACHE_VALUES // (logs.shape[1] * logs.shape[2])))
 
     def work(worker: int, workers: int) -> None:
-        for part in parts[worker::workers]:
+        for block in parts[worker::workers]:
             check_not_truncated(logs)
             with np.errstate(over="ignore"):
-                off = np.abs(np.exp(logs[part], dtype=np.float64).sum(-1) - 1).max(-1)
-            release_pages(logs[part])
+                off = np.abs(np.exp(logs[block], dtype=np.float64).sum(-1) - 1).max(-1)
+            release_pages(logs[block])
             if (off > LOG_SLACK).any():
                 row = int(np.argmax(off > LOG_SLACK))
                 raise BadInput(
-                    f"the log-probabilities of row {part.start + row} stand for a sum that is off one by {off[row]:.3g}"
-                    ": give unnormalised scores as logits with normalized = False."
+                    f"the probabilities of row {block.start + row}, given as logarithms, sum to one ± {off[row]:.3g}: "
+                    "give unnormalised scores as logits with normalized = False."
                 )
 
     run_on_threads(work, None if len(parts) > 8 else 1)
@@ -360,8 +360,8 @@ def _check_normalized(logs: Array) -> None:
 
 def _look_like_probs(logits: Array) -> bool:
     """Whether no logit is negative and every row sums to one; most files answer in their first block."""
-    for part in blocks(len(logits), max(1, CACHE_VALUES // (logits.shape[1] * logits.shape[2]))):
-        z = logits[part]
+    for block in blocks(len(logits), max(1, CACHE_VALUES // (logits.shape[1] * logits.shape[2]))):
+        z = logits[block]
         if z.min() < 0 or z.max() > 1 + LOG_SLACK or (np.abs(z.sum(-1, dtype=np.float64) - 1) > LOG_SLACK).any():
             return False
         release_pages(z)
@@ -373,13 +373,13 @@ def _check_softmax(logits: Array, logs: Array) -> None:
     n, draws, classes = logits.shape
     if len(logs) != n or logs.shape[2] != classes or logs.shape[1] not in (1, draws):
         raise BadInput(f"logits has shape {logits.shape} and probs {logs.shape}: give one of them.")
-    for part in blocks(n, max(1, CACHE_VALUES // (draws * classes))):
-        z = logits[part].astype(np.float64)
+    for block in blocks(n, max(1, CACHE_VALUES // (draws * classes))):
+        z = logits[block].astype(np.float64)
         p = np.exp(z - z.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
         if logs.shape[1] < draws:
             p = p.mean(1, keepdims=True)
-        far = (np.abs(p - np.exp(logs[part])) > LOG_SLACK).any((1, 2))
+        far = (np.abs(p - np.exp(logs[block])) > LOG_SLACK).any((1, 2))
         if far.any():
-            row = part.start + int(np.argmax(far))
+            row = block.start + int(np.argmax(far))
             raise BadInput(f"probs is not the softmax of logits, first in row {row}: give one of them.")

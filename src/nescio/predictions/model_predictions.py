@@ -99,9 +99,9 @@ def list_stored_predictions(
         for dump, moment in _compared(store, damaged)
         if (side := bool(dump.facts.get("outside", False))) == ood or ood is None
     ]
-    wanted = {canonical(data)} | {canonical(dump.data) for dump, *_ in dumps if dump.data == data}
+    contents = {canonical(data)} | {canonical(dump.data) for dump, *_ in dumps if dump.data == data}
     for dump, moment, side in dumps:
-        if data is not None and canonical(dump.data) not in wanted:
+        if data is not None and canonical(dump.data) not in contents:
             continue
         if data is not None:
             dump = replace(dump, data=ContentName(data, canonical(dump.data)))
@@ -147,10 +147,10 @@ def collect_predictions(
     data     only of this dataset of the store, by its absolute name
     damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
-    if files and data and not all(place_of(ZOO, word) for word in files):
+    if files and data and not all(place_of(ZOO, text) for text in files):
         raise BadInput("--data names a set of a store, and files are given: omit one of them.")
     if files:
-        return [predictions_from_text(word, store, data) for word in files]
+        return [predictions_from_text(text, store, data) for text in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
     dumps = list_stored_predictions(store, data, ood=False, damaged=damaged)
@@ -176,23 +176,23 @@ def predictions_from_text(text: str, store: Store, data: str | None = None) -> M
 def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPredictions:
     damaged: list[str] = []
     dumps = list_stored_predictions(store, data, ood=False, damaged=damaged) if store.root.is_dir() else []
-    own = [dump for dump in dumps if dump.model == model]
-    if len(own) == 1:
-        return own[0]
-    if own:
-        sets = ", ".join(dump.data for dump in own)
-        cure = " or ".join(f"--data {shlex.quote(dump.data)}" for dump in own)
+    matches = [dump for dump in dumps if dump.model == model]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        sets = ", ".join(dump.data for dump in matches)
+        cure = " or ".join(f"--data {shlex.quote(dump.data)}" for dump in matches)
         raise BadInput(
             f"The store {store.root} holds predictions of {model} on {sets}: add {cure} where the command takes it, or "
-            f"name one of {_paths(own)}."
+            f"name one of {_paths(matches)}."
         )
     if damaged:  # it may be the one
         raise BadInput(damaged[0])
     names = sorted({dump.model for dump in dumps})
-    known = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
+    choices = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
     on = f" on {data}" if data else ""
     raise BadInput(
-        f"The store {store.root} holds no predictions of {model!r}{on}: {known}.{did_you_mean(model, names)}"
+        f"The store {store.root} holds no predictions of {model!r}{on}: {choices}.{did_you_mean(model, names)}"
     )
 
 
@@ -206,8 +206,8 @@ def check_comparable(dumps: Sequence[ModelPredictions]) -> None:
         raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
     if len(sets := sorted({canonical(dump.data): dump.data for dump in dumps}.values())) > 1:
         cure = " or ".join(f"--data {shlex.quote(data)}" for data in sets)
-        given = all(dump.store is None for dump in dumps)
-        cure = "give files of one of them" if given else f"add {cure}"
+        only_files = all(dump.store is None for dump in dumps)
+        cure = "give files of one of them" if only_files else f"add {cure}"
         raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {cure}.")
     twice = [name for name, times in Counter(dump.model for dump in dumps).items() if times > 1]
     if twice:
@@ -232,11 +232,11 @@ def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPr
                 yield dump, folder.stat().st_mtime_ns
 
 
-def _checksum(place: Path) -> str:
+def _checksum(path: Path) -> str:
     """Of a file's bytes; of a folder's recipe, which holds the checksum of every array."""
-    if place.is_dir():
-        if not (place / MANIFEST).is_file():
-            raise BadInput(f"{place} has no {MANIFEST}, so it is not a finished dump.")
-        return hashlib.sha256(read_small(place / MANIFEST)).hexdigest()[:16]
-    with place.open("rb") as handle:
+    if path.is_dir():
+        if not (path / MANIFEST).is_file():
+            raise BadInput(f"{path} has no {MANIFEST}, so it is not a finished dump.")
+        return hashlib.sha256(read_small(path / MANIFEST)).hexdigest()[:16]
+    with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()[:16]

@@ -42,23 +42,25 @@ def is_field(key: str) -> bool:
     return key in ARRAYS or (field in MAPPINGS and bool(slash))
 
 
-def unknown_name(what: str, name: str, meant: Mapping[str, str], known: list[str], others: Iterable[str] = ()) -> str:
+def unknown_name(
+    what: str, name: str, synonyms: Mapping[str, str], choices: list[str], others: Iterable[str] = ()
+) -> str:
     """The sentence about a name that means nothing here; it ends with the map that reads it and the `others`."""
-    guess = meant.get(name.lower()) or closest_match(name, known)
+    guess = synonyms.get(name.lower()) or closest_match(name, choices)
     hint = f" (did you mean {guess!r}?)" if guess else ""
-    found = proposed_map([*others, name])
-    cure = f"; give the map {found}" if found else ""
-    return f"'{printable(name)}' is not a known {what}{hint}: the {what}s are {', '.join(known)}{cure}."
+    proposal = proposed_map([*others, name])
+    cure = f"; give the map {proposal}" if proposal else ""
+    return f"'{printable(name)}' is not a known {what}{hint}: the {what}s are {', '.join(choices)}{cure}."
 
 
 def proposed_map(names: Iterable[str]) -> str:
     """FIELD=NAME,… of the names in a file whose fields can be guessed; "" where none can."""
-    found: dict[str, str] = {}
+    proposed: dict[str, str] = {}
     for name in dict.fromkeys(re.sub(r"_?\d{1,9}$", "", name) or name for name in names):
         field = name if is_field(name) else SYNONYMS.get(name.lower()) or closest_match(name, ARRAYS) or ""
         if is_field(field) and "/" not in field and not re.search(r"[=,\s]", name) and name.isprintable():
-            found.setdefault(field, name)
-    return ",".join(f"{field}={name}" for field, name in found.items() if len(name) <= 60)
+            proposed.setdefault(field, name)
+    return ",".join(f"{field}={name}" for field, name in proposed.items() if len(name) <= 60)
 
 
 def printable(name: str) -> str:
@@ -71,12 +73,12 @@ class FieldNames:
     """Which field each name of a file is. Without a map a name is its own field; with one, names that are neither in
     the map nor fields are passed over, and noted."""
 
-    def __init__(self, given: Mapping[str, str] | None, ood: bool = False) -> None:
+    def __init__(self, mapping: Mapping[str, str] | None, ood: bool = False) -> None:
         """Check the map; `ood` rows need no labels."""
-        for field in given or {}:
+        for field in mapping or {}:
             if not is_field(field):
                 raise BadInput(unknown_name("field", str(field), SYNONYMS, FIELDS))
-        self.mapping = dict(given or {})
+        self.mapping = dict(mapping or {})
         self.field_of = {name: field for field, name in self.mapping.items()}
         if len(self.field_of) < len(self.mapping):
             raise BadInput("the map gives one name of the file to two fields: give every field its own.")
@@ -108,12 +110,12 @@ class FieldNames:
         self.used.add(match[1])
         return self.field_of[match[1]], int(match[2])
 
-    def check(self, there: Iterable[str]) -> None:
+    def check(self, present: Iterable[str]) -> None:
         """Refuses a map that names what the file does not hold."""
-        wanted = (name for name, field in self.field_of.items() if field not in self.optional)
-        missing = next((name for name in wanted if name not in self.used), None)
+        required = (name for name, field in self.field_of.items() if field not in self.optional)
+        missing = next((name for name in required if name not in self.used), None)
         if missing is not None:
-            names = list(there)
+            names = list(present)
             fields = ", ".join(map(printable, names[:20])) or "nothing"
             close = did_you_mean(missing, names) if missing not in names else ""
             raise BadInput(

@@ -109,11 +109,13 @@ class Predictions:
                 "in_distribution": flags,
                 "logits": scores_given.logits,
                 "members": None if members is None else integers("members", members),
-                "variants": _each("variants", variants, partial(matrix, masks=True, largest=LARGEST_SQUARED)),
+                "variants": _checked_mapping(
+                    "variants", variants, partial(matrix, masks=True, largest=LARGEST_SQUARED)
+                ),
                 "embeddings": None if embeddings is None else matrix("embeddings", embeddings, largest=LARGEST_SQUARED),
-                "scores": _each("scores", scores, vector),
+                "scores": _checked_mapping("scores", scores, vector),
                 "annotations": None if annotations is None else inputs.votes(annotations),
-                "groups": _each("groups", groups, inputs.tags),
+                "groups": _checked_mapping("groups", groups, inputs.tags),
                 "predicted": ids.predicted,
                 "correct": None if correct is None else inputs.booleans("correct", correct),
                 "confidence": None if confidence is None else inputs.shares("confidence", confidence),
@@ -295,26 +297,26 @@ class Predictions:
             return None if value is None else value[rows]
 
         # Rows of checked fields need no second check of every number: only the keys can go wrong.
-        part = object.__new__(Predictions)
-        part._hold({f.name: cut(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_ROWS})
-        part._hold({name: getattr(self, name) for name in NOT_ROWS})
-        part._common_length()
-        part._check_unique()
-        return part
+        taken = object.__new__(Predictions)
+        taken._hold({f.name: cut(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_ROWS})
+        taken._hold({name: getattr(self, name) for name in NOT_ROWS})
+        taken._common_length()
+        taken._check_unique()
+        return taken
 
     def select(self, index: Any) -> Predictions:
         """The rows with these keys, in this order."""
-        wanted = inputs.keys(np.atleast_1d(index))
-        if not len(wanted):
+        keys = inputs.keys(np.atleast_1d(index))
+        if not len(keys):
             raise BadInput("No keys are given: name at least one row.")
-        check_same_keys(self.index, wanted)
+        check_same_keys(self.index, keys)
         order = np.argsort(self.index, kind="stable")
-        at = np.searchsorted(self.index, wanted, sorter=order)
-        rows = order[np.minimum(at, len(order) - 1)]
-        missing = self.index[rows] != wanted
+        positions = np.searchsorted(self.index, keys, sorter=order)
+        rows = order[np.minimum(positions, len(order) - 1)]
+        missing = self.index[rows] != keys
         if missing.any():
             raise BadInput(
-                f"index has no row {wanted[missing][0]}: {int(missing.sum())} of the {len(wanted)} wanted are missing."
+                f"index has no row {keys[missing][0]}: {int(missing.sum())} of the {len(keys)} wanted are missing."
             )
         return self.take(rows)
 
@@ -394,10 +396,10 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
     names: list[Array] = []
     offset = 0
     for member in aligned:
-        own = np.zeros(member.draws, np.int64) if member.members is None else member.members
-        known, own = np.unique(own, return_inverse=True)
-        names.append(own + offset)
-        offset += len(known)
+        draw_members = np.zeros(member.draws, np.int64) if member.members is None else member.members
+        distinct, draw_members = np.unique(draw_members, return_inverse=True)
+        names.append(draw_members + offset)
+        offset += len(distinct)
     shared = sorted(set.intersection(*(set(member.variants) for member in aligned)))
     shared = [name for name in shared if not name.startswith(VIEW)]
     return Predictions(
@@ -415,16 +417,16 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
     )
 
 
-def _several(given: Sequence[Any], what: str) -> tuple[Predictions, ...]:
+def _several(arguments: Sequence[Any], what: str) -> tuple[Predictions, ...]:
     """Predictions that were given one by one, or as one list."""
-    if len(given) == 1 and isinstance(given[0], Iterable) and not isinstance(given[0], Predictions):
-        given = tuple(given[0])
-    if not given:
+    if len(arguments) == 1 and isinstance(arguments[0], Iterable) and not isinstance(arguments[0], Predictions):
+        arguments = tuple(arguments[0])
+    if not arguments:
         raise BadInput(f"There is nothing to {what}: give at least one Predictions.")
-    for each in given:
-        if not isinstance(each, Predictions):
-            raise BadInput(f"Only Predictions can be given to {what}, not {type(each).__name__}.")
-    return tuple(given)
+    for argument in arguments:
+        if not isinstance(argument, Predictions):
+            raise BadInput(f"Only Predictions can be given to {what}, not {type(argument).__name__}.")
+    return tuple(arguments)
 
 
 def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions, ...]:
@@ -439,7 +441,7 @@ def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions
         common = common[np.isin(common, other.index)]
     if not len(common):
         raise BadInput("The files have no row in common: their index fields never meet.")
-    return tuple(each.select(common) for each in predictions)
+    return tuple(one.select(common) for one in predictions)
 
 
 def _log_mean(logs: Sequence[Array]) -> Array:
@@ -456,7 +458,7 @@ def check_same_keys(one: Array, other: Array) -> None:
         raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
 
 
-def _each(field: str, mapping: Any, check: Callable[[str, Any], Array]) -> dict[str, Array]:
+def _checked_mapping(field: str, mapping: Any, check: Callable[[str, Any], Array]) -> dict[str, Array]:
     """A mapping field, every array of it checked."""
     return {name: check(f"{field}/{name}", value) for name, value in inputs.named(field, mapping)}
 
@@ -505,10 +507,10 @@ def _alike(one: Array, other: Array) -> tuple[Array, Array]:
 def _digests(columns: Sequence[Array]) -> Array:
     """A number (n,) for the content of every row: products of its 64-bit words with random ones, modulo 2⁶⁴."""
     digests = np.zeros(len(columns[0]), np.uint64)
-    for place, column in enumerate(columns):
+    for number, column in enumerate(columns):
         width = int(np.prod(column.shape[1:]))
-        weights = np.random.PCG64(place).random_raw(width) | np.uint64(1)
-        for part in blocks(len(column), max(1, CHECK_BYTES // (8 * max(1, width)))):
-            values = np.ascontiguousarray(column[part], np.float64).reshape(-1, width) + 0.0  # -0.0 is 0.0
-            digests[part] += (values.view(np.uint64) * weights).sum(1, dtype=np.uint64)
+        weights = np.random.PCG64(number).random_raw(width) | np.uint64(1)
+        for block in blocks(len(column), max(1, CHECK_BYTES // (8 * max(1, width)))):
+            values = np.ascontiguousarray(column[block], np.float64).reshape(-1, width) + 0.0  # -0.0 is 0.0
+            digests[block] += (values.view(np.uint64) * weights).sum(1, dtype=np.uint64)
     return digests

@@ -91,8 +91,8 @@ def pairs_from_store(
             f"`nescio zoo MODEL --data {data} --ood-data {out}` makes them."
         )
     notes = []
-    for spec, own in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):
-        if missing := [model for model in inside if model not in own]:
+    for spec, available in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):
+        if missing := [model for model in inside if model not in available]:
             few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
             notes.append(f"{len(missing)} models have no predictions on {spec} and are not shown there: {few}.")
     return pairs, notes

@@ -39,14 +39,14 @@ class _Compact:
     """A reader of structs, as dicts from the number of a field to its value."""
 
     def __init__(self, content: bytes) -> None:
-        self.content, self.at = content, 0
+        self.content, self.position = content, 0
 
     def byte(self) -> int:
-        self.at += 1
-        return self.content[self.at - 1]
+        self.position += 1
+        return self.content[self.position - 1]
 
     def skip(self, count: int) -> None:
-        self.at += count
+        self.position += count
 
     def varint(self) -> int:
         value = shift = 0

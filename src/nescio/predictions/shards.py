@@ -21,11 +21,11 @@ from nescio.predictions.readers import registry
 class LazyRows:
     """The rows of several arrays, one after the other, copied from them only when they are read."""
 
-    def __init__(self, parts: Sequence[Array]) -> None:
-        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts])
-        self.dtype = parts[0].dtype
-        self.shape: tuple[int, ...] = (int(self.ends[-1]), *parts[0].shape[1:])
-        self.ndim, self.nbytes = len(self.shape), sum(part.nbytes for part in parts)
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.parts, self.ends = arrays, np.cumsum([len(array) for array in arrays])
+        self.dtype = arrays[0].dtype
+        self.shape: tuple[int, ...] = (int(self.ends[-1]), *arrays[0].shape[1:])
+        self.ndim, self.nbytes = len(self.shape), sum(array.nbytes for array in arrays)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -33,9 +33,9 @@ class LazyRows:
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(len(self))
         pieces = [np.empty((0, *self.shape[1:]), self.dtype)]
-        for part, end in zip(self.parts, self.ends.tolist(), strict=True):
-            first = end - len(part)
-            piece = part[max(start - first, 0) : max(stop - first, 0)]
+        for array, end in zip(self.parts, self.ends.tolist(), strict=True):
+            first = end - len(array)
+            piece = array[max(start - first, 0) : max(stop - first, 0)]
             if len(piece):
                 pieces.append(np.array(piece))
                 release_pages(piece)
@@ -45,44 +45,48 @@ class LazyRows:
         return np.asarray(self[:], dtype)
 
 
-def concatenate(parts: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
+def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
     """The rows of several dumps as one. Fields of many numbers per row stay where they are until they are read.
 
     names  of the dumps, for sentences about them
     """
-    called = [*names] or [f"Shard {number}" for number in range(len(parts))]
-    columns = [dict(part.columns()) for part in parts]
-    for name, part, own in zip(called, parts, columns, strict=True):
-        _check_alike(f"{name} and {called[0]}", part, own, parts[0], columns[0])
+    called = [*names] or [f"Shard {number}" for number in range(len(shards))]
+    columns = [dict(shard.columns()) for shard in shards]
+    for name, shard, shard_columns in zip(called, shards, columns, strict=True):
+        _check_alike(f"{name} and {called[0]}", shard, shard_columns, shards[0], columns[0])
     whole: dict[str, Any] = {field: {} if field in MAPPINGS else None for field in Predictions.__annotations__}
     for column, first in columns[0].items():
-        arrays = [own[column] for own in columns]
+        arrays = [shard_columns[column] for shard_columns in columns]
         field, _, name = column.partition("/")
         rows = LazyRows(arrays) if first.ndim > 1 else np.concatenate(arrays)
         if name:
             whole[field][name] = rows
         else:
             whole[field] = rows
-    whole |= {field: getattr(parts[0], field) for field in NOT_ROWS}
-    whole["notes"] = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-    check_repeated([part.index for part in parts], called)
+    whole |= {field: getattr(shards[0], field) for field in NOT_ROWS}
+    whole["notes"] = tuple(dict.fromkeys(note for shard in shards for note in shard.notes))
+    check_repeated([shard.index for shard in shards], called)
     dump = object.__new__(Predictions)  # its fields are checked ones, and need no second look at every number
     dump._hold(whole)
     return dump
 
 
 def _check_alike(
-    who: str, part: Predictions, own: Mapping[str, Array], first: Predictions, of: Mapping[str, Array]
+    who: str,
+    shard: Predictions,
+    shard_columns: Mapping[str, Array],
+    first: Predictions,
+    first_columns: Mapping[str, Array],
 ) -> None:
-    if own.keys() != of.keys():
-        odd = ", ".join(sorted(own.keys() ^ of.keys()))
+    if shard_columns.keys() != first_columns.keys():
+        odd = ", ".join(sorted(shard_columns.keys() ^ first_columns.keys()))
         raise BadInput(f"{who} are no shards of one dump: only one of them has {odd}.")
-    for column, array in own.items():
-        kinds = {array.dtype.kind, of[column].dtype.kind}
-        if array.shape[1:] != of[column].shape[1:] or len(kinds) > 1:
+    for column, array in shard_columns.items():
+        kinds = {array.dtype.kind, first_columns[column].dtype.kind}
+        if array.shape[1:] != first_columns[column].shape[1:] or len(kinds) > 1:
             raise BadInput(f"{who} are no shards of one dump: {column} has other shapes or types.")
     for field in ("members", "class_names", "normalized"):
-        if not np.array_equal(getattr(part, field), getattr(first, field)):
+        if not np.array_equal(getattr(shard, field), getattr(first, field)):
             raise BadInput(f"{who} are no shards of one dump: they have other {field}.")
 
 
@@ -91,7 +95,7 @@ def check_repeated(indexes: Sequence[Array], names: Sequence[str]) -> Array:
     keys = np.concatenate(indexes)
     keys.sort()
     if (twice := keys[1:][keys[1:] == keys[:-1]]).size:
-        who = [name for name, own in zip(names, indexes, strict=True) if (own == twice[0]).any()]
+        who = [name for name, index in zip(names, indexes, strict=True) if (index == twice[0]).any()]
         raise BadInput(
             f"index holds {twice[0]} more than once, in {' and '.join(who)}: shards of one dump share no row; dumps of "
             "several models are named one by one."
@@ -103,10 +107,10 @@ def check_missing(keys: Array) -> None:
     """Refuses sorted whole numbers that leave one out, from 0 on: a shard is missing then."""
     if keys.dtype.kind == "U" or int(keys[-1]) == len(keys) - 1:
         return
-    place = int(np.argmax(keys != np.arange(len(keys))))
+    missing = int(np.argmax(keys != np.arange(len(keys))))
     raise BadInput(
-        f"No file holds the index {place}, and one holds {keys[place]}: a shard is missing. Shards number their rows "
-        "from 0 on without a gap, or call them by texts."
+        f"No file has the index {missing}, and one has {keys[missing]}: a shard is missing. Number the rows of all shards "
+        "from 0 without a gap, or use texts as index."
     )
 
 
@@ -144,9 +148,9 @@ class ShardFolder:
     def whole(self) -> Predictions:
         """All rows in memory, in the order of their keys."""
         paths = self.files
-        parts = [files.load(path, names=self.names, ood=self.ood) for path in paths]
+        shards = [files.load(path, names=self.names, ood=self.ood) for path in paths]
         with files.naming_file(self.folder, "read"):
-            dump = concatenate(parts, [path.name for path in paths]).replace()
+            dump = concatenate(shards, [path.name for path in paths]).replace()
             check_missing(np.sort(dump.index))
         return dump.take(np.argsort(dump.index, kind="stable"))
 
@@ -155,5 +159,5 @@ def shard_files(folder: Path) -> list[Path]:
     """Dumps that lie directly in a folder, sorted by name; none if the folder is a dump itself."""
     if not folder.is_dir() or (folder / files.MANIFEST).is_file():
         return []
-    found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    return [path for path in found if path.suffix.lower() in registry or (path / files.MANIFEST).is_file()]
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [path for path in paths if path.suffix.lower() in registry or (path / files.MANIFEST).is_file()]

@@ -31,6 +31,6 @@ def subset_limit_note(rows: int, seed: int, what: str = "rows of every file") ->
     return f"A random part: at most {rows:,} {what} (seed {seed})."
 
 
-def subset_note(part: int, whole: int, what: str, seed: int) -> str:
+def subset_note(count: int, whole: int, what: str, seed: int) -> str:
     """The stamp on whatever is made of a random part."""
-    return f"A random part: {part:,} of {whole:,} {what} (seed {seed})."
+    return f"A random part: {count:,} of {whole:,} {what} (seed {seed})."

@@ -78,10 +78,15 @@ def _csv_table(path: Path, columns: list[str], names: FieldNames) -> Any:
         try:
             return pacsv.read_csv(
                 path,
-                read_options=pacsv.ReadOptions(column_names=[str(at) for at in range(len(columns))], skip_rows=1),
+                read_options=pacsv.ReadOptions(
+                    column_names=[str(position) for position in range(len(columns))], skip_rows=1
+                ),
                 parse_options=pacsv.ParseOptions(newlines_in_values=True),
                 convert_options=pacsv.ConvertOptions(
-                    column_types={str(at): pa.string() if text[at] else pa.float64() for at in range(len(columns))}
+                    column_types={
+                        str(position): pa.string() if text[position] else pa.float64()
+                        for position in range(len(columns))
+                    }
                 ),
             )
         except pa.ArrowException as error:

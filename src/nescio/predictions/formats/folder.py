@@ -35,8 +35,8 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
         raise BadInput(
             f"{MANIFEST} has version {printable(str(manifest['version']))}, this nescio reads {VERSION}: update nescio."
         )
-    strange = set(manifest) - {"format", "version", "normalized", "arrays", CHECKSUM}
-    if strange or manifest.get(CHECKSUM, checksum := _manifest_checksum(manifest)) != checksum:
+    unknown = set(manifest) - {"format", "version", "normalized", "arrays", CHECKSUM}
+    if unknown or manifest.get(CHECKSUM, checksum := _manifest_checksum(manifest)) != checksum:
         raise BadInput(f"{MANIFEST} does not have the checksum in it: it was changed or damaged.")
     flat: FlatFields = {"normalized": manifest.get("normalized", False)}
     for key, (name, size, checksum) in arrays.items():
@@ -71,32 +71,32 @@ def _checksum(file: Path) -> int:
     return value
 
 
-def write_folder(predictions: Predictions, goal: Path, durable: bool) -> None:
-    if goal.exists() and not goal.is_dir():
+def write_folder(predictions: Predictions, target: Path, durable: bool) -> None:
+    if target.exists() and not target.is_dir():
         raise BadInput("there is a file of that name: give another name to the folder.")
-    if goal.is_dir() and any(goal.iterdir()) and not (goal / MANIFEST).is_file():
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
         raise BadInput("the folder holds other things than predictions: give another name.")
-    with atomic_write(goal, durable) as part:
-        part.mkdir()
+    with atomic_write(target, durable) as temporary:
+        temporary.mkdir()
         arrays = {}
         for key, array in predictions.flat().items():
             field, _, name = key.partition("/")
-            file = part / (f"{field}/{quote(name, safe=' ')}.npy" if name else f"{field}.npy")
+            file = temporary / (f"{field}/{quote(name, safe=' ')}.npy" if name else f"{field}.npy")
             file.parent.mkdir(exist_ok=True)
             with file.open("xb") as handle:
                 write_npy(handle, array)
                 if durable:
                     flush(handle)
             arrays[key] = {
-                "file": file.relative_to(part).as_posix(),
+                "file": file.relative_to(temporary).as_posix(),
                 "bytes": file.stat().st_size,
                 "crc32": _checksum(file),
             }
         manifest = {"format": FORMAT, "version": VERSION, "normalized": predictions.normalized, "arrays": arrays}
         manifest[CHECKSUM] = _manifest_checksum(manifest)
-        with (part / MANIFEST).open("xb") as handle:
+        with (temporary / MANIFEST).open("xb") as handle:
             handle.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())
             if durable:
                 flush(handle)
-        for folder in {file.parent for file in part.rglob("*")} if durable else ():
+        for folder in {file.parent for file in temporary.rglob("*")} if durable else ():
             flush_folder(folder)

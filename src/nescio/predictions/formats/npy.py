@@ -81,8 +81,8 @@ def write_npy(file: Any, array: Array) -> None:
 
 def write_rows(file: Any, array: Array) -> None:
     """The bytes of an array, or of one that is computed when it is read, block by block."""
-    for part in blocks(len(array), max(1, WRITE_BYTES * len(array) // max(1, array.nbytes))):
-        file.write(np.ascontiguousarray(array[part]).data)
+    for block in blocks(len(array), max(1, WRITE_BYTES * len(array) // max(1, array.nbytes))):
+        file.write(np.ascontiguousarray(array[block]).data)
 
 
 def _check_directory(path: Path, members: int) -> None:
@@ -90,8 +90,8 @@ def _check_directory(path: Path, members: int) -> None:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (22 + 0xFFFF)))
         end = file.read()
-    at = end.rfind(b"PK\5\6")
-    counted = int.from_bytes(end[at + 10 : at + 12], "little")
+    end_record = end.rfind(b"PK\5\6")
+    counted = int.from_bytes(end[end_record + 10 : end_record + 12], "little")
     if counted not in (members, 0xFFFF):  # 0xFFFF: the number is elsewhere
         raise BadInput(f"the directory of the archive has {members} of {counted} arrays: save it again.")
 
@@ -110,8 +110,8 @@ def _read_member(file: Any, key: str, announced: int, stored: int) -> Array:
         raise BadInput(_not_npy(key))
     check_growth(key, header.values * max(8, header.dtype.itemsize), stored)  # as numbers of float64
     content = np.empty(header.nbytes, np.uint8)
-    for part in blocks(len(content), READ_BYTES):
-        if file.readinto(content[part].data) != part.stop - part.start:
+    for block in blocks(len(content), READ_BYTES):
+        if file.readinto(content[block].data) != block.stop - block.start:
             raise BadInput(_not_npy(key))
     file.read(1)  # the end, where the archive compares its checksum
     return np.ndarray(header.shape, header.dtype, content.data, order="F" if header.fortran else "C")
@@ -139,9 +139,9 @@ def read_npz(path: Path, names: FieldNames | None = None) -> FlatFields:
         _check_directory(path, len(archive.infolist()))
         members = [member for member in archive.infolist() if not member.is_dir()]
         keys = {member: member.filename.removesuffix(".npy") for member in members}
-        wanted = {member: field for member, key in keys.items() if (field := names.field(key)) is not None}
-        check_growth("the file", sum(member.file_size for member in wanted), size)
-        for member, field in wanted.items():
+        selected = {member: field for member, key in keys.items() if (field := names.field(key)) is not None}
+        check_growth("the file", sum(member.file_size for member in selected), size)
+        for member, field in selected.items():
             key = printable(keys[member])
             if keys[member] == member.filename:
                 raise BadInput(f"{key or 'a nameless member'} is not an array: write the file with np.savez.")

@@ -82,7 +82,7 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
     size = path.stat().st_size
     footer = read_footer(path)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        schema, leaves = file.schema_arrow, [file.schema.column(place) for place in range(len(file.schema))]
+        schema, leaves = file.schema_arrow, [file.schema.column(number) for number in range(len(file.schema))]
         check_column_names(schema.names)
         facts = (schema.metadata or {}).get(PARQUET_KEY)
         if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # they are written twice
@@ -111,6 +111,6 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
         names.ignored += [column for column in schema.names if column not in columns]
         content = file.read(columns if names.mapping else None)
     flat = fields_from_columns(
-        columns, names, lambda at, field: arrow_array(content.column(at), columns[at], field, size)
+        columns, names, lambda position, field: arrow_array(content.column(position), columns[position], field, size)
     )
     return flat | texts_beside

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from _table import best_of, show
 
-from nescio.datasets.base import Request
+from nescio.datasets.readers import DatasetRequest
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.scenes import scenes
 
@@ -39,7 +39,7 @@ def run() -> list[dict[str, Any]]:
 
 def _rendered(rows: Any) -> Any:
     """The test images of a dataset that was not read before."""
-    test = scenes(Request(size=256)).test
+    test = scenes(DatasetRequest(size=256)).test
     test.backing.read(rows)
     return test
 

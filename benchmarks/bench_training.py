@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from nescio import backbones, datasets
-from nescio.datasets.base import resident
-from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets.builders import dataset_from_arrays
+from nescio.datasets.image_set import ImageSet, LoadedImages
 from nescio.datasets.view import View
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
@@ -34,7 +34,7 @@ EPOCHS = 4 if GPU else 3
 def data(rows: int = ROWS, size: int = 32) -> datasets.Dataset:
     rng = np.random.default_rng(0)
     parts = [(rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, 10, n)) for n in (rows, 100)]
-    return resident("synthetic", *parts, [str(i) for i in range(10)])
+    return dataset_from_arrays("synthetic", *parts, [str(i) for i in range(10)])
 
 
 def ours(name: str, dataset: datasets.Dataset, place: Runtime, **plan: Any) -> float:

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from nescio.arrays.parallel import thread_count
-from nescio.datasets import views
-from nescio.datasets.images import ImageSet
+from nescio.datasets import pixel_cache
+from nescio.datasets.image_set import ImageSet
 from nescio.datasets.view import View
 from nescio.networks.models import find_network, with_weights
 from nescio.predict import OutputSpec, predict_step
@@ -66,7 +66,7 @@ def weights(folder: Path, seed: int) -> Path:
 def models(root: Path, here: Runtime) -> tuple[float, float, float]:
     """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
     store = Store(root / "store")
-    images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="given")
+    images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="test_or_all")
     output_spec = OutputSpec(("logits",), "float16", mc_samples=30)
     for seed in range(2):
         wanted = with_weights(find_network(NAME, store), weights(root / f"w{seed}", seed))
@@ -100,13 +100,13 @@ def wait() -> None:
 
 
 def decoding(root: Path, workers: int) -> float:
-    images = ImageSet(f"npz:{pictures(root / f'{workers}.npz', DECODED)}", split="given").load()
+    images = ImageSet(f"npz:{pictures(root / f'{workers}.npz', DECODED)}", split="test_or_all").load()
     view = View(224, 256)
     file = root / f"{workers}.npy"
     np.lib.format.open_memmap(file, "w+", np.uint8, (DECODED, 224, 224, 3)).flush()
-    left = views.blocks_of(np.arange(DECODED))
+    left = pixel_cache.decoding_blocks(np.arange(DECODED))
     start = time.perf_counter()
-    for _ in views.decoded(file, images.source, left, view, processes=True, workers=workers):
+    for _ in pixel_cache.decode_blocks(file, images.source, left, view, processes=True, workers=workers):
         pass
     return DECODED / (time.perf_counter() - start)
 

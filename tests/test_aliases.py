@@ -81,11 +81,15 @@ def test_slips_of_the_finger_are_suggested(text, meant):
 
 
 def test_aliases_of_sets_within_texts_become_registered_names(tmp_path, monkeypatch):
-    from nescio.datasets.images import absolute, set_name
+    from nescio.datasets.names import absolute_name, dataset_name
 
     monkeypatch.chdir(tmp_path)
-    assert [absolute(name) for name in ("CIFAR-10", "CUB@64", "npz:A.npz")] == ["cifar10", "cub200@64", "npz:A.npz"]
-    assert set_name("FMNIST") == "fashion-mnist"
+    assert [absolute_name(name) for name in ("CIFAR-10", "CUB@64", "npz:A.npz")] == [
+        "cifar10",
+        "cub200@64",
+        "npz:A.npz",
+    ]
+    assert dataset_name("FMNIST") == "fashion-mnist"
     benchmarks = pytest.importorskip("nescio.benchmarks.reliability")
     benchmarks.Plan(data=("tiny-imagenet",), targets=("Tiny_ImageNet_200=CIFAR-10",)).check()
 
@@ -109,11 +113,11 @@ def test_a_study_without_rows_is_no_success(tmp_path, capsys):
 
 
 def test_classes_that_a_network_lacks_are_named():
-    from nescio.datasets.images import _strangers
+    from nescio.datasets.class_labels import _missing_classes
 
-    assert "unicorn" in _strangers(["tench", "goldfish", "unicorn"], 1000, None)
-    assert "unicorn" in _strangers(["cat", "unicorn"], 2, ["cat", "dog"])
-    assert _strangers(["tench", "goldfish"], 1000, None) == ""
+    assert "unicorn" in _missing_classes(["tench", "goldfish", "unicorn"], 1000, None)
+    assert "unicorn" in _missing_classes(["cat", "unicorn"], 2, ["cat", "dog"])
+    assert _missing_classes(["tench", "goldfish"], 1000, None) == ""
 
 
 def test_exact_names_stand_before_aliases():

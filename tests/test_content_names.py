@@ -16,8 +16,9 @@ pytest.importorskip("torch")
 from nescio import datasets, training
 from nescio.cli import main
 from nescio.datasets import decode
-from nescio.datasets.base import _load
-from nescio.datasets.images import ImageSet, _loaded, named, same_images
+from nescio.datasets.image_set import ImageSet, _loaded
+from nescio.datasets.names import name_for_keys, same_images
+from nescio.datasets.readers import _load
 from nescio.datasets.retrieval import part_spec, shots_spec
 from nescio.identity import ContentName, canonical, content_names, rename_content, seed_for
 from nescio.methods import registry as methods
@@ -67,15 +68,15 @@ def trial(data: str, **more: Any) -> Trial:
 def identity(data: str) -> tuple[Any, ...]:
     """Everything that a key or a draw follows from."""
     own, dataset = trial(data), datasets.load(data)
-    images = ImageSet(data, "val", sample=5)
+    images = ImageSet(data, "val", sample_size=5)
     step = predict_step(network_of_trial(own), images)
     return (
         training.train_step(own).key,
         training._seed(own, dataset),
         step.key,
-        seed_for(images.named()),
+        seed_for(images.with_content_name()),
         images.load().index.tolist(),
-        canonical(named(data)),
+        canonical(name_for_keys(data)),
     )
 
 
@@ -100,28 +101,28 @@ def test_folders_too_decoded_into_memory_or_not(here: Path, monkeypatch: pytest.
     for number, file in enumerate(sorted((here / "birds").rglob("*.*"))):
         shutil.copyfile(file, flat / f"{number}{file.suffix}")
     for kind, name in (("folder", "birds"), ("images", "flat")):
-        contents = {canonical(named(spec)) for spec in spellings(here, kind, name, "@16")}
+        contents = {canonical(name_for_keys(spec)) for spec in spellings(here, kind, name, "@16")}
         assert len(contents) == 1 and contents.pop().startswith(f"{kind}:content-")
-    assert canonical(named("folder:birds@16")) != canonical(named("folder:birds@32"))
+    assert canonical(name_for_keys("folder:birds@16")) != canonical(name_for_keys("folder:birds@32"))
     assert same_images("folder:birds@16", f"folder:{here / 'birds'}@32")
 
 
 def test_names_of_classes_votes_and_groups_are_content_and_built_in_names_stay(here: Path) -> None:
     votes = np.ones((TEST, CLASSES))
     kinds = [{}, {"classes": list("abcd")}, {"annotations_test": votes}, {"groups/site_test": np.arange(TEST)}]
-    contents = [canonical(named(f"npz:{write(here / f'{at}.npz', **more)}")) for at, more in enumerate(kinds)]
+    contents = [canonical(name_for_keys(f"npz:{write(here / f'{at}.npz', **more)}")) for at, more in enumerate(kinds)]
     assert len(set(contents)) == len(kinds)
-    assert type(named("digits")) is str and type(named("part:digits#1-2")) is str
-    assert canonical(ImageSet("digits").named()) == canonical(ImageSet("digits"))
+    assert type(name_for_keys("digits")) is str and type(name_for_keys("part:digits#1-2")) is str
+    assert canonical(ImageSet("digits").with_content_name()) == canonical(ImageSet("digits"))
 
 
 def test_names_that_contain_a_name_contain_its_content(here: Path) -> None:
     write(here / "set.npz")
-    own = named("npz:set.npz")
+    own = name_for_keys("npz:set.npz")
     content = canonical(own)
     for made in (part_spec(own, (1, 2)), shots_spec(own, (1,), 2, 0)):
         assert str(here) in made and str(here) not in canonical(made) and content in canonical(made)
-        assert canonical(named(str(made))) == canonical(made)
+        assert canonical(name_for_keys(str(made))) == canonical(made)
     assert rename_content("digits", str.upper) == "DIGITS" and type(rename_content("digits", str.upper)) is str
     assert content_names({"a": [trial(own)], "b": (1, "x")}) == {content: own}
     assert isinstance(trial(own).data, ContentName)
@@ -205,7 +206,7 @@ def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
     assert {row["dataset"] for row in second} == {f"npz:{here / 'moved.npz'}"}
     assert [row | {"dataset": None} for row in first] == [row | {"dataset": None} for row in second]
     kept = [row for file in Path("store/evaluate").glob(f"*/{ROWS}") for row in from_parquet(file)]
-    assert {row["dataset"] for row in kept} == {canonical(named("npz:moved.npz"))}
+    assert {row["dataset"] for row in kept} == {canonical(name_for_keys("npz:moved.npz"))}
 
 
 def test_shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folder(

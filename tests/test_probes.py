@@ -7,7 +7,7 @@ from torch import nn
 
 from nescio import datasets, probes
 from nescio.datasets import Batches
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.methods import Method, NetworkSpec, Output, registry
 from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_images, probe_facts, probe_images, probe_step

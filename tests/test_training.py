@@ -19,7 +19,7 @@ import torch
 
 from nescio import datasets, training
 from nescio.datasets import Batches
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry
 from nescio.methods.base import accuracy_of
@@ -62,7 +62,7 @@ def fitted(trial, watch=None):
 
 def right(method, split="test"):
     dataset = datasets.load("digits")
-    images = getattr(datasets.splits(dataset), split)
+    images = getattr(datasets.split_dataset(dataset), split)
     return accuracy_of(method, Batches(images, dataset, torch.device("cpu")))
 
 

@@ -32,6 +32,7 @@ from nescio.errors import BadInput
 
 INTRODUCED = "introduced"  # name in a field's metadata
 IN_KEYS = "in_keys"  # likewise: the name in keys and seeds of a field that was renamed
+VALUES_IN_KEYS = "values_in_keys"  # likewise: value → former value, of values that were renamed
 KIND = "kind"  # name under which plain JSON holds a dataclass's tag
 C = TypeVar("C", bound=type)
 _tags: dict[str, str] = {}  # tag → the class that has it, as module and name
@@ -165,7 +166,8 @@ def _plain_fields(value: Any) -> dict[str, Any]:
             raise BadInput(f"{cls.__qualname__} has a field named 'kind', which names the class: rename the field.")
         own = canonical(getattr(value, each.name))
         if INTRODUCED not in each.metadata or own != canonical(each.metadata[INTRODUCED]):
-            plain[names_in_keys(cls)[each.name]] = own
+            former = each.metadata.get(VALUES_IN_KEYS)
+            plain[names_in_keys(cls)[each.name]] = former.get(own, own) if former else own
     return plain
 
 

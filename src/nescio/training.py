@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from nescio import datasets
 from nescio.checkpoints import check_frame, read_weights
+from nescio.cuda_graph import StepGraph
 from nescio.datasets import Batches
-from nescio.datasets.images import content_name, named
+from nescio.datasets.names import content_name, name_for_keys
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import ContentName, seed_for
@@ -30,7 +31,6 @@ from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
 from nescio.methods.base import Method, NetworkSpec, accuracy_of, check_loss, check_output
 from nescio.progress import EpochProgress
-from nescio.recording import Recording
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime_for, seed_everything
 from nescio.specs import FILE, STORE, SpecError, source
 from nescio.trials import Training, Trial
@@ -70,7 +70,7 @@ def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
     start = trial.start
     if start is not None and source(start)[0] == FILE and not isinstance(start, ContentName):
         start = ContentName(start, f"{FILE}:{start_key(start)}")
-    return replace(trial, data=named(trial.data, root), start=start)
+    return replace(trial, data=name_for_keys(trial.data, root), start=start)
 
 
 def title_of(trial: Trial) -> str:
@@ -292,7 +292,7 @@ def _fit(
     step = _Step(plan, method, optimizer, runtime, average, len(stream))
     update: Callable[[Tensor, Tensor], Tensor] = partial(method.update, step=step)
     if step.can_be_recorded:
-        update = Recording(method, step.backward, step.move)
+        update = StepGraph(method, step.backward, step.move)
     seed_everything(seed_for(seed, "steps", runtime.rank))
     epoch, batch, kept = _resume(step_folder, method, optimizer, average, step, runtime, seed)
     buffers = [buffer for buffer in method.buffers() if buffer.is_floating_point()]
@@ -385,7 +385,7 @@ def _seed(trial: Trial, dataset: datasets.Dataset) -> int:
 def _begin(
     trial: Trial, dataset: datasets.Dataset, runtime: Runtime, seed: int, store: Store | None = None
 ) -> tuple[Any, _Stream]:
-    images = datasets.splits(dataset, trial.classes, trial.data_seed).train
+    images = datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
     method: Any = build(trial, dataset, rows=len(images.labels))
     if trial.start is not None:
         if store is None:

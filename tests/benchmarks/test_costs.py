@@ -11,7 +11,7 @@ import pytest
 from nescio import datasets
 from nescio.benchmarks import base, costs, reliability, uimnet, url
 from nescio.benchmarks.costs import CORE, H200, PACES, arithmetic, estimated, training_seconds
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.methods import registry as methods
 from nescio.networks.models import network_of_trial
 from nescio.predict import OutputSpec, predict_step
@@ -77,7 +77,7 @@ def test_training_takes_as_long_as_was_seen():
 def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(context, monkeypatch):
     monkeypatch.setattr(costs, "SHORT", 0.0)  # no epoch is measured
     cost = estimated(train_step(TRIAL), context)
-    images = 5 * len(datasets.splits(datasets.load("digits")).train)
+    images = 5 * len(datasets.split_dataset(datasets.load("digits")).train)
     network = arithmetic("mlp", 1, (8, 8))
     assert cost.seconds == pytest.approx(3 * images * network.operations / CORE.training)
     assert cost.bytes == 4 * network.params

@@ -12,7 +12,7 @@ from nescio.benchmarks import posthoc, shift, url
 from nescio.benchmarks.posthoc.steps import own_images
 from nescio.benchmarks.shift.steps import CLEAN, note_ends, with_clean
 from nescio.benchmarks.url.steps import Downstream, human
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 
 STRANGER = SimpleNamespace(trial=None)
 

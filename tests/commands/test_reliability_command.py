@@ -19,8 +19,10 @@ from nescio import datasets, measures
 from nescio.analysis.representations.candidates import split_references
 from nescio.analysis.representations.ranking import chance_nc, default_k
 from nescio.cli import main
+from nescio.datasets.class_labels import rows_by_key
 from nescio.datasets.decode import thumbnail
-from nescio.datasets.images import ImageSet, rows_by_key, set_name
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import dataset_name
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
 
@@ -303,7 +305,7 @@ def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
 
 
 def test_images_must_be_those_of_the_rows(photos):
-    held = ImageSet(set_name(str(photos))).load()
+    held = ImageSet(dataset_name(str(photos))).load()
     assert not held.dataset.labelled and len(held) == 12
     np.testing.assert_array_equal(rows_by_key(np.array([3, 0, 11]), held, 12), [3, 0, 11])
     with pytest.raises(BadInput, match=r"no image of index 12, and 12 images for 20 rows"):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from nescio.datasets import AUGMENTATIONS, Batches, base, batches, decode, splits
+from nescio.datasets import AUGMENTATIONS, Batches, batches, builders, decode, readers, split_dataset
+from nescio.datasets.pixels import EncodedImages, Pixels
 from nescio.errors import BadInput
 
 torch.set_num_threads(1)
@@ -26,7 +27,7 @@ def pictures(n, size, channels=3, seed=0):
 def toy(n=40, size=16, channels=3, pixels=None):
     pixels = pictures(n, size, channels) if pixels is None else pixels
     labels = np.arange(len(pixels)) % 4
-    return base.resident("toy", (pixels, labels), (pixels[:8], labels[:8]))
+    return builders.dataset_from_arrays("toy", (pixels, labels), (pixels[:8], labels[:8]))
 
 
 def show(data, device=CPU, images=None, **options):
@@ -57,7 +58,7 @@ def differ(one, other):
 @pytest.mark.parametrize("device", DEVICES)
 def test_none_shows_the_pixels_exactly_and_every_row_once(device):
     data = toy(n=37)
-    images = splits(data, (2, 0, 1), 0).train
+    images = split_dataset(data, (2, 0, 1), 0).train
     found = show(data, device, images, batch=8)
     assert [len(y) for _, y, _ in found] == [8] * (len(images) // 8) + ([len(images) % 8] if len(images) % 8 else [])
     x, y, index = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
@@ -137,7 +138,7 @@ def test_the_memory_is_laid_out_as_asked(augment, channels_last):
 
 def test_subsets_share_one_copy_on_a_device_and_prediction_does_not_spoil_it():
     data = toy()
-    parts = splits(data, (0, 1))
+    parts = split_dataset(data, (0, 1))
     with torch.inference_mode():
         show(data, images=parts.val)
     held = parts.train.backing.on(CPU)
@@ -151,7 +152,7 @@ def test_subsets_share_one_copy_on_a_device_and_prediction_does_not_spoil_it():
 def test_bytes_of_a_file_can_be_shown():
     """They may not be written to, which torch does not take."""
     pixels = np.frombuffer(pictures(8, 8).tobytes(), np.uint8).reshape(8, 8, 8, 3)
-    data = base.resident("toy", (pixels, np.arange(8)), (pixels, np.arange(8)))
+    data = builders.dataset_from_arrays("toy", (pixels, np.arange(8)), (pixels, np.arange(8)))
     assert len(show(data)) == 1
 
 
@@ -398,9 +399,9 @@ def both(tmp_path, monkeypatch):
         found = []
         for limit in (1 << 30, 0):
             monkeypatch.setattr(decode, "RESIDENT_BYTES", limit)
-            base._load.cache_clear()
-            found.append(base.load(f"folder:{tmp_path}/p@{shown}"))
-        monkeypatch.setattr(base.Pixels, "moments", base.Encoded.moments)
+            readers._load.cache_clear()
+            found.append(readers.load(f"folder:{tmp_path}/p@{shown}"))
+        monkeypatch.setattr(Pixels, "moments", EncodedImages.moments)
         return found
 
     return make
@@ -409,7 +410,7 @@ def both(tmp_path, monkeypatch):
 @pytest.mark.parametrize("augment", ["none", "shift", "crop-flip"])
 def test_streamed_images_are_those_of_memory(both, augment):
     held, streamed = both(40, 32)
-    assert isinstance(streamed.train.backing, base.Encoded) and isinstance(held.train.backing, base.Pixels)
+    assert isinstance(streamed.train.backing, EncodedImages) and isinstance(held.train.backing, Pixels)
     options = {"batch": 4, "augment": augment, "shuffle": True, "seed": 1, "start": 1}
     for one, other in zip(show(held, **options), show(streamed, **options), strict=True):
         assert torch.equal(one[1], other[1])
@@ -467,6 +468,6 @@ def test_packs_stream_too(tmp_path, monkeypatch):
         split=np.array(["train"] * 8 + ["test"] * 4),
     )
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 0)
-    found = base.load("npz:toy.npz", tmp_path)
+    found = readers.load("npz:toy.npz", tmp_path)
     ((x, _, _),) = show(found)
     assert torch.equal((plain(x, found) * 255).round().byte(), torch.from_numpy(pixels[:8]).permute(0, 3, 1, 2))

@@ -1,6 +1,8 @@
 """Layouts with label maps: tiny files of each are read, scaled and refused as written; batches move both alike."""
 
+import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from nescio.datasets import Batches, base, decode, load, splits
-from nescio.datasets import images as image_sets
+from nescio.datasets import Batches, builders, decode, image_set, load, readers, split_dataset
 from nescio.datasets.dense import CITYSCAPES
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.pixels import ImageFiles
 from nescio.datasets.shifts import levels
 from nescio.errors import BadInput
 from tests.support.shapes import grey_png
@@ -65,7 +67,7 @@ def test_folders_of_images_and_label_maps(tmp_path):
     assert (data.classes, data.void, data.shape) == (("road", "sky", "car"), 255, (H, W))
     same(data.train, *written["train"])
     same(data.test, *written["test"])
-    divided = splits(data)
+    divided = split_dataset(data)
     same(divided.train, *written["train"])  # none is held out: it has a validation set of its own
     same(divided.val, *written["val"])
     keys = np.concatenate([part.index for part in (data.train, data.test, data.val)])
@@ -75,7 +77,7 @@ def test_folders_of_images_and_label_maps(tmp_path):
 
 def test_without_a_validation_set_a_tenth_is_held_out(tmp_path):
     write_maps(tmp_path, (("train", 20), ("test", 2)))
-    divided = splits(load(f"maps:{tmp_path}"))
+    divided = split_dataset(load(f"maps:{tmp_path}"))
     assert (len(divided.train), len(divided.val)) == (18, 2)
 
 
@@ -175,24 +177,24 @@ def test_a_sample_is_of_the_same_images_at_every_level(tmp_path):
     folders = ("shift/sun/15", "shift/sun/-5", "shift/rain/1")
     written = write_maps(tmp_path, (("train", 4), ("test", 12), *((folder, 12) for folder in folders)))
     for seed in range(3):
-        clean = ImageSet(f"maps:{tmp_path}", sample=4, sample_seed=seed)
+        clean = ImageSet(f"maps:{tmp_path}", sample_size=4, sample_seed=seed)
         drawn, (x, y) = names(clean), written["shift/sun/-5"]
         for level in levels(f"maps:{tmp_path}"):
-            assert names(base.replace(level.images, sample=4, sample_seed=seed)) == drawn
-        dark, at = base.replace(level.images, sample=4, sample_seed=seed).load(), [int(name) for name in drawn]
+            assert names(replace(level.images, sample_size=4, sample_seed=seed)) == drawn
+        dark, at = replace(level.images, sample_size=4, sample_seed=seed).load(), [int(name) for name in drawn]
         same(dark.images, x[at], y[at])
         assert dark.index.tolist() == clean.load().index.tolist()
 
 
 def test_a_sample_goes_by_names_and_what_a_level_lacks_is_named(tmp_path):
     write_maps(tmp_path, (("train", 4), ("test", 6), ("shift/sun/15", 6), ("shift/sun/-5", 6)))
-    drawn = names(ImageSet(f"maps:{tmp_path}", sample=2))
+    drawn = names(ImageSet(f"maps:{tmp_path}", sample_size=2))
     spared = min({f"{row:03d}" for row in range(6)} - set(drawn))
     for kind in ("images", "labels"):
         own = tmp_path / "shift/sun/15" / kind
         (own / f"{spared}.png").rename(own / "more.png")
         (tmp_path / "shift/sun/-5" / kind / f"{drawn[0]}.png").unlink()
-    other, lacking = (base.replace(level.images, sample=2) for level in levels(f"maps:{tmp_path}"))
+    other, lacking = (replace(level.images, sample_size=2) for level in levels(f"maps:{tmp_path}"))
     assert names(other) == drawn
     with pytest.raises(BadInput, match=rf"sun/-5 lacks {drawn[0]}\.png, which was drawn of the clean images"):
         lacking.load()
@@ -202,9 +204,9 @@ def test_a_sample_goes_by_names_and_what_a_level_lacks_is_named(tmp_path):
 
 def listen(monkeypatch):
     """The names of images as they are decoded, and of files as their checksums are taken."""
-    decoded, taken, frame, digest = [], [], decode.frame, base.hashlib.file_digest
+    decoded, taken, frame, digest = [], [], decode.frame, hashlib.file_digest
     monkeypatch.setattr(decode, "frame", lambda path, *rest: decoded.append(path) or frame(path, *rest))
-    monkeypatch.setattr(base.hashlib, "file_digest", lambda file, kind: taken.append(file.name) or digest(file, kind))
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: taken.append(file.name) or digest(file, kind))
     return decoded, taken
 
 
@@ -213,7 +215,7 @@ def test_levels_share_training_images_and_only_two_of_them_stay_decoded(tmp_path
     assert len(load(f"maps:{tmp_path}").train.pixels) == 4
     decoded, taken = listen(monkeypatch)
     for _ in range(2):
-        image_sets._loaded.cache_clear()  # more levels than it holds
+        image_set._loaded.cache_clear()  # more levels than it holds
         found = [level.images.load() for level in levels(f"maps:{tmp_path}")]
         for each in found:
             assert len(each.images.pixels) == len(each.images.label_maps()) == 3 and len(each.dataset.train.pixels) == 4
@@ -227,9 +229,9 @@ def test_of_a_sample_of_a_level_only_its_own_files_are_decoded(tmp_path, monkeyp
     write_maps(tmp_path, (("train", 4), ("test", 9), ("shift/rain/1", 9)))
     decoded, _ = listen(monkeypatch)
     (level,) = levels(f"maps:{tmp_path}")
-    for some in ({"sample": 2}, {"limit": 2}):
+    for some in ({"sample_size": 2}, {"limit": 2}):
         decoded.clear()
-        assert len(base.replace(level.images, **some).load().images.pixels) == len(decoded) == 2
+        assert len(replace(level.images, **some).load().images.pixels) == len(decoded) == 2
 
 
 # ---- size, revision, what does not fit
@@ -246,10 +248,10 @@ def test_scaled_to_a_height_with_labels_of_the_nearest_pixel(tmp_path):
 def test_what_does_not_fit_is_read_over_and_over_and_shows_the_same(tmp_path, monkeypatch):
     write_maps(tmp_path)
     resident = load(f"maps:{tmp_path}")
-    base._load.cache_clear()
+    readers._load.cache_clear()
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 10)
     streamed = load(f"maps:{tmp_path}")
-    assert isinstance(streamed.train.backing, base.Frames)
+    assert isinstance(streamed.train.backing, ImageFiles)
     same(streamed.train, resident.train.pixels, resident.train.label_maps())
     moments = type("Moments", (), {"mean": resident.mean, "std": resident.std, "void": 255})
     options = {"batch": 2, "augment": "crop-flip", "seed": 3, "shuffle": True}
@@ -267,7 +269,7 @@ def test_the_revision_follows_labels_images_and_size(tmp_path):
         lambda: write(tmp_path / "test/images/000.png", np.zeros((H, W, 3), np.uint8)),
     ):
         change()
-        base._load.cache_clear()
+        readers._load.cache_clear()
         revisions.append(load(f"maps:{tmp_path}").revision)
     assert len({*revisions, load(f"maps:{tmp_path}@4").revision}) == 4
 
@@ -281,7 +283,7 @@ def test_other_pixels_in_a_file_of_the_same_length_have_another_revision(tmp_pat
     for number in range(2):
         write(picture, images(1, number)[0])
         os.utime(picture, ns=(number, number))  # a test is faster than the clock of some disks
-        base._load.cache_clear()
+        readers._load.cache_clear()
         revisions.add(load(f"maps:{tmp_path}{'#sun/15' if 'sun' in folder else ''}").revision)
     assert len(revisions) == 2
 
@@ -335,8 +337,8 @@ def field(n=6, h=32, w=48):
     """Images whose red channel is ten times their label, so that a pair that moves apart is seen."""
     y = np.random.default_rng(1).integers(0, 4, (n, h // 8, w // 8), np.uint8).repeat(8, 1).repeat(8, 2)
     x = np.stack([10 * y + 40, *np.zeros((2, *y.shape), np.uint8)], -1).astype(np.uint8)
-    data = base.resident("field", (x, y), (x[:2], y[:2]), "abcd")
-    return base.replace(data, void=200)
+    data = builders.dataset_from_arrays("field", (x, y), (x[:2], y[:2]), "abcd")
+    return replace(data, void=200)
 
 
 def red(x, data):
@@ -369,7 +371,7 @@ def test_images_are_scaled_and_mirrored_and_never_leave_the_frame_without_void()
     data = field(40)
     ramp = np.broadcast_to(np.arange(24, dtype=np.uint8), (40, 16, 24))
     x = np.repeat(ramp[..., None], 3, 3) * 10
-    ramps = base.replace(base.resident("ramp", (x, ramp), (x[:2], ramp[:2])), void=None)
+    ramps = replace(builders.dataset_from_arrays("ramp", (x, ramp), (x[:2], ramp[:2])), void=None)
     ((_, y, _),) = Batches(ramps.train, ramps, CPU, batch=40, augment="crop-flip", seed=1)
     span = y[:, 8, -1] - y[:, 8, 0]
     assert {True, False} == set((span > 0).tolist())  # mirrored, and not

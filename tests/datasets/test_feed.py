@@ -9,7 +9,7 @@ from nescio.errors import BadInput
 
 torch = pytest.importorskip("torch")
 
-from nescio.datasets.feed import _ahead, feed  # noqa: E402
+from nescio.datasets.feed import _ahead, device_batches  # noqa: E402
 
 
 class Late:
@@ -46,7 +46,7 @@ def test_reading_ahead_shows_every_image_once_in_order(tmp_path, rows, batch):
         copied.synchronize()
     assert all(len(raw) == batch for raw, _ in shown), "one size: a GPU looks for kernels again when it changes"
     np.testing.assert_array_equal(np.concatenate([raw[:count].numpy() for raw, count in shown]), pixels)
-    plain = list(feed(tmp_path / "pixels.npy", batch, torch.device("cpu")))
+    plain = list(device_batches(tmp_path / "pixels.npy", batch, torch.device("cpu")))
     np.testing.assert_array_equal(np.concatenate([raw[:count].numpy() for raw, count in plain]), pixels)
 
 

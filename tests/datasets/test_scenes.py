@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nescio.datasets import load, scenes, splits
-from nescio.datasets.images import ImageSet
+from nescio.datasets import load, scenes, split_dataset
+from nescio.datasets.image_set import ImageSet
 from nescio.datasets.scene_changes import AIRLIGHT, Darkness, Fog, Rain, shifts
 from nescio.datasets.scene_layout import CLASSES, GRASS, MARKING, PAVEMENT, ROAD, SKY, VOID, Parts, street
 from nescio.datasets.scenes import DISTANT, FIRST, FOCAL, FRONT, NEAR, ROUND, TEST, TRAIN, UP, scene, sunwards
@@ -45,7 +45,7 @@ def test_names_sizes_and_splits():
     assert data.shape == (32, 64) and data.channels == 3
     assert (len(data.train), len(data.test)) == (TRAIN, TEST) == (400, 100)
     assert len(np.unique(np.concatenate([data.train.index, data.test.index]))) == 500
-    parts = splits(data)
+    parts = split_dataset(data)
     assert [len(part) for part in (parts.train, parts.val, parts.test, parts.out)] == [360, 40, 100, 0]
     assert data.revision != load("scenes@64").revision
     assert load("scenes").shape == (256, 512)
@@ -59,7 +59,7 @@ def test_a_size_without_room_for_a_street_is_refused():
 def test_only_the_scenes_that_are_read_are_rendered(monkeypatch):
     seen, real = [], scenes.scene
     monkeypatch.setattr(scenes, "scene", lambda index, height: seen.append(index) or real(index, height))
-    data = scenes.scenes(scenes.Request(size=32))
+    data = scenes.scenes(scenes.DatasetRequest(size=32))
     assert seen == []
     test = data.test.take(np.array([5, 2]))
     pixels, maps = test.pixels, test.label_maps()
@@ -72,7 +72,7 @@ def test_only_the_scenes_that_are_read_are_rendered(monkeypatch):
 
 def test_all_of_a_split_is_the_same_as_its_rows(monkeypatch):
     monkeypatch.setattr(scenes, "TEST", 9)
-    data = scenes.scenes(scenes.Request(size=32))
+    data = scenes.scenes(scenes.DatasetRequest(size=32))
     assert len(data.test.backing.array) == 9
     assert np.array_equal(data.test.backing.array[[7, 3]], data.test.backing.read(np.array([7, 3])))
     assert np.array_equal(data.test.maps.array[[7], ..., 0], data.test.label_maps(np.array([7])))
@@ -89,7 +89,9 @@ def test_every_class_occurs_and_none_is_everything():
 def test_a_scene_is_a_function_of_index_seed_and_size(monkeypatch):
     first = scene(7, SIZE)
     monkeypatch.setenv("NESCIO_THREADS", "1")
-    assert np.array_equal(first.image(), scenes.scenes(scenes.Request(size=SIZE)).train.backing.read(np.array([7]))[0])
+    assert np.array_equal(
+        first.image(), scenes.scenes(scenes.DatasetRequest(size=SIZE)).train.backing.read(np.array([7]))[0]
+    )
     for other in (scene(8, SIZE), scene(7, SIZE, seed=1)):
         assert (first.image() != other.image()).mean() > 0.5
     large = scene(7, 2 * SIZE)

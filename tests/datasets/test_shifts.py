@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nescio import predict
-from nescio.datasets import base, load, shifts, views
+from nescio.datasets import load, pixel_cache, readers, shifts
 from nescio.datasets.changes import Change
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.datasets.shifts import PublishedCorruption, published_corruptions
 from nescio.datasets.view import View
 from nescio.errors import BadInput
@@ -33,7 +33,7 @@ def files(tmp_path):
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     np.save(folder / "labels.npy", np.tile(y[:N], 5))
-    base._load.cache_clear()
+    readers._load.cache_clear()
     return f"npz:{tmp_path / 'set.npz'}", folder, arrays
 
 
@@ -57,7 +57,7 @@ def test_a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
     network = SimpleNamespace(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     batches = predict.input_batches(network, shown, Store(tmp_path / "store"), runtime_for("cpu"), 3)
     seen = torch.cat([x for x, _ in batches]).permute(0, 2, 3, 1).numpy() * 255
-    wanted = np.stack([views.pixels_of(image, view) for image in arrays["fog"][N : 2 * N]])
+    wanted = np.stack([pixel_cache.decode_pixels(image, view) for image in arrays["fog"][N : 2 * N]])
     assert np.abs(seen - wanted).max() < 0.01
 
 

@@ -294,7 +294,7 @@ def test_learns_digits(name):
     plan = Training(epochs=20, batch_size=64, augment="shift")
     trial, dataset, here = replace(small_trial(name), training=plan), datasets.load("digits"), runtime_for("cpu")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
-    test = datasets.splits(dataset).test
+    test = datasets.split_dataset(dataset).test
     assert accuracy_of(method, Batches(test, dataset, here.device)) >= 0.95
 
 
@@ -462,7 +462,7 @@ def test_due_starts_from_the_features_of_the_first_network():
     from nescio.training import start_of
 
     method = start_of(trial, dataset, here)
-    batches = Batches(datasets.splits(dataset).train, dataset, here.device, batch=2000)
+    batches = Batches(datasets.split_dataset(dataset).train, dataset, here.device, batch=2000)
     with torch.no_grad():
         method.features.train()
         features = method.features(next(iter(batches))[0])

@@ -16,7 +16,7 @@ from nescio.cli import main
 from nescio.datasets import Batches
 from nescio.datasets.changes import Crop, Rotation
 from nescio.datasets.corruptions import Corruption
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.methods import NetworkSpec, Output, registry
@@ -68,7 +68,7 @@ def learnt(data):
 def shown(method, data):
     """All training images, and the labels of their known locations."""
     dataset = datasets.load(data)
-    images = datasets.splits(dataset).train
+    images = datasets.split_dataset(dataset).train
     return next(iter(method.as_rows(Batches(images, dataset, HERE.device, batch=len(images)))))
 
 
@@ -99,7 +99,7 @@ def test_a_row_is_a_location_in_the_order_of_its_label():
 def test_void_pixels_teach_nothing(data, learnt):
     method, dataset = learnt("erm"), datasets.load(data)
     x, y, _ = shown(method, data)
-    maps = torch.from_numpy(datasets.splits(dataset).train.label_maps().astype(np.int64))
+    maps = torch.from_numpy(datasets.split_dataset(dataset).train.label_maps().astype(np.int64))
     every = method.features.reduced(maps).flatten()
     assert 0 < (every == VOID).sum() < len(every) and not (y == VOID).any()
     with torch.no_grad():

@@ -15,8 +15,8 @@ from torch.nn.functional import cosine_similarity
 
 from nescio import datasets
 from nescio.cli import main
-from nescio.datasets.base import resident
-from nescio.datasets.images import ImageSet
+from nescio.datasets.builders import dataset_from_arrays
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.layers import contrastive
 from nescio.layers.contrastive import follow, mlp, momentum_copy, nt_xent, of_all_processes, unit
@@ -237,7 +237,7 @@ def test_a_queue_longer_than_half_the_training_rows_is_not_used_whole():
 @pytest.mark.parametrize("name", THREE)
 def test_labels_do_not_matter(monkeypatch, name):
     whole, _, digits, _ = trained(name)
-    parts = datasets.splits(digits)
+    parts = datasets.split_dataset(digits)
     labels = np.random.default_rng(0).permutation(parts.train.labels)
     assert (labels != parts.train.labels).mean() > 0.5
     shuffled = replace(parts, train=replace(parts.train, labels=labels))
@@ -264,7 +264,8 @@ def test_images_without_classes_are_enough():
     rng = np.random.default_rng(0)
     pixels, zeros = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.zeros(40, np.int64)
     method, *_ = trained(
-        "simclr", dataset=resident("plain", (np.tile(pixels, (4, 1, 1)), np.zeros(160, np.int64)), (pixels, zeros))
+        "simclr",
+        dataset=dataset_from_arrays("plain", (np.tile(pixels, (4, 1, 1)), np.zeros(160, np.int64)), (pixels, zeros)),
     )
     assert method.spec.classes == 1
     with pytest.raises(BadInput, match="at least two classes"):

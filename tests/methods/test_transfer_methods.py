@@ -41,7 +41,7 @@ PLAN = Training(epochs=6, batch_size=64, augment="shift", schedule="cosine")
 def held_out(method, trial):
     """Images that the method never saw, and their labels."""
     dataset = datasets.load(trial.data)
-    return first_batch(Batches(datasets.splits(dataset, trial.classes).test, dataset, HERE.device), 360)
+    return first_batch(Batches(datasets.split_dataset(dataset, trial.classes).test, dataset, HERE.device), 360)
 
 
 @pytest.mark.parametrize("backbone", ["mlp", pytest.param("conv", marks=pytest.mark.slow)])
@@ -315,7 +315,7 @@ def test_features_are_computed_once_for_all_trials(started, monkeypatch):
     monkeypatch.setattr(MLP, "forward", counted(shown, MLP.forward))
     again = replace(second, training=replace(second.training, epochs=3, lr=2e-3))
     train(again, store, HERE)
-    rows = len(datasets.splits(datasets.load("digits")).train)
+    rows = len(datasets.split_dataset(datasets.load("digits")).train)
     first, second_file = (load(path.read_bytes())[FEATURES] for path in kept(store))
     assert first.shape == (rows, 100) and not torch.equal(first, second_file)  # two augmented epochs
     passes = sum(shown) / rows  # `prepare` and the training accuracy look at images; three epochs of training do not

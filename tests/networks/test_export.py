@@ -17,7 +17,7 @@ from torch import nn
 from nescio import Predictions, datasets, measures
 from nescio.analysis.calibration import Temperature
 from nescio.cli import main
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.networks.export import (
     WRITERS,
@@ -505,7 +505,7 @@ def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
     assert about["promise"]["bound"] == held["bound"] and about["names"] == list("012345")
     dump = Predictions.load(folder / "test.npz")
     u = measures.entropy(Temperature(held["temperature"])(dump))
-    test = datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test
+    test = datasets.split_dataset(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test
     said = run(test.pixels.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(test.index, dump.index)
     np.testing.assert_array_equal(said["class"], dump.logits[:, 0].argmax(1))
@@ -611,7 +611,8 @@ def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained
     words = ["--threshold", promise, "--output", file, "--store", folder / "store"]
     code, out, err = say(capsys, "export", f"store:{key[:6]}", *words)
     assert code == 0 and err == "" and f"{measure} >" in out
-    said = load(file)[0](datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
+    test = datasets.split_dataset(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test
+    said = load(file)[0](test.pixels.transpose(0, 3, 1, 2))
     u = measures.fit(measure, Predictions.load(folder / "val.npz"))(Predictions.load(folder / "test.npz"))
     np.testing.assert_allclose(said["uncertainty"], u, rtol=1e-3, atol=1e-3 * np.ptp(u))
     calibrated = Temperature(2.5)(Predictions.load(folder / "test.npz"))
@@ -643,7 +644,7 @@ def test_a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
     code, out, err = say(capsys, "export", f"store:{key[:6]}", *words)
     assert code == 0 and err == "" and "loss_order >" in out
     run, about = load(file)
-    said = run(datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
+    said = run(datasets.split_dataset(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
     assert about["measure"] == "loss_order" and np.ptp(u) > 1e-3
     np.testing.assert_allclose(said["uncertainty"], u, rtol=1e-4)
     np.testing.assert_array_equal(said["class"], dump.logits[:, 0].argmax(1))
@@ -796,8 +797,8 @@ def test_help_comes_without_torch():
 @needs_onnx
 def test_a_published_network_on_real_images(tmp_path):
     """EfficientNet-Lite0: the file abstains where the measures on the zoo's dump of the same images do."""
-    from nescio.datasets import views
-    from nescio.datasets.images import ImageSet
+    from nescio.datasets import pixel_cache
+    from nescio.datasets.image_set import ImageSet
     from nescio.networks.export import exportable_network
     from nescio.networks.models import find_network, with_weights
     from nescio.predict import OutputSpec, stored_predictions
@@ -809,7 +810,7 @@ def test_a_published_network_on_real_images(tmp_path):
         pytest.skip("NESCIO_DATA has no imagenet_val_2k.npz, or NESCIO_WEIGHTS no efficientnet-lite0")
     store = Store(tmp_path / "store")
     model = with_weights(find_network("tf_efficientnet_lite0", store), weights)
-    few = ImageSet(f"npz:{images}", split="given", limit=40)
+    few = ImageSet(f"npz:{images}", split="test_or_all", limit=40)
     plain = stored_predictions(
         model, few, Context(store, device="cpu"), OutputSpec(("logits",), "float16", precision="float32")
     )
@@ -817,7 +818,7 @@ def test_a_published_network_on_real_images(tmp_path):
     u = measures.msp(dump)
     rule = AbstentionRule(float(np.median(u)), 1.2)
     made = export(exportable_network(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
-    held = np.load(views.cache(few.load(), model.view, store))
+    held = np.load(pixel_cache.cache_pixels(few.load(), model.view, store))
     said = load(made.path)[0](np.ascontiguousarray(held.transpose(0, 3, 1, 2)))
     np.testing.assert_array_equal(said["class"], np.asarray(dump.logits)[:, 0].argmax(1))
     np.testing.assert_allclose(said["uncertainty"], u, rtol=0.02)  # the dump is in half precision

@@ -13,8 +13,8 @@ import pytest
 
 from nescio.benchmarks import posthoc, shift, url
 from nescio.cli import main
-from nescio.datasets.images import ImageSet
-from nescio.datasets.views import pixels_of
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.pixel_cache import decode_pixels
 from nescio.errors import BadInput
 from nescio.networks.export import export, exportable_network, load, read_rule
 from nescio.networks.models import build_classifier, describe_preprocessing, find_network, with_preprocessing
@@ -141,7 +141,7 @@ def predicted(tmp_path):
     (own,) = with_preprocessing([find_network(f"{SMALL}@{tmp_path / 'a.pth'}", STORE)], look)
     store = Store(tmp_path / "store")
     output_spec = OutputSpec(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
-    many = predict_all([(own, ImageSet(f"folder:{data}", "given"))], Context(store, device="cpu"), output_spec)
+    many = predict_all([(own, ImageSet(f"folder:{data}", "test_or_all"))], Context(store, device="cpu"), output_spec)
     assert not many.failures
     return store, own, predictions_from_store(store, many.steps[0].key)
 
@@ -168,7 +168,7 @@ def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
     """Weights that `zoo --weights` used are found again; `export` looked in the hubs alone."""
     store, _, _ = predicted
     checkpoint(tmp_path / "w" / f"{SMALL}.pth", SMALL)
-    images = ImageSet(f"folder:{folder(tmp_path / 'numbers', ('3', '7'), each=1)}", "given")
+    images = ImageSet(f"folder:{folder(tmp_path / 'numbers', ('3', '7'), each=1)}", "test_or_all")
     named = replace(find_network(SMALL, STORE), class_map=(("3", 3), ("7", 7)))
     output_spec = OutputSpec(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
     many = predict_all([(named, images)], Context(store, device="cpu"), output_spec, weights=tmp_path / "w")
@@ -188,7 +188,7 @@ def test_the_script_of_the_documentation_predicts_an_image_file(predicted, tmp_p
     (tmp_path / "image.jpg").write_bytes(encoded(picture(np.random.default_rng(3), (90, 120))))
     files = [str(made.path), str(tmp_path / "image.jpg")]
     said = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True).stdout
-    pixels = pixels_of(files[1], own.view).transpose(2, 0, 1)[None]
+    pixels = decode_pixels(files[1], own.view).transpose(2, 0, 1)[None]
     outputs = load(made.path)[0](pixels)
     probability, name = float(outputs["probability"][0]), CLASSES[int(outputs["class"][0])]
     assert said.startswith(f"{name}: probability {probability:.3f}") and "abstains" in said

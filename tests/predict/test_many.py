@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nescio.datasets import views
+from nescio.datasets import pixel_cache
 from nescio.predictions.model_predictions import list_stored_predictions
 from nescio.work.store import Store
 from tests.support.zoo_help import N, answers, checkpoint, folder, images_at, pack
@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
 
 from nescio.checkpoints import read_weights  # noqa: E402
-from nescio.datasets.images import ImageSet, absolute  # noqa: E402
+from nescio.datasets.image_set import ImageSet  # noqa: E402
+from nescio.datasets.names import absolute_name  # noqa: E402
 from nescio.datasets.view import View  # noqa: E402
 from nescio.methods.base import Output  # noqa: E402
 from nescio.networks.models import Network, find_network, with_weights  # noqa: E402
@@ -119,9 +120,9 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
     del pixels
     wanted = Network("small", View(8, 8, "trained"), (0.5,) * 3, (0.5,) * 3, classes)
     layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, classes)).eval()
-    shown = ImageSet(f"npz:{tmp_path / 'set.npz'}", split="given", view=wanted.view).load()
+    shown = ImageSet(f"npz:{tmp_path / 'set.npz'}", split="test_or_all", view=wanted.view).load()
     store, seen = Store(tmp_path / "store"), []
-    views.cache(shown, wanted.view, store)
+    pixel_cache.cache_pixels(shown, wanted.view, store)
 
     def own():
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -192,8 +193,8 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
 
 def test_images_are_decoded_once_for_all_models_that_see_them_alike(place, tmp_path, monkeypatch):
     seen = []
-    real = views.pixels_of
-    monkeypatch.setattr(views, "pixels_of", lambda source, view: (seen.append(view), real(source, view))[1])
+    real = pixel_cache.decode_pixels
+    monkeypatch.setattr(pixel_cache, "pixels_of", lambda source, view: (seen.append(view), real(source, view))[1])
     store = Store(tmp_path)
     found, failures = answers(place, store, "test_vit", "test_resnet", "test_efficientnet")
     assert len(found) == 3 and not failures
@@ -231,7 +232,7 @@ def test_an_unreadable_image_costs_the_set_and_nothing_that_is_finished(place, t
     assert len(answers(place, store, "test_resnet")[0]) == 1
     bad = folder(tmp_path / "set", names[:5], each=1)
     (bad / "0002/0.jpg").write_bytes(b"none")
-    images = ImageSet(absolute(f"folder:{bad}"), split="outside")
+    images = ImageSet(absolute_name(f"folder:{bad}"), split="all_ood")
     found, failures = answers(place, store, "test_resnet", "test_vit", images=[images, images_at(place)])
     assert [each.model for each in found] == ["test_resnet", "test_vit"]
     assert len(failures) == 2
@@ -300,7 +301,7 @@ def test_the_larger_ones_are_as_sure_as_they_were_trained_to_be(tmp_path, monkey
     """With timm's padding they are right as often, and half as sure."""
     if not list(Path(FILES or ".").glob(f"efficientnet-lite{number}*.pth")):
         pytest.skip(f"NESCIO_WEIGHTS has no Lite{number}")
-    images = ImageSet(f"npz:{Path(REAL) / 'imagenet_val_2k.npz'}", split="given", limit=200)
+    images = ImageSet(f"npz:{Path(REAL) / 'imagenet_val_2k.npz'}", split="test_or_all", limit=200)
     name = f"tf_efficientnet_lite{number}"
     (found,), _ = answers(tmp_path, Store(tmp_path), name, images=images, weights=Path(FILES))
     logits = found.load().logits[:, 0].astype(np.float64)

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 
 from nescio.cli import main
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry
 from nescio.networks.models import find_network, network_of_trial

@@ -17,9 +17,9 @@ from nescio.analysis.pixels import DISTINCT
 from nescio.datasets import Batches
 from nescio.datasets.changes import Crop, Rotation
 from nescio.datasets.corruptions import Corruption
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.pixel_cache import decode_pixels
 from nescio.datasets.view import View
-from nescio.datasets.views import pixels_of
 from nescio.errors import BadInput
 from nescio.methods import Output, registry
 from nescio.networks.models import Network, network_of_trial
@@ -187,7 +187,7 @@ def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data,
         path = tmp_path / f"{shape[0]}.npz"
         np.savez(path, x_train=images, y_train=np.arange(8) % 4, x_test=images, y_test=np.arange(8) % 4)
         other = ImageSet(f"npz:{path}")
-        seen = np.stack([pixels_of(image, View(10, 10, "trained", height=6)) for image in images])
+        seen = np.stack([decode_pixels(image, View(10, 10, "trained", height=6)) for image in images])
         assert seen.shape == (8, 6, 10, 3) and (shape != (6, 10) or np.array_equal(seen, images))
         dump = stored_predictions(network, other, context)
         step = predict_step(network, other)
@@ -226,10 +226,10 @@ def test_numbers_that_are_not_finite_are_refused(data):
 
 def test_votes_are_in_the_order_of_the_networks_classes(data):
     """Classes of a set are numbered as the network numbers them, and votes with them."""
-    from nescio.datasets.images import numbered
+    from nescio.datasets.class_labels import align_labels
 
     shown = ImageSet(data).load()
-    other = numbered(shown, 3, ("2", "0", "3"))
+    other = align_labels(shown, 3, ("2", "0", "3"))
     kept = np.flatnonzero(shown.labels != 1)
     assert np.array_equal(other.index, shown.index[kept])
     assert other.labels.tolist() == [{2: 0, 0: 1, 3: 2}[label] for label in shown.labels[kept].tolist()]
@@ -305,7 +305,7 @@ def test_label_maps_come_with_their_void(maps):
 
 def test_label_maps_of_two_parts_stay_with_their_images(maps):
     data = datasets.load(maps)
-    both = ImageSet(maps, "outside").load().images
+    both = ImageSet(maps, "all_ood").load().images
     assert np.array_equal(both.label_maps(), np.concatenate([data.train.label_maps(), data.test.label_maps()]))
     assert np.array_equal(both.label_maps(np.array([20, 3])), both.label_maps()[[20, 3]])
 

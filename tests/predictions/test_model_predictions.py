@@ -13,7 +13,8 @@ from tests.support.zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("timm")
 
-from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import absolute_name
 from nescio.networks.models import find_network, with_weights
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
@@ -34,7 +35,7 @@ def test_of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
 def test_sets_outside_are_marked(place, tmp_path):
     store = Store(tmp_path / "store")
     other = folder(tmp_path / "animals", ("ant", "bee"), each=3)
-    images = ImageSet(absolute(f"folder:{other}"), split="outside")
+    images = ImageSet(absolute_name(f"folder:{other}"), split="all_ood")
     (found,), _ = answers(place, store, "test_resnet", images=images)
     dump = found.load()
     assert not dump.in_distribution.any() and dump.labels.tolist() == [0, 0, 0, 1, 1, 1]

@@ -127,7 +127,7 @@ def protecting(disk, context):
 
 def predicted(store, launcher, shards):
     """The files of a dump of a network with dropout, which is trained first: name → bytes."""
-    from nescio.datasets.images import ImageSet
+    from nescio.datasets.image_set import ImageSet
     from nescio.networks.models import network_of_trial
     from nescio.predict import predict_step, row_ranges
     from tests.test_training import trial_of

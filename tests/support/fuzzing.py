@@ -139,10 +139,10 @@ def cifar(folder):
 
 def read_images(spec):
     def read(path, top):
-        from nescio.datasets import base
+        from nescio.datasets import readers
 
-        base._load.cache_clear()
-        found = base.load(spec.format(path=path), top)
+        readers._load.cache_clear()
+        found = readers.load(spec.format(path=path), top)
         return found.train.pixels, found.test.pixels
 
     return read

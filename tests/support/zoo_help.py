@@ -70,9 +70,10 @@ def checkpoint(path: Path, name: str, seed: int = 0, **options: Any) -> Path:
 
 def images_at(place: Path, **options: Any) -> Any:
     """The image set of `place`, as pretrained networks see it."""
-    from nescio.datasets.images import ImageSet, absolute
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import absolute_name
 
-    return ImageSet(absolute(f"npz:{place / 'val.npz'}"), **({"split": "given"} | options))
+    return ImageSet(absolute_name(f"npz:{place / 'val.npz'}"), **({"split": "test_or_all"} | options))
 
 
 def answers(place: Path, store: Any, *names: str, images: Any = None, weights: Path | None = None, **how: Any) -> Any:

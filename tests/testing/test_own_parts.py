@@ -182,7 +182,7 @@ def test_words_of_the_decorators(forget):
 def test_a_source_that_returns_nothing(forget):
     forget(datasets.registry, "forgetful")
 
-    @datasets.source("forgetful")
+    @datasets.dataset("forgetful")
     def forgetful(request):
         """Nothing."""
 
@@ -193,4 +193,4 @@ def test_a_source_without_a_request():
     def no_request():
         return datasets.load("digits")
 
-    refused("dataset lonely .*one argument", lambda: datasets.source("lonely")(no_request))
+    refused("dataset lonely .*one argument", lambda: datasets.dataset("lonely")(no_request))

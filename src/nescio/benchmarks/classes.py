@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nescio import datasets
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.datasets.partition import RULE, Partition, dump_means, imagenot, pixel_means
 from nescio.errors import BadInput
 from nescio.networks.models import network_of_trial
@@ -60,7 +60,7 @@ def _stand_in(dataset: datasets.Dataset) -> tuple[Classes, Classes]:
 
 def _others(dataset: datasets.Dataset, inside: Classes, outside: Classes | None) -> Classes:
     """The out-of-distribution classes: those that are named, else all that are not in-distribution."""
-    datasets.splits(dataset, inside, 0, outside)  # refuses classes that there are not
+    datasets.split_dataset(dataset, inside, 0, outside)  # refuses classes that there are not
     others = outside or tuple(sorted(set(range(len(dataset.classes))) - set(inside)))
     if not others:
         raise BadInput(

@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nescio import backbones, datasets
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.networks.models import Network
@@ -182,7 +182,7 @@ def comparing(images: int, models: int) -> Cost:
 def _training(trial: Trial, context: Context) -> Cost:
     dataset = datasets.load(trial.data, context.root)
     network = _network(trial, dataset)
-    images = len(datasets.splits(dataset, trial.classes, trial.data_seed).train)
+    images = len(datasets.split_dataset(dataset, trial.classes, trial.data_seed).train)
     epoch = training_seconds(machine_of(context.device), network, images, trial.method)
     before = 0.0
     if epoch < SHORT and trial.start is None and trial.stop is None:
@@ -241,7 +241,7 @@ def _probing(step: Step, context: Context) -> Cost | None:
         return None
     dataset = datasets.load(trials[0].data, context.root)
     classes = min(len(trials[0].classes or dataset.classes), EXACT)
-    learnt = len(datasets.splits(dataset, trials[0].classes, trials[0].data_seed).train)
+    learnt = len(datasets.split_dataset(dataset, trials[0].classes, trials[0].data_seed).train)
     one = (_training(trials[0], context).seconds / trials[0].training.epochs) / max(1, learnt)
     images = _count(step.config["images"], context)
     return Cost(PREDICTION + images * len(trials) * one * (classes + VIEWS / BACKWARD), 4 * images * classes)

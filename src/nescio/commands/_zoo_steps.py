@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nescio.benchmarks.costs import comparing, decoding, judging, pretrained_prediction
 from nescio.benchmarks.selective import AMONG
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.models import Network
@@ -37,12 +37,12 @@ def expected_prediction(
     """A prediction is taken as finished if the store has one of the same model, images and settings."""
     parents, found = list[str](), True
     try:
-        shown = with_view_of(images.named(context.root), network, context.root)
+        shown = with_view_of(images.with_content_name(context.root), network, context.root)
         count = len(images.load(context.root))
         parents.append(images.load_revision(context.root))
     except BadInput:
         found, finished = False, ()
-        shown, count = replace(images, view=network.view), images.sample or UNSEEN
+        shown, count = replace(images, view=network.view), images.sample_size or UNSEEN
     if network.trial is not None or network.checksum:
         parent = network.parent(context.root)
         parents.append(parent if isinstance(parent, str) else parent.key)
@@ -76,7 +76,7 @@ def evaluations(predictions: Sequence[ExpectedPrediction], metrics: int, graded:
 
     graded  each model is graded on images of other classes as well
     """
-    inside = [each for each in predictions if each.images.split != "outside"]
+    inside = [each for each in predictions if each.images.split != "all_ood"]
     costs = [judging(each.count, each.network.classes) for each in inside]
     if graded:
         costs += [judging(each.count, each.network.classes) for each in predictions]

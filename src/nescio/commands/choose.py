@@ -60,7 +60,7 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.analysis.model_choice import Requirement, choose_model
-    from nescio.datasets.images import named_if_there
+    from nescio.datasets.names import name_for_keys_if_present
     from nescio.networks.limits import Limits, parse_parameter_count
     from nescio.networks.published import with_facts
     from nescio.predictions.model_predictions import collect_predictions
@@ -69,7 +69,7 @@ def run(options: Options) -> int:
     requirement = Requirement(options.accuracy, options.coverage)
     params = None if options.max_params is None else parse_parameter_count(options.max_params)
     limits = Limits(params, options.max_input_size, options.families)
-    data = named_if_there(options.data, None, "test") if options.data else None
+    data = name_for_keys_if_present(options.data, None, "test") if options.data else None
     damaged: list[str] = []
     models = with_facts(collect_predictions(options.files, Store(options.store), data, damaged), options.facts)
     for sentence in damaged:

@@ -103,7 +103,7 @@ def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
 
 def _embeddings(options: Options) -> Predictions:
     """What a network sees in the training images. A pretrained one leaves nothing behind."""
-    from nescio.datasets.images import ImageSet
+    from nescio.datasets.image_set import ImageSet
     from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
     from nescio.predict import embed
     from nescio.work.steps import Context
@@ -117,7 +117,7 @@ def _embeddings(options: Options) -> Predictions:
         (wanted,) = with_preprocessing([wanted], options.preprocessing, options.data)
         for sentence in describe_preprocessing([wanted]):
             print(sentence, file=sys.stderr, flush=True)
-        (dump,) = embed([wanted], ImageSet(options.data, "learnt"), context)
+        (dump,) = embed([wanted], ImageSet(options.data, "train_val"), context)
         return dump.replace(embeddings=np.array(dump.embeddings))  # the folder goes
 
 

@@ -46,14 +46,15 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.datasets.images import ImageSet, set_name
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name
     from nescio.networks.models import check_training_data, describe_preprocessing, stored_network
     from nescio.predict import load_predictions, predict_step, probe_step, row_ranges
 
     context = options.place.context()
     store, root = context.store, context.root
     key = store.find("train", options.key)
-    data = () if options.training_data is None else (set_name(options.training_data),)
+    data = () if options.training_data is None else (dataset_name(options.training_data),)
     network = stored_network(key, store, root, data)
     for name in data:
         check_training_data(network, name, root)
@@ -64,7 +65,7 @@ def run(options: Options) -> int:
     tell_notes(whole.dataset)
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
-    images = replace(images, sample=options.limit, sample_seed=options.seed)
+    images = replace(images, sample_size=options.limit, sample_seed=options.seed)
     print(*describe_preprocessing([network]), file=sys.stderr, flush=True)
     with working(options.place, options.crew) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)

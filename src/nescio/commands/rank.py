@@ -55,7 +55,7 @@ from nescio.specs import SIBLINGS, STORE, NetworkName, assignment, items, split
 from nescio.work.store import Store
 
 if TYPE_CHECKING:
-    from nescio.datasets.images import ImageSet
+    from nescio.datasets.image_set import ImageSet
 
 ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
 HINT = "The rows have labels: with --head-data, which names rows to learn from, downstream heads check this ranking."
@@ -264,7 +264,8 @@ def _architecture(model: str) -> str:
 
 def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMembers]) -> dict[str, ImageSet]:
     """What all networks look at: tests, refs and train, as far as they are given; no image is its own reference."""
-    from nescio.datasets.images import ImageSet, set_name
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name
 
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
@@ -272,9 +273,9 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
         raise BadInput(f"--reference-size is a number of references from 1 on, not {options.reference_size}.")
     words = [word for candidate in networks for word in candidate.members]
     ours = any(NetworkName.of(word).kind in (STORE, SIBLINGS) for word in words)  # learnt from a part of the set
-    given = ImageSet(set_name(str(options.data)), "given")
+    given = ImageSet(dataset_name(str(options.data)), "test_or_all")
     tests = _first_to_load([replace(given, split="test"), given], options.place.root) if ours else given
-    tests = replace(tests, sample=options.limit, sample_seed=options.scoring.seed)
+    tests = replace(tests, sample_size=options.limit, sample_seed=options.scoring.seed)
     sets = {"tests": tests}
     if options.reference:
         sets["refs"] = refs = _learnt(
@@ -291,19 +292,20 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
 
 def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
     """What was left out of the images that are judged."""
-    whole = replace(tests, sample=None).load(options.place.root)
+    whole = replace(tests, sample_size=None).load(options.place.root)
     stamp = [f"{whole.name}: {note}" for note in whole.dataset.notes]
-    if tests.sample is not None and tests.sample < len(whole):
-        stamp.append(subset_note(tests.sample, len(whole), f"images of {whole.name}", tests.sample_seed))
+    if tests.sample_size is not None and tests.sample_size < len(whole):
+        stamp.append(subset_note(tests.sample_size, len(whole), f"images of {whole.name}", tests.sample_seed))
     return tuple(stamp)
 
 
 def _learnt(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
     """What networks of `nescio train` learn from; of a set that cannot be divided, all training images."""
-    from nescio.datasets.images import ImageSet, set_name
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name
 
-    images = ImageSet(set_name(data), "train", sample=draw, sample_seed=seed)
-    return _first_to_load([images, replace(images, split="learnt")], root)
+    images = ImageSet(dataset_name(data), "train", sample_size=draw, sample_seed=seed)
+    return _first_to_load([images, replace(images, split="train_val")], root)
 
 
 def _first_to_load(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
@@ -331,14 +333,14 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 
 def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
-    from nescio.datasets.images import set_name
+    from nescio.datasets.names import dataset_name
     from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
     from nescio.networks.siblings import expand_siblings
     from nescio.predict import embed
 
     context, place = options.place.context(), Path(options.weights) if options.weights else None
     names = expand_siblings(wanted.members, context.store)
-    shown = [set_name(data) for data in (options.data, options.reference) if data]
+    shown = [dataset_name(data) for data in (options.data, options.reference) if data]
     networks = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
     look = options.preprocessing if any(one.own for one in networks) else Preprocessing()  # others may have some
     networks = with_preprocessing(networks, look, options.data)

@@ -111,15 +111,17 @@ def _write_page(scored: RowScores, options: Options, folder: str) -> None:
 
 def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
     """Row → small picture and name, of the rows that the page shows."""
+    from nescio.datasets.class_labels import rows_by_key
     from nescio.datasets.decode import thumbnail
-    from nescio.datasets.images import ImageSet, rows_by_key, set_name
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name
 
     index, every = scored.scores.index, len(scored.candidate.tests[0])
     try:
-        images = ImageSet(set_name(data)).load(options.root)
+        images = ImageSet(dataset_name(data)).load(options.root)
         places = rows_by_key(index, images, every)
     except BadInput:  # a set that nobody has divided: the rows may be all of it
-        images = ImageSet(set_name(data), split="given").load(options.root)
+        images = ImageSet(dataset_name(data), split="test_or_all").load(options.root)
         places = rows_by_key(index, images, every)
     wanted = {int(row) for rows in (scored.least(options.list_rows), scored.most(options.list_rows)) for row in rows}
     pictures = {}

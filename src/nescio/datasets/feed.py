@@ -21,7 +21,7 @@ from nescio.runtime import Runtime
 BUFFERS, READERS = 3, 4  # batches that wait to be copied; threads that read one of them
 
 
-class Normal:
+class Normalizer:
     """uint8 (b, h, w, ch) to the numbers that a network wants, (b, ch, h, w): (x / 255 − mean) / std."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], here: Runtime) -> None:
@@ -35,19 +35,19 @@ class Normal:
         return x.contiguous(memory_format=self.layout)
 
 
-def feed(pixels: Path, batch: int, device: torch.device) -> Iterator[tuple[Tensor, int]]:
+def device_batches(pixels: Path, batch: int, device: torch.device) -> Iterator[tuple[Tensor, int]]:
     """Batches of a file of pixels, uint8 (b, h, w, ch), on the device, and how many images of each count: on a GPU all
     are of one size, because it looks for its fastest kernels again whenever the size changes."""
     array = np.load(pixels, mmap_mode="r")
     if device.type == "cuda":
-        yield from _ahead(pixels, array, batch, Copies(device))
+        yield from _ahead(pixels, array, batch, DeviceCopies(device))
         return
     for rows in blocks(len(array), batch):
         # a copy: torch takes no memory that it may not write to
         yield torch.from_numpy(np.array(array[rows])), rows.stop - rows.start
 
 
-class Copies:
+class DeviceCopies:
     """From pinned memory to a GPU, on a stream of their own, beside its work."""
 
     def __init__(self, device: torch.device) -> None:

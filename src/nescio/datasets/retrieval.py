@@ -15,20 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from nescio.arrays.types import Array
-from nescio.datasets.base import (
-    Dataset,
-    Encoded,
-    Images,
-    Request,
-    encoded,
-    find,
-    load,
-    place_of,
-    source,
-    stratified,
-)
-from nescio.datasets.images import draw, named
-from nescio.datasets.sources import cifar10
+from nescio.datasets.builders import dataset_from_files
+from nescio.datasets.image_set import draw_rows
+from nescio.datasets.images import Dataset, Images
+from nescio.datasets.names import name_for_keys
+from nescio.datasets.pixels import EncodedImages
+from nescio.datasets.readers import DatasetRequest, dataset, find_folder, load, requested_path
+from nescio.datasets.splits import stratified
+from nescio.datasets.standard import cifar10
 from nescio.errors import BadInput
 from nescio.files import read_list, read_small, read_text
 from nescio.identity import rename_content, seed_for
@@ -39,8 +33,8 @@ from nescio.specs import DatasetName, SpecError, numbers, select, selections, wr
 SIZE = 224
 
 
-def _folder(request: Request, name: str, folders: Sequence[str], wanted: Sequence[str], published: str) -> Path:
-    return place_of(request) if request.path else find(name, request.root, folders, wanted, published)
+def _folder(request: DatasetRequest, name: str, folders: Sequence[str], wanted: Sequence[str], published: str) -> Path:
+    return requested_path(request) if request.path else find_folder(name, request.root, folders, wanted, published)
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -59,11 +53,11 @@ def _by_class(
         ([paths[row] for row in rows.tolist()], labels[rows])
         for rows in (np.flatnonzero(labels < trained), np.flatnonzero(labels >= trained))
     )
-    return encoded(name, train, test, classes, size)
+    return dataset_from_files(name, train, test, classes, size)
 
 
-@source("cub200", path=None, size=SIZE)
-def cub200(request: Request) -> Dataset:
+@dataset("cub200", path=None, size=SIZE)
+def cub200(request: DatasetRequest) -> Dataset:
     """CUB-200-2011: images.txt, image_class_labels.txt, classes.txt and images; classes 101 to 200 are the test set."""
     wanted = ("images.txt", "image_class_labels.txt", "classes.txt", "images")
     published = "https://www.vision.caltech.edu/datasets/cub_200_2011"
@@ -82,8 +76,8 @@ def cub200(request: Request) -> Dataset:
     return _by_class("cub200", [path for path, _ in rows], labels, len(names) // 2, names, request.size)
 
 
-@source("cars196", path=None, size=SIZE)
-def cars196(request: Request) -> Dataset:
+@dataset("cars196", path=None, size=SIZE)
+def cars196(request: DatasetRequest) -> Dataset:
     """CARS-196: cars_annos.mat beside the folder car_ims; classes 99 to 196 are the test set."""
     published = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html (car_ims.tgz and cars_annos.mat)"
     folder = _folder(request, "cars196", ("cars196", "Cars196", "CARS"), ("cars_annos.mat", "car_ims"), published)
@@ -103,8 +97,8 @@ def cars196(request: Request) -> Dataset:
     return _by_class("cars196", paths, labels, len(names) // 2, names, request.size)
 
 
-@source("sop", path=None, size=SIZE)
-def sop(request: Request) -> Dataset:
+@dataset("sop", path=None, size=SIZE)
+def sop(request: DatasetRequest) -> Dataset:
     """Stanford Online Products: Ebay_train.txt and Ebay_test.txt, whose classes differ, and the folders they name."""
     published = "https://cvgl.stanford.edu/projects/lifted_struct"
     wanted = ("Ebay_train.txt", "Ebay_test.txt")
@@ -120,18 +114,18 @@ def sop(request: Request) -> Dataset:
         labels = np.array([label for _, label in rows], np.int64)
         most = max(most, int(labels.max(initial=-1)) + 1)
         parts.append(([path for path, _ in rows], labels))
-    return encoded("sop", parts[0], parts[1], [str(label + 1) for label in range(most)], request.size)
+    return dataset_from_files("sop", parts[0], parts[1], [str(label + 1) for label in range(most)], request.size)
 
 
 # ---- several human votes on every image
 
 
-@source("cifar10h")
-def cifar10h(request: Request) -> Dataset:
+@dataset("cifar10h")
+def cifar10h(request: DatasetRequest) -> Dataset:
     """CIFAR-10 with the human votes of CIFAR-10H on its test images: cifar10h-counts.npy beside the Python version."""
     folders = ("cifar-10h/data", "cifar-10h-master/data", "cifar10h", "cifar-10h")
     published = "https://github.com/jcpeterson/cifar-10h (data/cifar10h-counts.npy)"
-    place = find("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
+    place = find_folder("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
     dataset = cifar10(request)
     with files.naming_file(place, "read"):
         votes = check_votes(files.read_array(place))
@@ -142,7 +136,7 @@ def cifar10h(request: Request) -> Dataset:
     return replace(dataset, name="cifar10h", test=replace(dataset.test, annotations=votes))
 
 
-def _voted(request: Request, name: str, folder: str) -> Dataset:
+def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
     """FOLDER/annotations.json lists the votes of every annotator as image_path (from above FOLDER) and class_label.
 
     All images are test images; a label is what most votes name, of equal ones the first by name.
@@ -164,13 +158,15 @@ def _voted(request: Request, name: str, folder: str) -> Dataset:
     counts = np.zeros((len(paths), len(classes)), np.int64)
     np.add.at(counts, (image, label), 1)
     shown = [str(place.parent / path) for path in paths]
-    found = encoded(name, ([], np.empty(0, np.int64)), (shown, counts.argmax(1)), classes.tolist(), request.size)
+    found = dataset_from_files(
+        name, ([], np.empty(0, np.int64)), (shown, counts.argmax(1)), classes.tolist(), request.size
+    )
     return replace(found, test=replace(found.test, annotations=counts))
 
 
 VOTED = {"benthic": "Benthic", "pig": "Pig", "turkey": "Turkey", "treeversity1": "Treeversity#1"}
 for _name, _place in VOTED.items():
-    source(_name, path=None, size=SIZE)(partial(_voted, name=_name, folder=_place))
+    dataset(_name, path=None, size=SIZE)(partial(_voted, name=_name, folder=_place))
 
 
 # ---- parts of a set by classes
@@ -199,9 +195,9 @@ def in_size(spec: str, size: int, root: str | Path | None) -> str:
     """The name of a set with images of so many pixels, where they are files that can be resized."""
     dataset = load_whole(spec, root)
     files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
-    if not isinstance(files_of, Encoded) or dataset.size == size or DatasetName.of(spec).size:
+    if not isinstance(files_of, EncodedImages) or dataset.size == size or DatasetName.of(spec).size:
         return spec
-    return named(f"{spec}@{size}", root)
+    return name_for_keys(f"{spec}@{size}", root)
 
 
 def disjoint(dataset: Dataset) -> bool:
@@ -209,16 +205,16 @@ def disjoint(dataset: Dataset) -> bool:
     return not set(dataset.train.labels.tolist()) & set(dataset.test.labels.tolist())
 
 
-@source("part", path=True, words=1)
-def part(request: Request) -> Dataset:
+@dataset("part", path=True, words=1)
+def part(request: DatasetRequest) -> Dataset:
     """part:DATA#7-9: images of classes 7 to 9 of DATA as a set of test images: of a set that is divided by classes
     all of them, of others its test images."""
     whole, classes, _ = _parsed(request, 0)
     return _cut(whole, _pools(whole, classes)[1], None, request)
 
 
-@source("shots", path=True, words=3)
-def shots(request: Request) -> Dataset:
+@dataset("shots", path=True, words=3)
+def shots(request: DatasetRequest) -> Dataset:
     """shots:DATA#7-9#5#0: five training images (or all) of each of the classes 7 to 9, drawn by seed 0, and test images
     of the same classes: those of DATA, or half of its images where it is divided by classes."""
     whole, classes, words = _parsed(request, 2)
@@ -234,13 +230,14 @@ def shots(request: Request) -> Dataset:
     if most is not None:
         rows = {label: np.flatnonzero(pool.labels == label) for label in classes}
         drawn = {
-            label: draw(len(own), most, seed_for("shots", whole.revision, label, seed)) for label, own in rows.items()
+            label: draw_rows(len(own), most, seed_for("shots", whole.revision, label, seed))
+            for label, own in rows.items()
         }
         pool = pool.take(np.concatenate([own[drawn[label]] for label, own in rows.items()]))
     return _cut(whole, test, pool, request)
 
 
-def _parsed(request: Request, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
+def _parsed(request: DatasetRequest, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
     """The dataset, its classes, and so many further words of a name."""
     spec, *words = selections(request.path, 1 + more)
     whole, classes = load_whole(spec, request.root), numbers(words[0])
@@ -261,7 +258,7 @@ def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Image
     return None, test if len(test) else train
 
 
-def _cut(whole: Dataset, test: Images, train: Images | None, request: Request) -> Dataset:
+def _cut(whole: Dataset, test: Images, train: Images | None, request: DatasetRequest) -> Dataset:
     """Other training and test images of a dataset. What trains is not held out: k images of a class are k."""
     train = test.take(np.empty(0, np.int64)) if train is None else train
     revision = f"{seed_for(whole.revision, train.index.tolist(), test.index.tolist()):016x}"

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.types import Array
-from nescio.datasets.base import Dataset, Images, Pixels, Request, source
 from nescio.datasets.decode import IMAGENET_MEAN, IMAGENET_STD, on_threads
+from nescio.datasets.images import Dataset, Images
+from nescio.datasets.pixels import Pixels
+from nescio.datasets.readers import DatasetRequest, dataset
 from nescio.datasets.scene_layout import (
     BUILDING,
     CLASSES,
@@ -407,8 +409,8 @@ class RenderedPixels(Pixels):
         return self.read(np.array([row]))[0]
 
 
-@source("scenes", size=256)
-def scenes(request: Request) -> Dataset:
+@dataset("scenes", size=256)
+def scenes(request: DatasetRequest) -> Dataset:
     """Street scenes of SIZE rows and twice as many columns: 400 for training, 100 for testing, 11 classes and void."""
     height = request.size
     if height < LEAST:

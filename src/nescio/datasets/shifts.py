@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nescio.datasets.base import Request, checksum, load, place_of
+from nescio.datasets.builders import checksum
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.datasets.dense import shift_levels
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.readers import DatasetRequest, load, requested_path
 from nescio.errors import BadInput
 from nescio.identity import ContentName, tag
 from nescio.predictions import files
@@ -79,7 +80,7 @@ def published_corruptions(
     root: str | Path | None = None,
 ) -> list[PublishedCorruption]:
     """The changes ImageSet(data, change=…) that a folder of published files holds, after a look at its labels."""
-    place = place_of(Request(None if root is None else Path(root), str(path)))
+    place = requested_path(DatasetRequest(None if root is None else Path(root), str(path)))
     test = load(data, root).test
     labels, shape = _read(place / "labels.npy"), test.backing.read(test.rows[:1]).shape[1:]
     numbers = labels.dtype.kind in "iu" and labels.shape == (len(SEVERITIES) * len(test),)
@@ -122,7 +123,7 @@ def levels(data: str, root: str | Path | None = None) -> list[Level]:
     path, level = split_severity(name.path or "")
     if level:
         return []
-    place = place_of(Request(None if root is None else Path(root), path))
+    place = requested_path(DatasetRequest(None if root is None else Path(root), path))
     return [
         Level(condition, level, ImageSet(name.at(f"{place}#{folder}")))
         for condition, level, folder in shift_levels(place)

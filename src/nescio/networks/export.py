@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio import __version__
-from nescio.datasets.images import set_name
+from nescio.datasets.names import dataset_name
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
 from nescio.files import atomic_write, parse_json, read_json
@@ -476,7 +476,7 @@ def exportable_network(
     """
     stored = predictions_from_text(name, store) if place_of(ZOO, name) else None
     looked = stored.preprocessing if stored else {}
-    own_data = () if data is None else (set_name(data),)
+    own_data = () if data is None else (dataset_name(data),)
     found = find_network(stored.model if stored else name, store, root, own_data)
     for own in own_data:
         check_training_data(found, own, root)

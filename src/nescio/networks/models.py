@@ -21,8 +21,8 @@ from torch import nn
 from nescio import datasets
 from nescio.checkpoints import check_frame, read_entries, read_weights
 from nescio.datasets import imagenet
-from nescio.datasets.base import Pixels
-from nescio.datasets.images import named
+from nescio.datasets.names import name_for_keys
+from nescio.datasets.pixels import Pixels
 from nescio.datasets.view import View
 from nescio.errors import BadInput, did_you_mean
 from nescio.files import read_text
@@ -374,7 +374,7 @@ def _found(data: str, others: Sequence[str], key: str, store: Store, root: str |
     elsewhere = (run.names[data.content] for run in store.runs() if data.content in run.names)
     for name in chain([str(data)], others, elsewhere):
         with suppress(BadInput):
-            found = named(name, root)
+            found = name_for_keys(name, root)
             if canonical(found) == data.content:
                 return found
             today = today or (found if name == data else None)
@@ -388,7 +388,7 @@ def _found(data: str, others: Sequence[str], key: str, store: Store, root: str |
 
 def check_training_data(network: Network, data: str, root: str | Path | None = None) -> None:
     """Refuses data that are not those from which a network of the store learnt."""
-    from nescio.datasets.images import same_images
+    from nescio.datasets.names import same_images
 
     if network.trial is None:
         raise BadInput(f"--data is for networks of the store, and {network.name} is none: omit it.")
@@ -408,8 +408,8 @@ def trial_of(key: str, store: Store) -> Trial:
 
 def weights_folder(weights_path: Path | None = None) -> Path | None:
     """Where weights are looked for before the hubs: the path that is given, else $NESCIO_WEIGHTS."""
-    named = os.environ.get("NESCIO_WEIGHTS")
-    return weights_path or (Path(os.path.expanduser(named)) if named else None)
+    name_for_keys = os.environ.get("NESCIO_WEIGHTS")
+    return weights_path or (Path(os.path.expanduser(name_for_keys)) if name_for_keys else None)
 
 
 def with_weights(wanted: Network, place: Path | None = None) -> Network:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from nescio.arrays.parallel import blocks
-from nescio.datasets import Batches, views
-from nescio.datasets.base import Encoded, Joined, Pixels
-from nescio.datasets.feed import Normal, feed
-from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets import Batches, pixel_cache
+from nescio.datasets.feed import Normalizer, device_batches
+from nescio.datasets.image_set import ImageSet, LoadedImages
+from nescio.datasets.pixels import ConcatBacking, EncodedImages, Pixels
 from nescio.networks.models import Network
 from nescio.runtime import Runtime
 from nescio.work.store import Store
@@ -37,7 +37,7 @@ def with_view_of(images: ImageSet, network: Network, root: str | Path | None = N
         dataset = replace(images, readable=False).load(root).dataset
         backing = dataset.train.backing if len(dataset.train) else dataset.test.backing
         encoded = backing.encoded if isinstance(backing, Pixels) else backing
-        crop = encoded.crop if isinstance(encoded, Encoded) else network.view.crop
+        crop = encoded.crop if isinstance(encoded, EncodedImages) else network.view.crop
         if (
             network.view.shape == dataset.shape
             and crop == network.view.crop
@@ -52,16 +52,16 @@ def input_batches(
 ) -> Iterator[tuple[Tensor, int]]:
     """Batches of normalised pixels (b, ch, h, w), each with its number of images."""
     images, change = loaded.images, loaded.set.change
-    normalize = Normal(network.mean, network.std, runtime)
+    normalize = Normalizer(network.mean, network.std, runtime)
     if loaded.set.view is not None:
         assert store is not None, "pixels under a view are cached in a store"
-        pixels = views.cache(loaded, loaded.set.view, store)
+        pixels = pixel_cache.cache_pixels(loaded, loaded.set.view, store)
         if change is None:
-            for block, count in feed(pixels, batch, runtime.device):
+            for block, count in device_batches(pixels, batch, runtime.device):
                 yield normalize(block), count
             return
         cached = np.load(pixels, mmap_mode="r")
-    elif change is None and not isinstance(images.backing, Joined):
+    elif change is None and not isinstance(images.backing, ConcatBacking):
         for x, _, _ in Batches(images, network, runtime.device, batch=batch, channels_last=runtime.channels_last):
             yield x, len(x)
         return
@@ -73,7 +73,7 @@ def input_batches(
             return raw
         changed = change.apply(raw, torch.from_numpy(images.index[rows]).to(runtime.device))
         if change.stored and loaded.set.view is not None:
-            viewed = [views.pixels_of(image, loaded.set.view) for image in changed.cpu().numpy()]
+            viewed = [pixel_cache.decode_pixels(image, loaded.set.view) for image in changed.cpu().numpy()]
             changed = torch.from_numpy(np.stack(viewed)).to(runtime.device)
         return changed
 

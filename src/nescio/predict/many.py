@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nescio.datasets import views
-from nescio.datasets.images import ImageSet
+from nescio.datasets import pixel_cache
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.networks.models import Network, with_weights
@@ -169,7 +169,7 @@ class _Pair:
         root, store = self.context.root, self.context.store
         loaded = with_network_labels(self.images.load(root, store), self.network, self.output_spec, root)
         for rows in self.ranges or [slice(0, len(loaded))]:
-            views.forget(loaded.take(np.arange(rows.start, rows.stop)), self.network.view, store)
+            pixel_cache.remove_cached_pixels(loaded.take(np.arange(rows.start, rows.stop)), self.network.view, store)
 
 
 def _predict_pair(pair: _Pair) -> tuple[int, Step, str | None]:
@@ -192,7 +192,7 @@ def _predict_range(pair: _Pair, shard: int) -> tuple[int, None, str | None]:
 def _run(step: Step, context: Context) -> None:
     try:
         step.run(context)
-    except views.UnreadableImages as error:
+    except pixel_cache.UnreadableImages as error:
         raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nescio.datasets.images import LoadedImages
+from nescio.datasets.image_set import LoadedImages
 from nescio.errors import BadInput
 from nescio.identity import IN_KEYS, Validated, seed_for, tag
 from nescio.methods.base import Method, Output, check_output

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nescio.analysis.pixels import PixelCounts
-from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets.image_set import ImageSet, LoadedImages
 from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.layers.entropies import entropy
@@ -47,7 +47,7 @@ def count_step(network: Network | Sequence[Network], images: ImageSet, *, root: 
             f"The change {images.change.condition} moves pixels, but not their labels: choose a change that keeps "
             "every pixel in its position, such as a corruption."
         )
-    images = images.named(root)
+    images = images.with_content_name(root)
     make = partial(_count, members=members, images=images)
     title = f"{members[0].name}{f' and {len(members) - 1} more' if members[1:] else ''} on {images.data}"
     identity = members[0].identity if len(members) == 1 else {"members": [member.identity for member in members]}

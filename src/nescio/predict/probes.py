@@ -12,7 +12,7 @@ import torch
 
 from nescio import probes
 from nescio.datasets import Batches
-from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets.image_set import ImageSet, LoadedImages
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import seed_for
@@ -47,7 +47,7 @@ def probe_step(
     """
     if (images.data, images.view, images.change) != (trials[0].data, None, None):
         raise BadInput(f"Probes need unchanged images of {trials[0].data}: omit view and change.")
-    images = images.named(root)
+    images = images.with_content_name(root)
     rounded = [float(f"{temperature:.6g}") for temperature in temperatures]
     config = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"], "exact": exact}
     steps = tuple(train_step(trial, root) for trial in trials)

@@ -17,7 +17,9 @@ import torch
 
 from nescio.arrays.parallel import blocks
 from nescio.datasets.changes import Crop
-from nescio.datasets.images import ImageSet, LoadedImages, names_of_labels, numbered, same_images
+from nescio.datasets.class_labels import align_labels, label_names
+from nescio.datasets.image_set import ImageSet, LoadedImages
+from nescio.datasets.names import same_images
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import seed_for
@@ -60,7 +62,7 @@ def predict_step(
     """
     if network.trial is not None and network.trial.task == "segmentation":
         raise BadInput(f"{network.name} predicts a class for every pixel: count its pixels with count_step instead.")
-    images = with_view_of(images.named(root), network, root)
+    images = with_view_of(images.with_content_name(root), network, root)
     config = {"images": images, "keeping": output_spec, **network.identity}
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
     parents = (network.parent(root), images.load_revision(root))
@@ -184,7 +186,7 @@ def _predict(
     facts = {
         "model": network.name,
         "data": images.data,
-        "outside": images.split == "outside",
+        "outside": images.split == "all_ood",
         "compared": output_spec.compared or None,
         "rows": len(loaded),
         "classes": network.classes,
@@ -194,7 +196,7 @@ def _predict(
         "dropout": dropout,
         "weights": network.file.name if network.file else None,
         "weights_path": str(network.file.absolute()) if network.file else None,
-        "class_names": None if images.split == "outside" else _class_names(network, loaded),
+        "class_names": None if images.split == "all_ood" else _class_names(network, loaded),
         "view": str(network.view),
         "mean": network.mean,
         "std": network.std,
@@ -239,7 +241,7 @@ def with_network_labels(
     for classes of other networks are dropped.
     """
     trial, images = network.trial, loaded.set
-    if images.split in ("outside", "out") or not loaded.labelled:
+    if images.split in ("all_ood", "out") or not loaded.labelled:
         without_votes = replace(loaded, images=replace(loaded.images, annotations=None))
         return without_votes if "logits" in output_spec.fields else loaded
     if trial is not None and images.classes == trial.classes and same_images(trial.data, images.data, root):
@@ -247,7 +249,7 @@ def with_network_labels(
     if "logits" not in output_spec.fields:
         return replace(loaded, images=replace(loaded.images, in_distribution=None))
     try:
-        return numbered(loaded, network.classes, network.class_names, network.class_map)
+        return align_labels(loaded, network.classes, network.class_names, network.class_map)
     except BadInput:
         if trial is None:
             raise
@@ -259,7 +261,7 @@ def _class_names(network: Network, loaded: LoadedImages) -> list[str] | None:
     """A set's names for the classes of a pretrained network without class names; None unless it has all classes."""
     if network.trial is not None or not loaded.labelled or output_class_names(network) is not None:
         return None
-    return names_of_labels(loaded, network.classes, network.class_names, network.class_map)
+    return label_names(loaded, network.classes, network.class_names, network.class_map)
 
 
 def _accuracy(predictions: Predictions) -> float | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from nescio import datasets
 from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.datasets import Batches, Dataset, Images
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.spectral import bound_holds, operator_norms, stretches
 from nescio.methods.base import (
@@ -61,7 +61,7 @@ def small_trial(
     epochs = EPOCHS[cls.classifies] + MORE.get(backbone, 0) if epochs is None else epochs
     if epochs < 2:
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
-    rows = len(datasets.splits(datasets.load(data, root)).train)
+    rows = len(datasets.split_dataset(datasets.load(data, root)).train)
     augment: Any = cls.augment or "none"
     batch = min(ROWS, rows) if task == "classification" else usual_batch(rows, task=task)
     plan = Training(epochs=epochs, batch_size=batch, augment=augment, schedule="cosine", precision="float32")
@@ -125,7 +125,7 @@ def _shown(trial: Trial, dataset: Dataset, here: Runtime) -> Batches:
 
 
 def _training_images(trial: Trial, dataset: Dataset) -> Images:
-    return datasets.splits(dataset, trial.classes, trial.data_seed).train
+    return datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
 
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:

@@ -268,7 +268,7 @@ def test_components_are_chosen_by_held_out_likelihood(study, candidate, context)
 
 
 def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study, context):
-    learnt = set(datasets.splits(datasets.load("digits")).train.index.tolist())
+    learnt = set(datasets.split_dataset(datasets.load("digits")).train.index.tolist())
     samples = []
     for sample in range(PLAN.seeds):
         dumps = [dump for own in siblings_of(PLAN) for dump in references(own, sample, context)]
@@ -440,7 +440,7 @@ def test_transfer_and_a_lone_network(tmp_path, other):
 
 def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path):
     """Images of another size are resized before a network sees them; those of its own size stay as they are."""
-    from nescio.datasets import views
+    from nescio.datasets import pixel_cache
     from nescio.networks.models import network_of_trial
     from nescio.predict import with_view_of
 
@@ -448,7 +448,7 @@ def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path)
     images = with_view_of(downstream_sets(other)[1], network)
     assert (images.view.size, images.view.channels) == (8, 1)
     whole = images.load()
-    pixels = np.load(views.cache(whole, images.view, Store(tmp_path)))
+    pixels = np.load(pixel_cache.cache_pixels(whole, images.view, Store(tmp_path)))
     assert pixels.shape == (90, 8, 8, 1) and pixels.dtype == np.uint8
     own = datasets.load(other).test
     assert np.array_equal(whole.labels, own.labels) and np.array_equal(whole.index, own.index)

@@ -16,7 +16,7 @@ from nescio.benchmarks.sensitivity import PRESETS, reports, steps
 from nescio.benchmarks.shift.steps import KEEPING, strength_of
 from nescio.cli import main
 from nescio.datasets.changes import Rotation
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import classifiers
 from nescio.methods import registry as methods

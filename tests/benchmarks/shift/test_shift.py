@@ -20,7 +20,7 @@ from nescio.benchmarks import base
 from nescio.benchmarks.shift import PRESETS, Plan, reports, steps
 from nescio.cli import main
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks.models import build, network_of_trial
@@ -302,7 +302,7 @@ def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
 def test_images_of_another_set_against_clean_ones(study, context, place):
     (trial,) = lines()[0]
     data = f"npz:{place / 'noise.npz'}"
-    images = ImageSet(data, "outside", limit=steps.OUT_ROWS)
+    images = ImageSet(data, "all_ood", limit=steps.OUT_ROWS)
     out = load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.KEEPING), context.store)
     u, others = by_hand([dump(trial, context)])[0], measures.entropy(out)
     assert len(others) == 40

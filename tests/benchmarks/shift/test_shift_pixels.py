@@ -23,7 +23,7 @@ from nescio.cli import main
 from nescio.commands import parser_for
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.dense import CAMVID, CITYSCAPES
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.networks.models import build, network_of_trial
 from nescio.options import options_of
@@ -250,7 +250,7 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
     plan = replace(PLAN, data=f"maps:{tmp_path}", corruptions=(), severities=(), limit=1)
     levels = pixels.levels_of(plan, None)
     assert list(levels) == [steps.CLEAN, ("rain", 1.0), ("sun", 0.0), ("sun", 95.0)]  # the darkest last
-    assert levels["sun", 95.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample=1)
+    assert levels["sun", 95.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample_size=1)
     assert ("fog", 2.0) in pixels.levels_of(replace(plan, corruptions=("fog",), severities=(2,)), None)
     shutil.copytree(tmp_path / "shift" / "rain" / "1", tmp_path / "shift" / "fog" / "0.5")
     only = pixels.levels_of(

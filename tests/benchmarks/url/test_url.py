@@ -17,7 +17,7 @@ from nescio.benchmarks import base
 from nescio.benchmarks.url import PAPER, PRESETS, VIT, Plan, questions, reports, steps
 from nescio.cli import main
 from nescio.datasets.changes import Crop
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.uncertainty_head import UncertaintyHead
 from nescio.methods import registry as methods
@@ -133,7 +133,7 @@ def test_recall_and_r_auroc_are_their_definitions_by_loops_with_ties():
 
 def test_rows_of_a_network_are_what_its_dump_says(study, context):
     own = network(study, context)
-    test = dump(own, context, ImageSet("part:digits#7-9", "outside"))
+    test = dump(own, context, ImageSet("part:digits#7-9", "all_ood"))
     assert set(test.labels.tolist()) == {7, 8, 9}
     p = np.exp(np.asarray(test.logits[:, 0], np.float64))
     p /= p.sum(1, keepdims=True)
@@ -213,7 +213,7 @@ def test_an_embedding_of_length_zero_retrieves_nothing_and_is_wrong():
 
 def test_crops_and_human_votes_of_a_network(study, context, votes):
     own = network(study, context, "simclr")
-    images = ImageSet(f"part:{votes}#0-3", "outside")
+    images = ImageSet(f"part:{votes}#0-3", "all_ood")
     whole, crop = (dump(own, context, replace(images, change=change)) for change in (None, Crop()))
     u, u_crop = (-np.linalg.norm(each.embeddings.astype(float), axis=1) for each in (whole, crop))
     facts = {"method": "simclr", "trial": 0, "data_seed": 0, "target": votes, "split": "human", "measure": "norm"}

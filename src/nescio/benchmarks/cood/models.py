@@ -9,7 +9,8 @@ import numpy as np
 
 from nescio.analysis.evaluation_rows import in_distribution_rows
 from nescio.datasets import hierarchy, imagenet
-from nescio.datasets.images import ImageSet, named_if_there
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import name_for_keys_if_present
 from nescio.errors import BadInput
 from nescio.predictions.model_predictions import ModelPredictions
 from nescio.predictions.pairs import PairedPredictions, pair_from_text, pairs_from_store
@@ -35,8 +36,8 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[
             "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
         )
     root = work.context.root
-    also = {name: named_if_there(data, root, "all") for name, data in mapping(plan.also, "NAME=SET").items()}
-    inside, outside = named_if_there(plan.data, root, "test"), named_if_there(plan.out, root, "all")
+    also = {name: name_for_keys_if_present(data, root, "all") for name, data in mapping(plan.also, "NAME=SET").items()}
+    inside, outside = name_for_keys_if_present(plan.data, root, "test"), name_for_keys_if_present(plan.out, root, "all")
     damaged: list[str] = []
     pairs, notes = pairs_from_store(work.store, inside, outside, also, damaged)
     work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
@@ -55,8 +56,8 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedPredictions] = ())
     files = (plan.in_names, plan.out_names)
     if any(files) and not all(files) and not (plan.data and plan.out):
         raise BadInput("Give both --data-names and --ood-names: overlap is between the two.")
-    inside = hierarchy.names(files[0]) if files[0] else _names_of_set(plan, plan.data, "given", work)
-    outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.out, "outside", work)
+    inside = hierarchy.names(files[0]) if files[0] else _names_of_set(plan, plan.data, "test_or_all", work)
+    outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.out, "all_ood", work)
     if outside is None:
         return None
     names = inside or (), outside
@@ -66,12 +67,12 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedPredictions] = ())
 
 
 def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Sequence[str] | None:
-    from nescio.datasets.images import absolute
+    from nescio.datasets.names import absolute_name
 
     if data is None:
         return None
     try:
-        own = ImageSet(absolute(data), split=split).load(work.context.root).classes  # type: ignore[arg-type]
+        own = ImageSet(absolute_name(data), split=split).load(work.context.root).classes  # type: ignore[arg-type]
     except BadInput as reason:
         if plan.hierarchy:
             raise

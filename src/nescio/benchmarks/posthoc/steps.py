@@ -27,7 +27,8 @@ from nescio.benchmarks.shift.steps import (
     plain_trial,
 )
 from nescio.benchmarks.shift.steps import refuse_impossible as refuse_shift
-from nescio.datasets.images import ImageSet, absolute, named, same_images
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import absolute_name, name_for_keys, same_images
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.families import architecture
@@ -50,7 +51,7 @@ TEST = "test"
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its data by its own name."""
     root = work.context.root
-    plan = replace(plan, data=named(plan.data, work.context.root, "test" if plan.networks else None))
+    plan = replace(plan, data=name_for_keys(plan.data, work.context.root, "test" if plan.networks else None))
     if plan.networks:
         predictors = existing(
             shift.Plan(data=plan.data, networks=plan.networks, preprocessing=plan.preprocessing), work
@@ -109,25 +110,25 @@ def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, Imag
     trial = network.trial
     if trial is not None and same_images(trial.data, plan.data, root):
         train, val = (ImageSet(plan.data, split, trial.classes, seed=trial.data_seed) for split in ("train", "val"))
-        test = ImageSet(plan.data, classes=trial.classes, sample=plan.limit, sample_seed=plan.seed)
+        test = ImageSet(plan.data, classes=trial.classes, sample_size=plan.limit, sample_seed=plan.seed)
         return {"train": replace(train, limit=plan.fitted), "val": val, TEST: test}
-    sets = {TEST: ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)}
+    sets = {TEST: ImageSet(plan.data, "test_or_all", sample_size=plan.limit, sample_seed=plan.seed)}
     try:
         datasets.load(plan.data, root)
     except BadInput:  # without training images
         return sets
-    return {"train": ImageSet(plan.data, "learnt", limit=plan.fitted), **sets}
+    return {"train": ImageSet(plan.data, "train_val", limit=plan.fitted), **sets}
 
 
 def other_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
     """near:SET or far:SET, where SET is the set's name in keys → out-of-distribution images."""
     pairs = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
-    named_sets = [(group, ImageSet(absolute(name), "outside").named(root)) for group, name in pairs]
+    named_sets = [(group, ImageSet(absolute_name(name), "all_ood").with_content_name(root)) for group, name in pairs]
     sets = {f"{group}:{canonical(images.data)}": images for group, images in named_sets}
     trial = network.trial
     if trial is not None and trial.classes is not None and same_images(trial.data, plan.data, root):
         sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=trial.classes)
-    return {name: replace(images, sample=plan.limit, sample_seed=plan.seed) for name, images in sets.items()}
+    return {name: replace(images, sample_size=plan.limit, sample_seed=plan.seed) for name, images in sets.items()}
 
 
 # ---- rows

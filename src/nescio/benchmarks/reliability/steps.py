@@ -15,7 +15,8 @@ from nescio.analysis.representations.downstream import DownstreamLosses, downstr
 from nescio.analysis.representations.ranking import chosen_components
 from nescio.benchmarks.checks import refuse_training
 from nescio.benchmarks.reliability import NAME, VERSION, Plan
-from nescio.datasets.images import ImageSet, named
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import name_for_keys
 from nescio.errors import BadInput
 from nescio.identity import rename_content
 from nescio.methods import registry as methods
@@ -67,10 +68,10 @@ def by_content(plan: Plan, root: str | None) -> Plan:
 
     def target(text: str) -> str:
         source, name = plan.divided(text)
-        before = f"{named(source, root)}=" if source else ""
-        return rename_content(named(name, root), lambda name: f"{before}{name}")
+        before = f"{name_for_keys(source, root)}=" if source else ""
+        return rename_content(name_for_keys(name, root), lambda name: f"{before}{name}")
 
-    data = tuple(named(name, root) for name in plan.data)
+    data = tuple(name_for_keys(name, root) for name in plan.data)
     return replace(plan, data=data, targets=tuple(map(target, plan.targets)))
 
 
@@ -109,12 +110,12 @@ def siblings_of(plan: Plan) -> list[Siblings]:
 
 def references(plan: Plan, data: str, sample: int) -> ImageSet:
     """Images that the networks learnt from, drawn by the number of the sample, the same for all networks."""
-    return ImageSet(data, "train", sample=plan.references, sample_seed=sample)
+    return ImageSet(data, "train", sample_size=plan.references, sample_seed=sample)
 
 
 def downstream_sets(target: str) -> tuple[ImageSet, ImageSet]:
     """Images that heads learn from, and those that they are judged on."""
-    return ImageSet(target, "learnt"), ImageSet(target, "test")
+    return ImageSet(target, "train_val"), ImageSet(target, "test")
 
 
 def image_sets(plan: Plan, data: str) -> list[ImageSet]:
@@ -129,7 +130,7 @@ def check_possible(plan: Plan, work: Work) -> None:
     for data, targets in plan.sources.items():
         source = datasets.load(data, root)
         work.add_notes(*(f"{data}: {note}" for note in source.notes))
-        rows = len(datasets.splits(source).train)
+        rows = len(datasets.split_dataset(source).train)
         if rows < plan.references:
             few = f"{data} has {rows:,} training images, and all of them are references"
             work.add_notes(f"{few}: samples of references do not differ.")

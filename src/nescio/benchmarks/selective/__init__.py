@@ -100,10 +100,10 @@ def selective(plan: Plan, work: Work) -> None:
       nescio run selective --store store --data imagenet:PATH
       nescio run selective *.npz --measures msp,entropy --output page
     """
-    from nescio.datasets.images import named_if_there
+    from nescio.datasets.names import name_for_keys_if_present
     from nescio.networks.published import with_facts
 
-    data = named_if_there(plan.data, work.context.root, "test") if plan.data else None
+    data = name_for_keys_if_present(plan.data, work.context.root, "test") if plan.data else None
     damaged: list[str] = []
     models = with_facts(collect_predictions(plan.files, work.store, data, damaged), plan.facts)
     work.failures += [Failure("reading the store", reason) for reason in damaged]

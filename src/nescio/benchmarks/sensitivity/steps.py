@@ -19,7 +19,8 @@ from nescio.benchmarks.shift.steps import (
     with_strength,
 )
 from nescio.datasets.changes import Rotation
-from nescio.datasets.images import ImageSet, named
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import name_for_keys
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.methods.base import Method
@@ -32,7 +33,7 @@ from nescio.work.steps import Work
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    plan = replace(plan, data=named(plan.data, root), methods=own_names(plan.methods))
+    plan = replace(plan, data=name_for_keys(plan.data, root), methods=own_names(plan.methods))
     trained = trained_methods(plan.methods)
     if fixed := [name for name in trained if not _can_vary(methods[name])]:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")

@@ -43,7 +43,7 @@ from nescio.benchmarks.shift.steps import (
 from nescio.datasets import Batches
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.decode import thumbnail
-from nescio.datasets.images import ImageSet, LoadedImages, Split
+from nescio.datasets.image_set import ImageSet, LoadedImages, Split
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.shifts import levels as folder_levels
 from nescio.errors import BadInput
@@ -145,7 +145,7 @@ def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
         dataset = datasets.load(plan.data, root)
         for name in plan.trained:
             build_method(plain_trial(plan, name, 0, 0, plan.task), dataset, rows=1)
-        train = datasets.splits(dataset, None, 0).train
+        train = datasets.split_dataset(dataset, None, 0).train
         check_batch(plan.training, len(train))
         Batches(
             train, dataset, torch.device("cpu"), plan.training.batch_size, augment=plan.training.augment
@@ -191,7 +191,7 @@ def continuous(plan: Plan, clean: ImageSet, root: str | None) -> dict[str, dict[
     if kind == "maps":
         for name, level, images in folder_levels(plan.data, root):
             made.setdefault(name, {})[name, level] = replace(
-                images, split=clean.split, sample=clean.sample, sample_seed=clean.sample_seed
+                images, split=clean.split, sample_size=clean.sample_size, sample_seed=clean.sample_seed
             )
     return made
 
@@ -272,7 +272,7 @@ def pictures_step(predictors: Sequence[Predictor], levels: Mapping[Level, ImageS
     predictor its answers and its uncertainty."""
     last = {condition: (condition, level) for condition, level in levels}  # the last level of each
     shown = {last[name]: replace(levels[last[name]], limit=PICTURED) for name in [*last][: 1 + SHIFTS]}
-    images = [images.named(root) for images in shown.values()]
+    images = [images.with_content_name(root) for images in shown.values()]
     config = {"step": "pictures", "facts": [each.facts for each in predictors], "images": images}
     parents = [member.parent(root) for each in predictors for member in each.networks]
     parents += [images.load_revision(root) for images in shown.values()]

@@ -26,7 +26,8 @@ from nescio.benchmarks.recipes import refuse_fixed, with_fixed
 from nescio.benchmarks.shift import NAME, REACHED, VERSION, Plan
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
-from nescio.datasets.images import ImageSet, Split, named, same_images
+from nescio.datasets.image_set import ImageSet, Split
+from nescio.datasets.names import name_for_keys, same_images
 from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
@@ -97,7 +98,7 @@ def note_ends(plan: Plan, work: Work) -> None:
 
 
 def by_own_names(plan: Plan, root: str | None = None) -> Plan:
-    data = named(plan.data, root, "test" if plan.networks else None)
+    data = name_for_keys(plan.data, root, "test" if plan.networks else None)
     return replace(plan, data=data, methods=own_names(plan.methods))
 
 
@@ -115,7 +116,7 @@ def refuse_impossible(benchmark: str, plan: Any, root: str | None) -> None:
         raise BadInput(f"{plan.data} has one class, {dataset.classes[0]}: a classifier needs at least two.")
     for name in trained_methods(plan.methods):
         check_compiled(plan.training, name)
-    refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
+    refuse_training(dataset, [plan.backbone], plan.training, len(datasets.split_dataset(dataset, None, 0).train))
 
 
 def levels_of(plan: Plan, root: str | None, split: Split = "test") -> dict[Level, ImageSet]:
@@ -129,7 +130,7 @@ def split_of(plan: Plan, predictors: Sequence[Predictor], root: str | None) -> S
     elsewhere, all images of a set that is not divided."""
     trials = [each.trial for predictor in predictors for each in predictor.networks]
     learnt = any(trial is not None and same_images(trial.data, plan.data, root) for trial in trials)
-    return "test" if learnt or not plan.networks else "given"
+    return "test" if learnt or not plan.networks else "test_or_all"
 
 
 def made_here(plan: Plan) -> list[Corruption]:
@@ -145,14 +146,14 @@ def published(plan: Plan, path: str, root: str | None) -> list[PublishedCorrupti
 
 def with_clean(plan: Plan, changes: Iterable[Change], split: Split = "test") -> dict[Level, ImageSet]:
     """The clean test images, and the same under each change."""
-    clean = ImageSet(plan.data, split, sample=plan.limit, sample_seed=plan.seed)
+    clean = ImageSet(plan.data, split, sample_size=plan.limit, sample_seed=plan.seed)
     return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
 
 
 def out_sets(plan: Plan, root: str | None) -> dict[str, ImageSet]:
     """Sets of other classes, each of which is there."""
-    names = [named(name, root, "all") for name in plan.out]
-    sets = {name: ImageSet(name, "outside", limit=OUT_ROWS) for name in names}
+    names = [name_for_keys(name, root, "all") for name in plan.out]
+    sets = {name: ImageSet(name, "all_ood", limit=OUT_ROWS) for name in names}
     for name, images in sets.items():
         images.load_revision(root)
         if same_images(name, plan.data, root):
@@ -300,9 +301,9 @@ def existing(plan: Plan, work: Work) -> list[Predictor]:
     for name, each in zip(plan.networks, found, strict=True):
         if each.trial and not same_images(each.trial.data, plan.data, root):
             refuse_other_classes(name, each.trial, plan.data, root)
-    named = {"dataset": plan.data, "members": 1}
+    common = {"dataset": plan.data, "members": 1}
     facts = [
-        each.trial.describe() | named if each.trial else named | {"method": "pretrained", "backbone": each.name}
+        each.trial.describe() | common if each.trial else common | {"method": "pretrained", "backbone": each.name}
         for each in found
     ]
     lines = [(own["method"], own["backbone"]) for own in facts]
@@ -404,8 +405,8 @@ def columns_of(
     about: tuple[str, int], facts: Row, evaluation: str = "shift", split: str = "test", task: Task = "classification"
 ) -> Row:
     """The columns that all results of one predictor have."""
-    named = {"benchmark": about[0], "version": about[1], "task": task, "evaluation": evaluation, "split": split}
-    return named | facts
+    name_for_keys = {"benchmark": about[0], "version": about[1], "task": task, "evaluation": evaluation, "split": split}
+    return name_for_keys | facts
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,8 @@ from nescio.benchmarks.classes import divided
 from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average, own_names
 from nescio.benchmarks.uimnet import NAME, SCORECARD, SEARCH, VERSION, Plan
 from nescio.datasets.binary import binary_spec, data_of
-from nescio.datasets.images import ImageSet, named
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import name_for_keys
 from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
@@ -40,7 +41,7 @@ CALIBRATION = "calibration.json"
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and classes named."""
-    plan = replace(_named(plan), data=named(plan.data, work.context.root))
+    plan = replace(_named(plan), data=name_for_keys(plan.data, work.context.root))
     plan = _divided(plan, work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
     work.add_notes(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
@@ -83,7 +84,7 @@ def _named(plan: Plan) -> Plan:
 def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
     dataset = datasets.load(plan.data, root)
-    rows = len(datasets.splits(dataset, plan.inside, 0, plan.outside).train)
+    rows = len(datasets.split_dataset(dataset, plan.inside, 0, plan.outside).train)
     refuse_training(dataset, plan.backbones, plan.training, rows)
 
 

@@ -16,7 +16,7 @@ from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.benchmarks.url import NAME, VERSION, Plan
 from nescio.datasets.changes import Crop
-from nescio.datasets.images import ImageSet, draw
+from nescio.datasets.image_set import ImageSet, draw_rows
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import seed_for
@@ -254,7 +254,7 @@ class TransferRows(RowBuilder):
     def against(self, upstream: Embedded, own: Embedded, target: str | None) -> None:
         """Equally many images of both sets: which are downstream (C.4)? And R@1 and R-AUROC of the mixture (C.5)."""
         count = min(len(upstream.labels), len(own.labels))
-        chosen = [draw(len(each.labels), count, seed_for("url mixture", target)) for each in (upstream, own)]
+        chosen = [draw_rows(len(each.labels), count, seed_for("url mixture", target)) for each in (upstream, own)]
         pairs = list(zip((upstream, own), chosen, strict=True))
         u = {name: np.concatenate([each.u[name][rows] for each, rows in pairs]) for name in upstream.u if name in own.u}
         out = np.repeat([False, True], count)

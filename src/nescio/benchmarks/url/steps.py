@@ -19,7 +19,8 @@ from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, own_n
 from nescio.benchmarks.recipes import refuse_fixed, with_fixed
 from nescio.benchmarks.url import Plan
 from nescio.benchmarks.url.questions import TIED_SHARE, TRANSFER, Targets, evaluate_step
-from nescio.datasets.images import ImageSet, named, same_images
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import name_for_keys, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
 from nescio.identity import rename_content
@@ -68,7 +69,7 @@ class Downstream:
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    data = named(plan.data, root, "test" if plan.networks else None)
+    data = name_for_keys(plan.data, root, "test" if plan.networks else None)
     plan = replace(plan, data=data, methods=own_names(plan.methods))
     given = existing(plan, work)
     sets = [downstream(text, plan, root, given) for text in plan.downstream]
@@ -118,7 +119,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 def existing(plan: Plan, work: Work) -> list[Network]:
     """The networks of the plan that are not trained here."""
     root = work.context.root
-    known = (plan.data, *(named(class_lists(text)[0], root) for text in plan.downstream))
+    known = (plan.data, *(name_for_keys(class_lists(text)[0], root) for text in plan.downstream))
     networks = [with_weights(find_network(name, work.store, root, known)) for name in plan.networks]
     return with_preprocessing(networks, plan.preprocessing, plan.data)
 
@@ -126,7 +127,7 @@ def existing(plan: Plan, work: Work) -> list[Network]:
 def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()) -> Downstream:
     """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
     data, words = class_lists(text)
-    data, given = named(data, root), [numbers(word) for word in words]
+    data, given = name_for_keys(data, root), [numbers(word) for word in words]
     if len(given) > 2:
         raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
     if given:
@@ -174,7 +175,7 @@ def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) 
     refuse_fixed(plan.hparams)
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone, root), root)
-        rows = len(datasets.splits(dataset, plan.classes, 0).train)
+        rows = len(datasets.split_dataset(dataset, plan.classes, 0).train)
         for method in trained_methods(plan.methods):
             refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
 
@@ -184,7 +185,9 @@ def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) 
 
 def data_of(plan: Plan, backbone: str, root: str | None) -> str:
     """The upstream set, in the size of a backbone's images."""
-    return named(f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}", root) if plan.pixels else plan.data
+    if not plan.pixels:
+        return plan.data
+    return name_for_keys(f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}", root)
 
 
 def budget(plan: Plan, method: str, backbone: str) -> Training:
@@ -233,13 +236,13 @@ def step_of(
     """Everything that is measured of one pretrained network, or of an average of it and others."""
     splits = [split for split in ("val", "test") if any(getattr(each, split) for each in sets)]
     targets = Targets(
-        upstream=ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)
+        upstream=ImageSet(plan.data, "test_or_all", sample_size=plan.limit, sample_seed=plan.seed)
         if network.trial is None
-        else ImageSet(network.trial.data, "test", network.trial.classes, sample=plan.limit, sample_seed=plan.seed),
+        else ImageSet(network.trial.data, "test", network.trial.classes, sample_size=plan.limit, sample_seed=plan.seed),
         downstream={
             (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
         },
-        human={name: human(name, plan, root) for name in (named(name, root) for name in plan.human)},
+        human={name: human(name, plan, root) for name in (name_for_keys(name, root) for name in plan.human)},
     )
     names = own_scores(network.trial.method if network.trial else None)
     facts = {"method": DEEP_ENSEMBLE, "members": 1 + len(others)} if others else {}
@@ -253,7 +256,7 @@ def human(data: str, plan: Plan, root: str | None) -> ImageSet:
 
 def outside(data: str, classes: Sequence[int], plan: Plan) -> ImageSet:
     """Images of some classes of a set that no network learnt, or a random part of them."""
-    return ImageSet(part_spec(data, classes), "outside", sample=plan.limit, sample_seed=plan.seed)
+    return ImageSet(part_spec(data, classes), "all_ood", sample_size=plan.limit, sample_seed=plan.seed)
 
 
 # ---- search (§3.2, appendix B)
@@ -441,7 +444,7 @@ def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | 
     steps = []
     for each in sets if plan.shots else ():
         unseen = shots_spec(each.data, each.test, 0, first.data_seed)
-        none = Targets(tests={(each.name, 0): ImageSet(unseen, "outside")})
+        none = Targets(tests={(each.name, 0): ImageSet(unseen, "all_ood")})
         steps.append(shots_step(network_of_trial(first, root), none, FEW_SHOT, plan, root, 0))
         for shots in plan.shots:
             further = labelled(first, each, shots, plan, root, f"store:{train_step(first, root).key}")

@@ -18,19 +18,11 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.datasets import decode
-from nescio.datasets.base import (
-    Dataset,
-    Images,
-    Part,
-    Request,
-    encoded,
-    find,
-    place_of,
-    resident,
-    source,
-    stratified,
-)
+from nescio.datasets.builders import ImagesAndLabels, dataset_from_arrays, dataset_from_files
+from nescio.datasets.images import Dataset, Images
 from nescio.datasets.pickled import read_pickle
+from nescio.datasets.readers import DatasetRequest, dataset, find_folder, requested_path
+from nescio.datasets.splits import stratified
 from nescio.errors import BadInput
 from nescio.files import check_growth, read_small, read_text
 from nescio.predictions import files
@@ -40,13 +32,15 @@ ENDINGS = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".p
 MOST_BYTES = 1 << 30  # of a file of STL-10; the largest has 221 MB
 
 
-@source("digits")
-def digits(request: Request) -> Dataset:
+@dataset("digits")
+def digits(request: DatasetRequest) -> Dataset:
     """Scikit-learn's 1,797 handwritten digits of 8 × 8 pixels; a fixed, stratified third is the test set."""
     pixels, labels = _sklearn_digits()
     pixels = np.round(pixels.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     train, test = stratified(labels, 1 / 3, seed=0)
-    return resident("digits", (pixels[train], labels[train]), (pixels[test], labels[test]), map(str, range(10)))
+    return dataset_from_arrays(
+        "digits", (pixels[train], labels[train]), (pixels[test], labels[test]), map(str, range(10))
+    )
 
 
 def _sklearn_digits() -> tuple[Array, Array]:
@@ -89,22 +83,22 @@ def _idx(folder: Path, name: str) -> Array:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _four(request: Request, name: str, folders: Sequence[str], published: str, classes: list[str]) -> Dataset:
+def _four(request: DatasetRequest, name: str, folders: Sequence[str], published: str, classes: list[str]) -> Dataset:
     files = [f"{part}-{what}" for part in ("train", "t10k") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-    folder = find(name, request.root, folders, files, published, endings=("", ".gz"))
+    folder = find_folder(name, request.root, folders, files, published, endings=("", ".gz"))
     train, train_labels, test, test_labels = (_idx(folder, file) for file in files)
-    return resident(name, (train, train_labels), (test, test_labels), classes)
+    return dataset_from_arrays(name, (train, train_labels), (test, test_labels), classes)
 
 
-@source("mnist")
-def mnist(request: Request) -> Dataset:
+@dataset("mnist")
+def mnist(request: DatasetRequest) -> Dataset:
     """MNIST: the four idx files, plain or gzipped."""
     published = "https://yann.lecun.com/exdb/mnist (copy: https://ossci-datasets.s3.amazonaws.com/mnist)"
     return _four(request, "mnist", ("mnist", "MNIST/raw"), published, [str(number) for number in range(10)])
 
 
-@source("fashion-mnist")
-def fashion_mnist(request: Request) -> Dataset:
+@dataset("fashion-mnist")
+def fashion_mnist(request: DatasetRequest) -> Dataset:
     """Fashion-MNIST: the four idx files, plain or gzipped."""
     classes = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
     published = "https://github.com/zalandoresearch/fashion-mnist"
@@ -114,7 +108,7 @@ def fashion_mnist(request: Request) -> Dataset:
 # ---- CIFAR
 
 
-def _cifar(folder: Path, files: Sequence[str], key: bytes) -> Part:
+def _cifar(folder: Path, files: Sequence[str], key: bytes) -> ImagesAndLabels:
     """Images stored as a row of 3,072 bytes: 1,024 of red, 1,024 of green, 1,024 of blue, each row by row."""
     shown, labels = [], []
     for path in (folder / file for file in files):
@@ -141,38 +135,40 @@ def _all_of(kind: type, values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
-@source("cifar10")
-def cifar10(request: Request) -> Dataset:
+@dataset("cifar10")
+def cifar10(request: DatasetRequest) -> Dataset:
     """CIFAR-10, the Python version: five training batches and a test batch."""
     train = [f"data_batch_{number}" for number in range(1, 6)]
     published = "https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-10 python version)"
     folders = ("cifar-10-batches-py", "cifar10/cifar-10-batches-py")
-    folder = find("cifar10", request.root, folders, [*train, "test_batch", "batches.meta"], published)
+    folder = find_folder("cifar10", request.root, folders, [*train, "test_batch", "batches.meta"], published)
     names = _cifar_names(folder / "batches.meta", b"label_names")
-    return resident("cifar10", _cifar(folder, train, b"labels"), _cifar(folder, ["test_batch"], b"labels"), names)
+    return dataset_from_arrays(
+        "cifar10", _cifar(folder, train, b"labels"), _cifar(folder, ["test_batch"], b"labels"), names
+    )
 
 
-@source("cifar100")
-def cifar100(request: Request) -> Dataset:
+@dataset("cifar100")
+def cifar100(request: DatasetRequest) -> Dataset:
     """CIFAR-100 with its fine labels, the Python version."""
     published = "https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-100 python version)"
     folders = ("cifar-100-python", "cifar100/cifar-100-python")
-    folder = find("cifar100", request.root, folders, ["train", "test", "meta"], published)
+    folder = find_folder("cifar100", request.root, folders, ["train", "test", "meta"], published)
     train, test = (_cifar(folder, [part], b"fine_labels") for part in ("train", "test"))
-    return resident("cifar100", train, test, _cifar_names(folder / "meta", b"fine_label_names"))
+    return dataset_from_arrays("cifar100", train, test, _cifar_names(folder / "meta", b"fine_label_names"))
 
 
 # ---- STL-10
 
 
-@source("stl10")
-def stl10(request: Request) -> Dataset:
+@dataset("stl10")
+def stl10(request: DatasetRequest) -> Dataset:
     """STL-10, the binary version: channel by channel, each column by column; labels from 1. Its folds are not used."""
     files = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
     folders = ("stl10_binary", "stl10/stl10_binary")
-    folder = find("stl10", request.root, folders, files, "https://cs.stanford.edu/~acoates/stl10")
+    folder = find_folder("stl10", request.root, folders, files, "https://cs.stanford.edu/~acoates/stl10")
 
-    def part(name: str) -> Part:
+    def part(name: str) -> ImagesAndLabels:
         path = folder / f"{name}_X.bin"
         pixels = np.frombuffer(read_small(path, MOST_BYTES), np.uint8)
         if len(pixels) % (3 * 96 * 96):
@@ -180,7 +176,7 @@ def stl10(request: Request) -> Dataset:
         labels = np.frombuffer(read_small(folder / f"{name}_y.bin"), np.uint8).astype(np.int64) - 1
         return pixels.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1), labels
 
-    return resident(
+    return dataset_from_arrays(
         "stl10", part("train"), part("test"), read_text(folder / "class_names.txt", errors="replace").split()
     )
 
@@ -188,15 +184,15 @@ def stl10(request: Request) -> Dataset:
 # ---- image files
 
 
-@source("tiny-imagenet", size=64)
-def tiny_imagenet(request: Request) -> Dataset:
+@dataset("tiny-imagenet", size=64)
+def tiny_imagenet(request: DatasetRequest) -> Dataset:
     """Tiny-ImageNet: 200 classes of 64 × 64 pixels, ordered by their WordNet ids; its validation set is the test set,
     for the published test set has no labels."""
     files = ["wnids.txt", "words.txt", "val/val_annotations.txt", "val/images"]
     files += [] if request.wanted == "test" else ["train"]
     published = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     folders = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
-    folder = find("tiny-imagenet", request.root, folders, files, published)
+    folder = find_folder("tiny-imagenet", request.root, folders, files, published)
     wnids = sorted(read_text(folder / "wnids.txt", errors="replace").split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
     train = [] if request.wanted == "test" else _files_of(folder / "train", wnids, FolderWalk())
@@ -214,11 +210,11 @@ def tiny_imagenet(request: Request) -> Dataset:
         line.split("\t", 1) for line in read_text(folder / "words.txt", errors="replace").splitlines() if "\t" in line
     )
     names = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
-    return encoded("tiny-imagenet", _part(train), _part(test), names, request.size)
+    return dataset_from_files("tiny-imagenet", _part(train), _part(test), names, request.size)
 
 
-@source("imagenet", path=None, size=224)
-def imagenet(request: Request) -> Dataset:
+@dataset("imagenet", path=None, size=224)
+def imagenet(request: DatasetRequest) -> Dataset:
     """ImageNet-1k: train/WNID/*.JPEG, and val/WNID/*.JPEG as the test set (or val/*.JPEG with LOC_val_solution.csv in
     a folder above it); classes ordered by their WordNet ids. imagenet:PATH names the folder that holds train and val,
     or the folder val itself."""
@@ -226,8 +222,8 @@ def imagenet(request: Request) -> Dataset:
     folders = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
     wanted = ["train", "val"] if request.wanted == "both" else ["val"]
     if not request.path:
-        return _imagenet(find("imagenet", request.root, folders, wanted, published), request)
-    place = place_of(request)
+        return _imagenet(find_folder("imagenet", request.root, folders, wanted, published), request)
+    place = requested_path(request)
     inside = next((place / name for name in (".", *folders) if (place / name / "val").is_dir()), None)
     if inside is not None:
         return _imagenet(inside, request)
@@ -240,7 +236,7 @@ WNID = re.compile(r"n\d{8}")
 SOLUTION = "LOC_val_solution.csv"
 
 
-def _imagenet(place: Path, request: Request) -> Dataset:
+def _imagenet(place: Path, request: DatasetRequest) -> Dataset:
     """Validation images in folders by class, or side by side with a table of their classes (Kaggle's layout)."""
     val = place.resolve() / "val"
     table = next((above / SOLUTION for above in (val, *val.parents) if (above / SOLUTION).is_file()), None)
@@ -253,14 +249,14 @@ def _imagenet(place: Path, request: Request) -> Dataset:
     rows = [(str(val / f"{name}.JPEG"), number[wnid]) for name, wnid in sorted(wnids.items())]
     train = place / "train" if request.wanted != "test" and (place / "train").is_dir() else None
     shown = _files_of(train, classes, FolderWalk()) if train else []
-    return encoded("imagenet", _part(shown), _part(rows), classes, request.size)
+    return dataset_from_files("imagenet", _part(shown), _part(rows), classes, request.size)
 
 
-@source("folder", path=True, size=224)
-def folder(request: Request) -> Dataset:
+@dataset("folder", path=True, size=224)
+def folder(request: DatasetRequest) -> Dataset:
     """folder:PATH: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg (or val); or PATH/CLASS/*.jpg alone, of which a
     fixed, stratified fifth is then the test set. folder:PATH@SIZE for another size than 224 pixels."""
-    place = place_of(request)
+    place = requested_path(request)
     if not place.is_dir():
         raise BadInput(f"{place} is not a folder.")
     held_out = next((name for name in ("test", "val") if (place / name).is_dir()), None)
@@ -274,10 +270,10 @@ def folder(request: Request) -> Dataset:
     rows = _files_of(place, classes, walk)
     parts = stratified(np.array([label for _, label in rows]), 0.2, seed=0)
     train, test = (_part([rows[row] for row in part]) for part in parts)
-    return replace(encoded(place.name, train, test, classes, request.size), notes=walk.notes)
+    return replace(dataset_from_files(place.name, train, test, classes, request.size), notes=walk.notes)
 
 
-def _divided(name: str, place: Path, held_out: str, request: Request) -> Dataset:
+def _divided(name: str, place: Path, held_out: str, request: DatasetRequest) -> Dataset:
     """PATH/train beside PATH/test or PATH/val; where test images alone are wanted, or there, without the former."""
     train = None if request.wanted == "test" or not (place / "train").is_dir() else place / "train"
     return _class_folders(name, train, place / held_out, request.size)
@@ -319,18 +315,18 @@ def _files_of(place: Path, classes: Sequence[str], walk: FolderWalk) -> list[tup
     return rows
 
 
-@source("images", path=True, size=224)
-def images(request: Request) -> Dataset:
+@dataset("images", path=True, size=224)
+def images(request: DatasetRequest) -> Dataset:
     """images:PATH: every image below a folder, by name, without labels."""
-    place = place_of(request)
+    place = requested_path(request)
     if not place.is_dir():
         raise BadInput(f"{place} is not a folder.")
     walk = FolderWalk()
     files = sorted(_images_below(place, walk))
     if not files:
         raise BadInput(f"{place} holds no images ({', '.join(ENDINGS)}).")
-    none: Part = [], np.zeros(0, np.int64)
-    found = encoded(place.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
+    none: ImagesAndLabels = [], np.zeros(0, np.int64)
+    found = dataset_from_files(place.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
     return replace(found, labelled=False, notes=walk.notes)
 
 
@@ -356,7 +352,7 @@ def _images_below(place: str | Path, walk: FolderWalk) -> list[str]:
     return images + [image for name in inner for image in _images_below(os.path.join(place, name), walk)]
 
 
-def _part(rows: Sequence[tuple[str, int]]) -> Part:
+def _part(rows: Sequence[tuple[str, int]]) -> ImagesAndLabels:
     return [path for path, _ in rows], np.array([label for _, label in rows], np.int64)
 
 
@@ -367,21 +363,21 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
         raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
     walk = FolderWalk()
     shown = _part(_files_of(train, classes, walk) if train else [])
-    found = encoded(name, shown, _part(_files_of(test, classes, walk)), classes, size)
+    found = dataset_from_files(name, shown, _part(_files_of(test, classes, walk)), classes, size)
     return replace(found, notes=walk.notes)
 
 
 # ---- arrays
 
 
-@source("npz", path=True, size=0)
-def npz(request: Request) -> Dataset:
+@dataset("npz", path=True, size=0)
+def npz(request: DatasetRequest) -> Dataset:
     """npz:PATH: arrays x_train, y_train, x_test, y_test (uint8 images); or encoded images end to end in `blob`, cut at
     `offsets`, with labels `y` and the words train and test (or val) in `split`, which npz:PATH@SIZE resizes. The names
     of the classes may stand in `classes`. Beside arrays of images there may be human votes, annotations_test (n, c),
     and groups, groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label
     `void` counts nowhere."""
-    place = place_of(request)
+    place = requested_path(request)
     with files.naming_file(place, "read"):
         arrays = files.read_named_arrays(place)
         _check_arrays(arrays)
@@ -391,10 +387,12 @@ def npz(request: Request) -> Dataset:
             if request.size:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
             train = arrays["x_train"], arrays["y_train"]
-            return _with_extras(resident(place.stem, train, (arrays["x_test"], arrays["y_test"]), classes), arrays)
+            return _with_extras(
+                dataset_from_arrays(place.stem, train, (arrays["x_test"], arrays["y_test"]), classes), arrays
+            )
         if {"x_test", "y_test"} <= arrays.keys() and not request.size:
             test = arrays["x_test"], arrays["y_test"]
-            return _with_extras(resident(place.stem, (test[0][:0], test[1][:0]), test, classes), arrays)
+            return _with_extras(dataset_from_arrays(place.stem, (test[0][:0], test[1][:0]), test, classes), arrays)
         if {"blob", "offsets", "y", "split"} <= arrays.keys():
             return _pack(place.stem, arrays, classes, request)
         raise BadInput(
@@ -459,7 +457,7 @@ def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
     return replace(dataset, **parts, void=void)
 
 
-def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, request: Request) -> Dataset:
+def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, request: DatasetRequest) -> Dataset:
     blob, cut, labels, words = (arrays[key] for key in ("blob", "offsets", "y", "split"))
     if not len(cut) - 1 == len(labels) == len(words):
         raise BadInput(
@@ -478,4 +476,4 @@ def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, reques
     # An image that is already small is looked at as a whole.
     first = next((each[0] for each, _ in (train, test) if each), None)
     size = request.size or (min(decode.rgb(first).size) if first else 1)
-    return encoded(name, train, test, classes, size, crop=1.0)
+    return dataset_from_files(name, train, test, classes, size, crop=1.0)

@@ -14,7 +14,7 @@ from nescio.methods.base import Method
 FIRST = 5  # steps that run as they are: cuDNN tries its kernels, and libraries make their buffers
 
 
-class Recording:
+class StepGraph:
     """`method.update` on batches of one size.
 
     backward  from a loss to gradients, which is recorded with the forward pass

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from nescio.arrays.parallel import blocks, thread_count
 from nescio.arrays.types import Array
 from nescio.datasets import decode
-from nescio.datasets.images import LoadedImages
+from nescio.datasets.image_set import LoadedImages
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.files import read_list
@@ -48,7 +48,7 @@ class UnreadableImages(BadInput):
 SMALLEST = View(1, 1, "trained")  # of which nothing is kept
 
 
-def pixels_of(source: Any, view: View) -> NDArray[np.uint8]:
+def decode_pixels(source: Any, view: View) -> NDArray[np.uint8]:
     """One image, a path, encoded bytes or an array (h, w, ch), as (height, width, channels)."""
     from PIL import Image
 
@@ -97,7 +97,7 @@ def cache_key(images: LoadedImages, view: View, store: Store) -> str:
     return store.key(STAGE, _config(images, view), parents=(images.revision,), version=VERSION)
 
 
-def cache(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
+def cache_pixels(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
     """The pixels of these images under a view, decoded once; where they lie."""
     say = say or _silent
     title = f"{images.name} at {view}"
@@ -113,7 +113,7 @@ def cache(images: LoadedImages, view: View, store: Store, say: Say | None = None
     return store.path(STAGE, key) / FILE
 
 
-def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tuple[LoadedImages, str]:
+def readable_images(images: LoadedImages, store: Store, say: Say | None = None) -> tuple[LoadedImages, str]:
     """The images that can be read, and a sentence on the others, empty if there are none.
 
     Every image is decoded once for it, before any network sees one: all networks get the same rows. Which rows are
@@ -136,7 +136,7 @@ def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tupl
     return kept, f"{lost}: {_names(images, rows)}."
 
 
-def forget(images: LoadedImages, view: View, store: Store) -> None:
+def remove_cached_pixels(images: LoadedImages, view: View, store: Store) -> None:
     """Removes the pixels; whoever needs them decodes again."""
     shutil.rmtree(store.path(STAGE, cache_key(images, view, store)), ignore_errors=True)
 
@@ -153,13 +153,15 @@ def _fill(step_folder: StepFolder, images: LoadedImages, view: View, say: Say) -
     """Decodes what is not done yet; a killed process's work is gone on with. Returns what cannot be read, and why."""
     n, draft = len(images), step_folder.path / WORK / FILE
     done = _done(step_folder, draft, n, view)
-    left = blocks_of(np.flatnonzero(~done))
+    left = decoding_blocks(np.flatnonzero(~done))
     if not done.any():
         _make_room(draft, (n, *view.shape, view.channels), step_folder.goal.parent.parent)
     started = saved = time.monotonic()
     unreadable: list[tuple[int, str]] = []
     many = sum(map(len, left)) >= PROCESSES and not multiprocessing.current_process().daemon
-    for rows, bad in track(decoded(draft, images.source, left, view, processes=many), "decoding images", len(left)):
+    for rows, bad in track(
+        decode_blocks(draft, images.source, left, view, processes=many), "decoding images", len(left)
+    ):
         done[rows] = True
         done[[row for row, _ in bad]] = False
         unreadable += bad
@@ -204,11 +206,11 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
                 raise
 
 
-def blocks_of(rows: Array) -> list[Array]:
+def decoding_blocks(rows: Array) -> list[Array]:
     return [rows[block] for block in blocks(len(rows), BLOCK)]
 
 
-def decoded(
+def decode_blocks(
     file: Path,
     source: Callable[[int], Any],
     left: Sequence[Array],
@@ -248,7 +250,7 @@ def _decode_block(file: str, rows: Array, sources: Sequence[Any], view: View) ->
     pixels, bad = np.load(file, mmap_mode="r+"), []
     for row, source in zip(rows.tolist(), sources, strict=True):
         try:
-            pixels[row] = pixels_of(source, view)
+            pixels[row] = decode_pixels(source, view)
         except BadInput as error:
             bad.append((row, str(error)))
     return bad

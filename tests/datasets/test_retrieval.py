@@ -11,7 +11,7 @@ from PIL import Image
 
 from nescio import datasets
 from nescio.datasets import load, retrieval
-from nescio.datasets.images import ImageSet
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.specs import numbers
 
@@ -89,11 +89,11 @@ def test_votes_of_annotators(tmp_path):
         for own in said
     ]
     (place / "annotations.json").write_text(json.dumps(votes))
-    found = ImageSet("treeversity1@8", "outside").load(tmp_path)
+    found = ImageSet("treeversity1@8", "all_ood").load(tmp_path)
     assert found.classes == ("bark", "bud", "leaf") and found.labels.tolist() == [2, 0, 1]
     assert found.images.annotations.tolist() == [[1, 0, 2], [1, 1, 0], [0, 2, 0]]
     (place / "annotations.json").write_text("[{}]")
-    datasets.base._load.cache_clear()
+    datasets.readers._load.cache_clear()
     with pytest.raises(BadInput, match="does not list `annotations`"):
         datasets.load("treeversity1@16", tmp_path, "all")
 
@@ -101,14 +101,16 @@ def test_votes_of_annotators(tmp_path):
 def test_cifar10h_adds_the_votes_to_the_test_images(tmp_path, monkeypatch):
     pixels, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 2, 9])
     monkeypatch.setattr(
-        retrieval, "cifar10", lambda request: datasets.base.resident("cifar10", (pixels, labels), (pixels, labels))
+        retrieval,
+        "cifar10",
+        lambda request: datasets.builders.dataset_from_arrays("cifar10", (pixels, labels), (pixels, labels)),
     )
     (tmp_path / "cifar-10h" / "data").mkdir(parents=True)
     np.save(tmp_path / "cifar-10h/data/cifar10h-counts.npy", np.arange(40).reshape(4, 10))
     found = datasets.load("cifar10h", tmp_path)
     assert found.test.annotations[3].tolist() == list(range(30, 40)) and found.train.annotations is None
     np.save(tmp_path / "cifar-10h/data/cifar10h-counts.npy", np.zeros((3, 10)))
-    datasets.base._load.cache_clear()
+    datasets.readers._load.cache_clear()
     with pytest.raises(BadInput, match="must be 4 images"):
         datasets.load("cifar10h", str(tmp_path) + "/.")
 
@@ -118,11 +120,11 @@ def test_cifar10h_adds_the_votes_to_the_test_images(tmp_path, monkeypatch):
 
 def test_a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_test_images(cub):
     whole = datasets.load("cub200@8", cub)
-    part = ImageSet("part:cub200@8#1", "outside").load(cub)  # a training class
+    part = ImageSet("part:cub200@8#1", "all_ood").load(cub)  # a training class
     assert sorted(part.index.tolist()) == sorted(whole.train.index[whole.train.labels == 1].tolist())
     assert set(part.labels.tolist()) == {1} and not part.images.in_distribution.any()
     digits = datasets.load("digits")
-    part = ImageSet("part:digits#7-9", "outside").load()
+    part = ImageSet("part:digits#7-9", "all_ood").load()
     assert part.index.tolist() == digits.test.index[digits.test.labels >= 7].tolist()
     with pytest.raises(BadInput, match="training classes or test classes, not both"):
         datasets.load("part:cub200@8#1,2", cub, "all")
@@ -142,7 +144,7 @@ def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
     for found in few.values():
         assert np.bincount(found.train.labels)[7:].tolist() == [5, 5, 5]
         assert not set(found.train.index.tolist()) & set(found.test.index.tolist())
-        assert len(datasets.splits(found, (7, 8, 9), 0).train) == 15  # nothing is held out
+        assert len(datasets.split_dataset(found, (7, 8, 9), 0).train) == 15  # nothing is held out
     assert few[0].revision != few[1].revision and set(few[0].train.index) != set(few[1].train.index)
     digits = datasets.load("digits")
     assert len(datasets.load("shots:digits#7-9#all#0").train) == (digits.train.labels >= 7).sum()
@@ -151,7 +153,7 @@ def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
         assert sorted(found.train.labels) == sorted(found.test.labels) == [2, 3]
         assert not set(found.train.index.tolist()) & set(found.test.index.tolist())
     assert birds[0].test.index.tolist() == birds[1].test.index.tolist()  # all seeds are tested alike
-    none = ImageSet("shots:cub200@8#2-3#0#0", "outside").load(cub)
+    none = ImageSet("shots:cub200@8#2-3#0#0", "all_ood").load(cub)
     assert none.index.tolist() == birds[0].test.index.tolist()
 
 
@@ -164,7 +166,7 @@ def test_a_part_keeps_the_votes(tmp_path):
     """Training images have none, and are not among the images of a part."""
     x, y = np.zeros((6, 8, 8), np.uint8), np.arange(6) % 3
     np.savez(tmp_path / "v.npz", x_train=x, y_train=y, x_test=x, y_test=y, annotations_test=np.arange(18).reshape(6, 3))
-    found = ImageSet(f"part:npz:{tmp_path / 'v.npz'}#0-2", "outside").load()
+    found = ImageSet(f"part:npz:{tmp_path / 'v.npz'}#0-2", "all_ood").load()
     assert found.images.annotations.tolist() == np.arange(18).reshape(6, 3).tolist()
 
 

@@ -13,7 +13,7 @@ import torch
 from nescio import datasets
 from nescio.cli import main
 from nescio.datasets.changes import Crop, Rotation
-from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets.image_set import ImageSet, LoadedImages
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.identity import to_json
@@ -46,30 +46,32 @@ def rows(images: LoadedImages):
 
 
 def test_every_split_is_the_rows_that_its_name_says(data):
-    sets = {split: ImageSet(data, split, classes=(2, 0)).load() for split in ("train", "val", "test", "out", "learnt")}
+    sets = {
+        split: ImageSet(data, split, classes=(2, 0)).load() for split in ("train", "val", "test", "out", "train_val")
+    }
     first = set(range(N))  # keys of training images come first
-    assert set(rows(sets["train"])) | set(rows(sets["val"])) == set(rows(sets["learnt"])) < first
+    assert set(rows(sets["train"])) | set(rows(sets["val"])) == set(rows(sets["train_val"])) < first
     assert not set(rows(sets["train"])) & set(rows(sets["val"]))
-    assert len(sets["learnt"]) == 30 and len(sets["test"]) == len(sets["out"]) == 30
+    assert len(sets["train_val"]) == 30 and len(sets["test"]) == len(sets["out"]) == 30
     assert not set(rows(sets["test"])) & first and not set(rows(sets["out"])) & set(rows(sets["test"]))
-    for split in ("train", "val", "test", "learnt"):  # class 2 is the first of the network, class 0 the second
+    for split in ("train", "val", "test", "train_val"):  # class 2 is the first of the network, class 0 the second
         own = np.array(rows(sets[split])) % N % CLASSES
         assert set(own.tolist()) == {0, 2} and (sets[split].labels == np.where(own == 2, 0, 1)).all()
-        assert sets[split].images.in_distribution.all() if split != "learnt" else True
+        assert sets[split].images.in_distribution.all() if split != "train_val" else True
     out = sets["out"]
     assert set(out.labels.tolist()) == {1, 3} and not out.images.in_distribution.any()
-    assert set(ImageSet(data, "out", classes=(2, 0), outside=(3,)).load().labels.tolist()) == {3}
+    assert set(ImageSet(data, "out", classes=(2, 0), ood_classes=(3,)).load().labels.tolist()) == {3}
 
 
 def test_given_is_what_a_network_from_elsewhere_is_evaluated_on_and_outside_is_everything(data, tmp_path):
-    assert rows(ImageSet(data, "given").load()) == list(range(N, 2 * N))
-    outside = ImageSet(data, "outside").load()
+    assert rows(ImageSet(data, "test_or_all").load()) == list(range(N, 2 * N))
+    outside = ImageSet(data, "all_ood").load()
     assert sorted(rows(outside)) == list(range(2 * N)) and not outside.images.in_distribution.any()
     assert np.array_equal(outside.images.pixels[N], datasets.load(data).test.pixels[0])
     held = np.load(data.removeprefix("npz:"))
     np.savez(tmp_path / "test.npz", x_test=held["x_test"], y_test=held["y_test"])
     alone = f"npz:{tmp_path / 'test.npz'}"
-    for split in ("given", "test", "learnt"):  # nobody has divided it: all of it
+    for split in ("test_or_all", "test", "train_val"):  # nobody has divided it: all of it
         assert len(ImageSet(alone, split).load()) == N
     with pytest.raises(BadInput, match="has no training images"):
         ImageSet(alone, "val").load()
@@ -92,10 +94,10 @@ def test_votes_and_groups_stay_with_their_rows(data):
     pixels = np.concatenate([held["x_train"], held["x_test"]])
     for images in (
         ImageSet(data, "test"),
-        ImageSet(data, "learnt"),
-        ImageSet(data, "learnt", classes=(3, 1, 0)),
-        ImageSet(data, "outside", sample=50),
-        ImageSet(data, "val", only=(1, 2)),
+        ImageSet(data, "train_val"),
+        ImageSet(data, "train_val", classes=(3, 1, 0)),
+        ImageSet(data, "all_ood", sample_size=50),
+        ImageSet(data, "val", labels=(1, 2)),
     ):
         shown = images.load()
         classes = list(images.classes or range(CLASSES))
@@ -111,12 +113,12 @@ def test_votes_and_groups_stay_with_their_rows(data):
 
 def test_only_limit_and_sample(data):
     every = ImageSet(data).load()
-    some = ImageSet(data, only=(1, 3)).load()
+    some = ImageSet(data, labels=(1, 3)).load()
     assert set(some.labels.tolist()) == {1, 3} and len(some) == 30
     few = ImageSet(data, limit=8).load()
     assert np.bincount(few.labels).tolist() == [2] * CLASSES and rows(few) == sorted(rows(few))
     assert rows(ImageSet(data, limit=999).load()) == rows(every)
-    drawn = [ImageSet(data, sample=20, sample_seed=seed).load() for seed in (0, 0, 1)]
+    drawn = [ImageSet(data, sample_size=20, sample_seed=seed).load() for seed in (0, 0, 1)]
     assert rows(drawn[0]) == rows(drawn[1]) != rows(drawn[2]) and rows(drawn[0]) == sorted(rows(drawn[0]))
     assert set(rows(drawn[0])) < set(rows(every)) and len(set(rows(drawn[0]))) == 20
     assert len({images.rows for images in (every, some, few, drawn[0], drawn[2])}) == 5
@@ -127,9 +129,9 @@ def test_only_limit_and_sample(data):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"limit": 0}, "--limit is a number of images from 1 on, not 0"),
-        ({"sample": -1}, "--sample is a number of images from 1 on, not -1"),
-        ({"only": (4,)}, "has no class 4: they run from 0 to 3"),
+        ({"limit": 0}, "limit must be at least 1, got 0"),
+        ({"sample_size": -1}, "sample_size must be at least 1, got -1"),
+        ({"labels": (4,)}, "has no class 4: they run from 0 to 3"),
         ({"classes": (0, 9)}, "has no class 9"),
         ({"split": "tests"}, "ImageSet.split is 'tests'"),
         ({"readable": True}, "kept in a store: name one"),
@@ -146,8 +148,8 @@ def test_bad_choices_are_one_sentence(data, options, sentence):
 def test_every_field_changes_the_key(data):
     base = ImageSet(data)
     others = {
-        "data": "digits", "split": "val", "classes": (0, 1), "outside": (3,), "seed": 1, "only": (1,), "limit": 5,
-        "sample": 5, "sample_seed": 1, "readable": True, "view": View(8, 8), "change": Rotation(40.0),
+        "data": "digits", "split": "val", "classes": (0, 1), "ood_classes": (3,), "seed": 1, "labels": (1,), "limit": 5,
+        "sample_size": 5, "sample_seed": 1, "readable": True, "view": View(8, 8), "change": Rotation(40.0),
     }  # fmt: skip
     assert others.keys() == {field.name for field in fields(ImageSet)}
     assert len({to_json(base), *(to_json(replace(base, **{name: other})) for name, other in others.items())}) == 13

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from nescio.datasets.images import ImageSet, absolute, numbered
+from nescio.datasets.class_labels import align_labels
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import absolute_name
 from nescio.errors import BadInput
 from nescio.specs import DatasetName
 from tests.support.zoo_help import encoded, folder, pack, picture
 
 
-def labelled(data, split="given", **options):
+def labelled(data, split="test_or_all", **options):
     return ImageSet(data, split=split, **options).load()
 
 
@@ -36,7 +38,7 @@ def test_a_pack_of_validation_images_alone_can_be_evaluated_and_not_trained_on(t
 
 def test_outside_means_every_labelled_image(tmp_path):
     spec = f"npz:{arrays(tmp_path / 'set.npz')}"
-    inside, outside = labelled(spec), labelled(spec, "outside")
+    inside, outside = labelled(spec), labelled(spec, "all_ood")
     assert (len(inside), len(outside)) == (40, 80)
     assert len(set(outside.index.tolist())) == 80
     held = np.load(tmp_path / "set.npz")
@@ -48,7 +50,7 @@ def test_outside_means_every_labelled_image(tmp_path):
     held["split"] = np.array(["train", "val", "test"] * 3)
     np.savez(words, **held)
     assert len(labelled(f"npz:{words}")) == 3
-    assert len(labelled(f"npz:{words}", "outside")) == 9
+    assert len(labelled(f"npz:{words}", "all_ood")) == 9
 
 
 def test_folders(tmp_path):
@@ -58,7 +60,7 @@ def test_folders(tmp_path):
     folder(tmp_path / "both/train", ("ant", "bee"), each=5)
     folder(tmp_path / "both/val", ("ant", "bee"), each=2)
     assert len(labelled(f"folder:{tmp_path / 'both'}")) == 4
-    assert len(labelled(f"folder:{tmp_path / 'both'}", "outside")) == 14
+    assert len(labelled(f"folder:{tmp_path / 'both'}", "all_ood")) == 14
     only = folder(tmp_path / "only/test", ("ant", "bee"), each=3).parent
     assert len(labelled(f"folder:{only}")) == 6
 
@@ -71,7 +73,7 @@ def test_imagenet_by_its_path(tmp_path, monkeypatch):
     for spec in (f"imagenet:{tmp_path / 'in'}", f"imagenet:{tmp_path / 'in/val'}"):
         found = labelled(spec)
         assert len(found) == 6 and found.classes == WNIDS
-        assert numbered(found, 1000).labels.tolist() == [0, 0, 1, 1, 999, 999]
+        assert align_labels(found, 1000).labels.tolist() == [0, 0, 1, 1, 999, 999]
     monkeypatch.setenv("NESCIO_DATA", str(tmp_path / "in"))
     assert len(labelled("imagenet")) == 6
     with pytest.raises(BadInput, match="holds neither the folder val nor folders named by WordNet ids"):
@@ -91,7 +93,7 @@ def test_imagenet_as_kaggle_packs_it(tmp_path):
         (val / f"ILSVRC2012_val_{number:08}.JPEG").write_bytes(encoded(picture(rng, (40, 50))))
         lines.append(f"ILSVRC2012_val_{number:08},{wnid} 85 1 499 272")
     (tmp_path / "LOC_val_solution.csv").write_text("\n".join(lines))
-    found = numbered(labelled(f"imagenet:{tmp_path}"), 1000)
+    found = align_labels(labelled(f"imagenet:{tmp_path}"), 1000)
     assert found.labels.tolist() == [999, 0, 1]
     assert found.source(0).endswith("val_00000000.JPEG")
 
@@ -99,23 +101,23 @@ def test_imagenet_as_kaggle_packs_it(tmp_path):
 def test_labels_in_the_numbering_of_the_model(tmp_path):
     texts = labelled(f"folder:{folder(tmp_path / 'numbers', tuple(map(str, range(12))))}")
     assert texts.classes[:3] == ("0", "1", "10"), "folders are sorted as texts"
-    found = numbered(texts, 12)
+    found = align_labels(texts, 12)
     assert sorted(set(found.labels.tolist())) == list(range(12))
     assert all(found.source(row).split("/")[-2] == str(found.labels[row]) for row in range(len(found)))
-    with pytest.raises(BadInput, match="numbers has 12 classes and the model 1000"):
-        numbered(texts, 1000)
+    with pytest.raises(BadInput, match=r"numbers has 12 classes .* the model 1000"):
+        align_labels(texts, 1000)
     animals = labelled(f"folder:{folder(tmp_path / 'animals', ('ant', 'bee', 'cat'))}")
-    assert numbered(animals, 3).labels.tolist() == [0, 0, 1, 1, 2, 2]
-    in_distribution = numbered(animals, 2, ("cat", "ant"))
+    assert align_labels(animals, 3).labels.tolist() == [0, 0, 1, 1, 2, 2]
+    in_distribution = align_labels(animals, 2, ("cat", "ant"))
     assert in_distribution.labels.tolist() == [1, 1, 0, 0] and in_distribution.rows != animals.rows
     some = folder(tmp_path / "some", (WNIDS[0], "n00000001"))
-    with pytest.raises(BadInput, match="has 2 classes and the model 1000"):
-        numbered(labelled(f"folder:{some}"), 1000)
+    with pytest.raises(BadInput, match=r"has 2 classes .* the model 1000"):
+        align_labels(labelled(f"folder:{some}"), 1000)
 
 
 def test_a_few_rows_stand_for_all(tmp_path):
     data = f"npz:{arrays(tmp_path / 'set.npz', classes=10, n=100)}"
-    images, few, some = labelled(data), labelled(data, limit=30), labelled(data, only=(3, 7))
+    images, few, some = labelled(data), labelled(data, limit=30), labelled(data, labels=(3, 7))
     assert np.bincount(few.labels).tolist() == [3] * 10
     assert (np.diff(few.index) > 0).all()
     assert sorted(set(labelled(data, limit=4).labels.tolist())) == [1, 3, 6, 8]
@@ -130,9 +132,9 @@ def test_a_few_rows_stand_for_all(tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"limit": 0}, "--limit is a number of images from 1 on, not 0"),
-        ({"only": (10,)}, "has no class 10: they run from 0 to 9"),
-        ({"only": (-1,)}, "has no class -1"),
+        ({"limit": 0}, "limit must be at least 1, got 0"),
+        ({"labels": (10,)}, "has no class 10: they run from 0 to 9"),
+        ({"labels": (-1,)}, "has no class -1"),
     ],
 )
 def test_bad_choices(tmp_path, options, sentence):
@@ -162,25 +164,25 @@ def test_the_parts_of_a_name(spec, parts):
 def test_one_set_has_one_name(tmp_path, monkeypatch):
     pack(tmp_path / "val.npz")
     monkeypatch.chdir(tmp_path)
-    assert absolute("npz:val.npz") == absolute("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
-    assert absolute("digits") == "digits" and absolute("npz:nowhere.npz@32") == "npz:nowhere.npz@32"
-    assert absolute("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"
+    assert absolute_name("npz:val.npz") == absolute_name("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
+    assert absolute_name("digits") == "digits" and absolute_name("npz:nowhere.npz@32") == "npz:nowhere.npz@32"
+    assert absolute_name("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"
 
 
 def test_imagenet_is_known_by_its_class_names_too(tmp_path):
     """Folders in the order of the alphabet are not ImageNet's order: names decide, and two of them say nothing."""
     names = ("Goldfish", "great_white_shark", "tench")
     found = labelled(f"folder:{folder(tmp_path / 'fish', names, each=2)}")
-    assert numbered(found, 1000).labels.tolist() == [1, 1, 2, 2, 0, 0]
+    assert align_labels(found, 1000).labels.tolist() == [1, 1, 2, 2, 0, 0]
     for odd in ("crane", "my dog"):
         images = labelled(f"folder:{folder(tmp_path / odd, ('tench', odd), each=1)}")
         with pytest.raises(BadInput, match=r"WordNet ids .* class names .*--classes FILE"):
-            numbered(images, 1000)
+            align_labels(images, 1000)
     images = labelled(f"folder:{tmp_path / 'crane'}")
-    assert numbered(images, 1000, class_map=[("crane", 517), ("tench", 0)]).labels.tolist() == [517, 0]
-    assert numbered(images, 3, names=("bee", "crane", "tench")).labels.tolist() == [1, 2]
+    assert align_labels(images, 1000, class_map=[("crane", 517), ("tench", 0)]).labels.tolist() == [517, 0]
+    assert align_labels(images, 3, names=("bee", "crane", "tench")).labels.tolist() == [1, 2]
     with pytest.raises(BadInput, match="--classes names ant"):
-        numbered(images, 1000, class_map=[("ant", 1)])
+        align_labels(images, 1000, class_map=[("ant", 1)])
 
 
 def test_phones_hold_images_upright_and_16_bits_are_not_white(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import one_hot
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nescio import datasets, recording, training
+from nescio import cuda_graph, datasets, training
 from nescio.methods import registry as methods
 from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit
@@ -83,10 +83,10 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
         replay(graph)
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
-    cuda_graph_safe = weights(name, steps=12, monkeypatch=monkeypatch)
-    assert len(replays) == 12 - recording.FIRST
-    short = weights(name, steps=recording.FIRST + 1, monkeypatch=monkeypatch)
-    monkeypatch.setattr(recording, "FIRST", 10**9)
+    recorded = weights(name, steps=12, monkeypatch=monkeypatch)
+    assert len(replays) == 12 - cuda_graph.FIRST
+    short = weights(name, steps=cuda_graph.FIRST + 1, monkeypatch=monkeypatch)
+    monkeypatch.setattr(cuda_graph, "FIRST", 10**9)
     launched = weights(name, steps=12, monkeypatch=monkeypatch)
     off = torch.stack([(recorded[key] - launched[key]).norm() for key in launched]).norm()
     way = torch.stack([(short[key] - launched[key]).norm() for key in launched]).norm()
@@ -100,6 +100,6 @@ def test_every_replay_draws_anew() -> None:
     trial = Trial(method="mc-dropout", hparams=methods["mc-dropout"].hparams_class(), data="digits", backbone="conv")
     method = training.start_of(trial, datasets.load("digits"), runtime_for("cuda")).train()
     x, y = torch.randn(64, 1, 8, 8, device="cuda"), torch.randint(10, (64,), device="cuda")
-    step = recording.Recording(method, torch.Tensor.backward, lambda: None)
-    losses = [float(step(x, y)) for _ in range(recording.FIRST + 4)]
-    assert len(set(losses[recording.FIRST :])) == 4
+    step = cuda_graph.StepGraph(method, torch.Tensor.backward, lambda: None)
+    losses = [float(step(x, y)) for _ in range(cuda_graph.FIRST + 4)]
+    assert len(set(losses[cuda_graph.FIRST :])) == 4

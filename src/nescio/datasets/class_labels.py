@@ -1,0 +1,142 @@
+"""Labels of a dataset in the class order of a network, and rows of prediction files by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from nescio.arrays.types import Array
+from nescio.datasets import imagenet
+from nescio.datasets.image_set import LoadedImages
+from nescio.errors import BadInput
+
+
+def align_labels(
+    images: LoadedImages, classes: int, names: Sequence[str] | None = None, class_map: Sequence[tuple[str, int]] = ()
+) -> LoadedImages:
+    """The images with labels in the numbering of a network of so many classes; rows of other classes are left out.
+
+    By a class map (name of a set's class, the network's label), where one is given; by the names of the network's
+    classes, where they are known and fit the set's; by ImageNet's WordNet ids or class names; by the numbers that are
+    the set's names; else the set must have as many classes as the network, in its order.
+    """
+    number = _label_numbers(images.classes, classes, names, dict(class_map))
+    if number is None:
+        raise BadInput(
+            f"{images.name} has {len(images.classes)} classes ({_first_names(images.classes)}); the model {classes} "
+            f"({_describe_classes(classes, names)}).{_missing_classes(images.classes, classes, names)} Give images of "
+            "the model's classes or a class map (`nescio zoo --classes FILE`). For other classes: `nescio transfer`."
+        )
+    kept = images.take(np.flatnonzero(number[images.labels] >= 0))
+    if not len(kept):
+        listed = (
+            f"--classes names {_first_names(list(dict(class_map)))}" if class_map else _describe_classes(classes, names)
+        )
+        raise BadInput(f"No image of {images.name} is of a class that the model knows: {listed}.")
+    votes = kept.images.annotations
+    if votes is not None:
+        known = np.flatnonzero(number >= 0)
+        votes, own = np.zeros((len(kept), classes)), votes
+        votes[:, number[known]] = own[:, known]
+    return replace(kept, images=replace(kept.images, labels=number[kept.labels], annotations=votes))
+
+
+def label_names(
+    images: LoadedImages, classes: int, names: Sequence[str] | None = None, class_map: Sequence[tuple[str, int]] = ()
+) -> list[str] | None:
+    """The set's names of a network's labels 0, 1, …, as `numbered` numbers them; None where one has no name, or two."""
+    number = _label_numbers(images.classes, classes, names, dict(class_map))
+    if number is None or sorted(number[number >= 0].tolist()) != list(range(classes)):
+        return None
+    return [images.classes[place] for place in np.argsort(number)[-classes:].tolist()]
+
+
+def _label_numbers(
+    names: Sequence[str], classes: int, known: Sequence[str] | None, class_map: Mapping[str, int]
+) -> Array | None:
+    """(c,) the network's label of every class of the set, −1 where it has none; None if they do not fit together."""
+    if class_map:
+        return np.array([class_map.get(name, -1) for name in names])
+    some = set(names) <= set(known or ()) and not all(name.isdigit() for name in names)  # numbers are no names
+    if known is not None and (set(known) <= set(names) or some):
+        return _positions(names, known)
+    if len(names) == classes and set(names) == set(map(str, range(classes))):
+        return np.array([int(name) for name in names])  # folders named by numbers are sorted as texts
+    if classes == imagenet.CLASSES:
+        if all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in names):
+            found = _positions(names, imagenet.wordnet_ids())
+            return found if (found >= 0).all() else None
+        numbers = [imagenet.by_name().get(imagenet.plain(name), ()) for name in names]
+        if all(len(own) == 1 for own in numbers):  # a name of two classes says nothing
+            return np.array([own[0] for own in numbers])
+    return np.arange(classes) if len(names) == classes else None
+
+
+def _missing_classes(names: Sequence[str], classes: int, known: Sequence[str] | None) -> str:
+    """The classes of a set that the model lacks, where it has others of them; a sentence that begins with a space."""
+    if known is not None:
+        lacking = [name for name in names if name not in known]
+    elif classes == imagenet.CLASSES:
+        ids = set(imagenet.wordnet_ids())
+        lacking = [name for name in names if name not in ids and imagenet.plain(name) not in imagenet.by_name()]
+    else:
+        lacking = []
+    return f" The model has no class {_first_names(lacking)}." if 0 < len(lacking) < len(names) else ""
+
+
+def _describe_classes(classes: int, names: Sequence[str] | None) -> str:
+    """Which names of classes a network knows, in words."""
+    if names is not None:
+        return f"it knows the classes {_first_names(names)}"
+    numbers = f"the numbers 0 to {classes - 1}"
+    if classes != imagenet.CLASSES:
+        return f"it knows {numbers}"
+    return f"it knows ImageNet's WordNet ids (n01440764 …), its class names (tench, goldfish …) and {numbers}"
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+
+
+def _positions(names: Sequence[str], among: Sequence[str]) -> Array:
+    at = {name: place for place, name in enumerate(among)}
+    return np.array([at.get(name, -1) for name in names])
+
+
+def rows_by_key(index: Array, images: LoadedImages, every: int) -> Array:
+    """(n,) which of the images each row of a dump is, by its key; `every` rows had the file that they come from.
+
+    Keys are the set's own index, or names of image files where they are texts. Where keys do not meet, as many images
+    as rows are taken in order: the file then numbers its rows from 0.
+    """
+    if index.dtype.kind == "U":
+        return _rows_by_name(index, images)
+    own = images.index
+    order = np.argsort(own, kind="stable")
+    found = order[np.searchsorted(own, index, sorter=order).clip(max=len(own) - 1)]
+    if np.array_equal(own[found], index):
+        return np.asarray(found)
+    if len(images) == every and index.min() >= 0 and index.max() < every:
+        return index
+    missing = index[own[found] != index]
+    raise BadInput(
+        f"{images.name} has no image of index {missing[0]}, and {len(images)} images for {every} rows: give the "
+        "images that the embeddings are of."
+    )
+
+
+def _rows_by_name(index: Array, images: LoadedImages) -> Array:
+    rows: dict[str, int] = {}
+    for row in range(len(images)):
+        source = images.source(row)
+        if not isinstance(source, str):
+            raise BadInput(f"The rows are called by names such as {index[0]!r}, and {images.name} has no files.")
+        for word in (source, Path(source).name, Path(source).stem):
+            rows.setdefault(word, row)
+    for name in index.tolist():
+        if name not in rows:
+            raise BadInput(f"{images.name} has no image called {name!r}.")
+    return np.array([rows[name] for name in index.tolist()])

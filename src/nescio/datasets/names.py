@@ -1,0 +1,92 @@
+"""Names of datasets: absolute names, and names by content for keys and seeds."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from nescio.datasets.images import Dataset
+from nescio.datasets.readers import RequiredImages, load, registry
+from nescio.errors import BadInput
+from nescio.identity import ContentName, rename_content
+from nescio.specs import DatasetName, select, selections, split_severity
+
+
+def is_dataset_name(spec: str) -> bool:
+    """digits, folder:PATH … and not a folder on the disk."""
+    return DatasetName.of(spec).kind in registry
+
+
+def dataset_name(spec: str) -> str:
+    """The dataset that a person means: a name with its path made absolute; a plain folder is a set without labels."""
+    if not is_dataset_name(spec) and Path(os.path.expanduser(spec)).is_dir():
+        return f"images:{Path(os.path.expanduser(spec)).resolve()}"
+    return absolute_name(spec)
+
+
+def absolute_name(data: str) -> str:
+    """A dataset's registered name, its path absolute: one set has one name, whatever its spelling or the folder."""
+    data = registry.canonical(data)
+    name = DatasetName.of(data)
+    if name.path is None:
+        return data
+    path, level = split_severity(name.path) if name.kind == "maps" else (name.path, "")
+    place = Path(os.path.expanduser(path))
+    return name.at(f"{place.resolve()}{f'#{level}' if level else ''}") if place.exists() else data
+
+
+def content_name(data: str, dataset: Dataset) -> str:
+    """The name of a loaded set for keys: a path is replaced by a digest of what lies there."""
+    kind, path, size = DatasetName.of(data)
+    if path is None:
+        return data
+    if registry[kind].path is None:  # a published set in a folder of one's own: its revision is in keys as well
+        return ContentName(data, kind + (f"@{size}" if size else ""))
+    return ContentName(data, f"{kind}:content-{dataset.content}")
+
+
+def name_for_keys(data: str, root: str | Path | None = None, wanted: RequiredImages | None = None) -> str:
+    """A dataset's absolute name that keys and seeds know by its content; one without a path stays as it is.
+
+    wanted  see `load`; None: the first that the set has of training and test images, test images, and all images
+    """
+    kind, path, _ = DatasetName.of(data)
+    if isinstance(data, ContentName) or path is None or kind not in registry:
+        return data
+    if words := registry[kind].words:
+        inner, *rest = selections(path, words)
+        return rename_content(name_for_keys(inner, root, wanted), lambda name: select(kind, name, *rest))
+    data = absolute_name(data)
+    return content_name(data, _first_loaded(data, root) if wanted is None else load(data, root, wanted))
+
+
+def name_for_keys_if_present(data: str, root: str | Path | None = None, wanted: RequiredImages | None = None) -> str:
+    """The same; the absolute name alone of a set that is not on this machine, of which a store may hold predictions."""
+    try:
+        return name_for_keys(data, root, wanted)
+    except BadInput:
+        return absolute_name(data)
+
+
+def _first_loaded(data: str, root: str | Path | None) -> Dataset:
+    try:
+        return load(data, root)
+    except BadInput as error:
+        for wanted in ("test", "all"):
+            with suppress(BadInput):
+                return load(data, root, wanted)  # type: ignore[arg-type]
+        raise error
+
+
+def same_images(one: str, other: str, root: str | Path | None = None) -> bool:
+    """Whether two names are of the same images and labels: by their revisions, wherever they lie, whatever the size."""
+    if one == other:
+        return True
+    size, there = DatasetName.of(one).size, DatasetName.of(other)
+    if there.path is not None and there.size != size and registry[there.kind].size is not None:
+        other = there._replace(size=size).at(there.path)
+    try:
+        return load(one, root).revision == load(other, root).revision
+    except BadInput:  # without training images, say
+        return False

@@ -1,0 +1,178 @@
+"""Readers of datasets by name, and the folders in which datasets are searched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
+from pathlib import Path
+from typing import Literal
+
+from nescio.datasets.builders import regular
+from nescio.datasets.images import Dataset
+from nescio.errors import BadInput
+from nescio.registry import Registry, source_file
+from nescio.specs import DatasetName
+
+RequiredImages = Literal["both", "test", "all"]
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """What stands behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in.
+
+    `wanted` both: training and test images; test: test images, and a reader may leave out the training images; all:
+    every labelled image, and a reader may call them all test images.
+    """
+
+    root: Path | None = None
+    path: str = ""
+    size: int = 0
+    wanted: RequiredImages = "both"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of one kind of dataset."""
+
+    name: str
+    read: Callable[[DatasetRequest], Dataset]
+    path: bool | None  # whether a path must follow the name; None: it may
+    size: int | None  # usual size of its images in pixels where another one can be chosen
+    words: int = 0  # of a set that is made from another one, named by its path: words after it, each behind a #
+
+
+class _Readers(Registry[Reader]):
+    """Readers by name; what stands behind the name of a set, `NAME:PATH@SIZE`, is left as it is."""
+
+    def canonical(self, name: str) -> str:
+        kind = DatasetName.of(name).kind
+        if kind not in self and Path(os.path.expanduser(name)).exists():
+            return name  # a folder of that name is not taken for the set of which it is an alias
+        return super().canonical(kind) + name[len(kind) :]
+
+
+registry: Registry[Reader] = _Readers(
+    "dataset",
+    aliases={
+        "cars196": ("stanford_cars",),
+        "cub200": ("cub", "cub_200_2011"),
+        "fashion-mnist": ("fmnist",),
+        "imagenet": ("imagenet-1k", "imagenet1k", "ilsvrc2012", "in1k"),
+        "sop": ("stanford_online_products",),
+        "tiny-imagenet": ("tiny_imagenet_200",),
+    },
+    others=dict.fromkeys(
+        ("svhn", "kmnist", "emnist", "qmnist", "lsun", "places365", "textures", "dtd", "inaturalist", "cifar10c"), ""
+    )
+    | dict.fromkeys(("cifar10.1", "cifar100c", "imagenet-o", "imagenet-c", "imagenet-r", "imagenet-v2", "stl"), ""),
+)
+
+
+def dataset(
+    name: str, *, path: bool | None = False, size: int | None = None, words: int = 0
+) -> Callable[[Callable[[DatasetRequest], Dataset]], Callable[[DatasetRequest], Dataset]]:
+    """Registers a function as the reader of one dataset."""
+
+    def add(read: Callable[[DatasetRequest], Dataset]) -> Callable[[DatasetRequest], Dataset]:
+        try:
+            signature(read).bind(None)
+        except TypeError:
+            raise BadInput(
+                f"The dataset {name} ({source_file(read)}): its function must take one argument, the request."
+            ) from None
+        registry.add(name, Reader(name, read, path, size, words))
+        return read
+
+    return add
+
+
+def load(spec: str, root: str | Path | None = None, wanted: RequiredImages = "both") -> Dataset:
+    """A dataset by name (`digits`, `cifar10` …) or by place (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
+
+    Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
+    dataset once. `wanted` test or all: for models that only predict, a set may lack training images.
+    """
+    where = None if root is None else str(Path(os.path.expanduser(root)).absolute())
+    found = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), wanted)
+    if wanted == "both" and not len(found.train):
+        raise BadInput(f"{spec} has no training images.")
+    return found
+
+
+@lru_cache(maxsize=4)
+def _load(spec: str, root: str | None, named: str | None, here: str, wanted: RequiredImages) -> Dataset:
+    """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
+    name, path, size = DatasetName.of(spec)
+    if any("\ud800" <= letter <= "\udfff" for letter in spec):
+        raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
+    found = _reader(spec, name)
+    name = found.name
+    if found.path and not path:
+        raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
+    if path is not None and found.path is False:
+        raise BadInput(f"{spec!r}: {name} takes no path; the folder in which it lies is named by NESCIO_DATA.")
+    if size is not None and (found.size is None or len(size) > 4 or int(size) < 1):
+        what = "cannot be resized" if found.size is None else "have from 1 to 9999 pixels a side"
+        raise BadInput(f"{spec!r}: the images of {name} {what}.")
+    made = found.read(DatasetRequest(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
+    if not isinstance(made, Dataset):
+        raise BadInput(
+            f"The dataset {name} ({source_file(found.read)}): its function returns {type(made).__name__}, not a "
+            "Dataset: end it with return resident(…)."
+        )
+    return made
+
+
+def _reader(spec: str, name: str) -> Reader:
+    """The reader of a set; of a file or a folder that is there, it names the way to say so."""
+    place = Path(os.path.expanduser(spec))
+    if not spec or name in registry or not place.exists():
+        return registry[name]
+    if place.suffix == ".npz":
+        raise BadInput(f"{spec!r} is a file: write npz:{spec}.")
+    if place.is_dir():
+        raise BadInput(f"{spec!r} is a folder: write folder:{spec}, or images:{spec} for images without labels.")
+    raise BadInput(f"{spec!r} is a file, and images are read from folder:PATH or npz:FILE.")
+
+
+def data_folders(root: str | Path | None) -> list[Path]:
+    """Folders in which datasets are looked for."""
+    if root is not None:
+        return [Path(root)]
+    named = os.environ.get("NESCIO_DATA")
+    return [*([Path(os.path.expanduser(named))] if named else []), Path(os.path.expanduser("~/.cache/nescio/data"))]
+
+
+def requested_path(request: DatasetRequest) -> Path:
+    """What the path names, from the current folder or from one in which datasets are looked for."""
+    tried = [Path(os.path.expanduser(request.path)), *(place / request.path for place in data_folders(request.root))]
+    for place in tried:
+        if place.exists():
+            return place.resolve()
+    raise BadInput(f"There is nothing at {', nor at '.join(map(str, dict.fromkeys(tried)))}.")
+
+
+def find_folder(
+    name: str,
+    root: Path | None,
+    folders: Iterable[str],
+    wanted: Sequence[str],
+    published: str,
+    endings: Sequence[str] = ("",),
+) -> Path:
+    """The first folder that holds all wanted files; else a sentence on where it looked and what it wants."""
+    looked = [place / folder for place in data_folders(root) for folder in folders]
+    for folder in looked:
+        if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in wanted):
+            for file in wanted:
+                for ending in endings:
+                    regular(folder / f"{file}{ending}")
+            return folder
+    also = f" (or with {' or '.join(endings[1:])})" if len(endings) > 1 else ""
+    raise BadInput(
+        f"{name} is not there: looked for {', '.join(wanted)}{also} in {', '.join(map(str, looked))}. "
+        f"It is published at {published}: unpack it there, or let NESCIO_DATA name the folder that holds it."
+    )

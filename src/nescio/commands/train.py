@@ -115,10 +115,10 @@ def _next(step: Step, options: Options) -> str:
     else:
         words = ["predict", step.key, "--output", "test.npz"]
     place, usual = options.place, StoreOptions()
-    name_for_keys = [
+    pairs = [
         (name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)
     ]
-    words += [word for name, value in name_for_keys for word in (f"--{name}", str(value))]
+    words += [word for name, value in pairs for word in (f"--{name}", str(value))]
     return f"Next: {follow_up_command(*words)}"
 
 

@@ -408,8 +408,8 @@ def trial_of(key: str, store: Store) -> Trial:
 
 def weights_folder(weights_path: Path | None = None) -> Path | None:
     """Where weights are looked for before the hubs: the path that is given, else $NESCIO_WEIGHTS."""
-    name_for_keys = os.environ.get("NESCIO_WEIGHTS")
-    return weights_path or (Path(os.path.expanduser(name_for_keys)) if name_for_keys else None)
+    folder = os.environ.get("NESCIO_WEIGHTS")
+    return weights_path or (Path(os.path.expanduser(folder)) if folder else None)
 
 
 def with_weights(wanted: Network, place: Path | None = None) -> Network:

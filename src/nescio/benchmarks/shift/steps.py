@@ -405,8 +405,8 @@ def columns_of(
     about: tuple[str, int], facts: Row, evaluation: str = "shift", split: str = "test", task: Task = "classification"
 ) -> Row:
     """The columns that all results of one predictor have."""
-    name_for_keys = {"benchmark": about[0], "version": about[1], "task": task, "evaluation": evaluation, "split": split}
-    return name_for_keys | facts
+    columns = {"benchmark": about[0], "version": about[1], "task": task, "evaluation": evaluation, "split": split}
+    return columns | facts
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from nescio.work.launchers import Launcher, Task, make_launcher
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Step, Work, evaluation_files, make_evaluation
-from nescio.work.store import StepFolder, Store
+from nescio.work.store import Store
 
 STEPS, SECONDS, CORES = 1000, 0.01, 2
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 # Characters that move a cursor, ring, or turn the direction of writing; of a terminal's codes, colours are kept.
@@ -78,3 +81,36 @@ class printable:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unfiltered, name)
+
+
+# ---- errors of the system
+
+ADVICE = {
+    errno.ENOSPC: "the disk is full: make room and run again",
+    errno.EDQUOT: "your quota on this disk is exhausted: make room and run again",
+    errno.EROFS: "the file system is read-only: choose another folder",
+    errno.EACCES: "you may not write there: choose another folder, or change its permissions",
+    errno.EPERM: "you may not write there: choose another folder",
+    errno.ENOTDIR: "a file has the name of a folder: choose another folder",
+    errno.EEXIST: "a file has the name of a folder: choose another folder",
+}
+
+
+def describe_error(error: Exception, path: Path | None = None) -> str:
+    """The reason of an error in one line; `path` is where it happened, if the error has no file name."""
+    if isinstance(error, OSError) and (error.filename or path):
+        name = str(error.filename or path)
+        advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}".rstrip("."))
+        if error.errno == errno.EACCES and os.path.exists(name) and not _readable(name):
+            advice = "you may not read it: ask its owner, or change its permissions"
+        return f"{name}: {advice}."
+    text = " ".join(str(error).split("\n")[0].split())
+    if type(error).__name__ == "OutOfMemoryError":  # torch's message takes a page
+        return "The device has no memory left: use fewer workers, a smaller batch or a smaller network."
+    if type(error).__module__.partition(".")[0] == "nescio" and text:  # a sentence for people
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _readable(path: str) -> bool:
+    return os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids)

@@ -34,8 +34,10 @@ from nescio.progress import EpochProgress
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime_for, seed_everything
 from nescio.specs import FILE, STORE, SpecError, source
 from nescio.trials import Training, Trial
+from nescio.work.step_folder import StepFolder, shutdown_requested
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import Interrupted, StepFolder, Store, shutdown_requested
+from nescio.work.store import Store
+from nescio.work.store_errors import Interrupted
 from nescio.work.versions import TRAIN as VERSION
 
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"

@@ -18,7 +18,8 @@ import pytest
 from nescio.errors import BadInput
 from nescio.work.launchers import Task, make_launcher
 from nescio.work.steps import Context, Work
-from nescio.work.store import Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 from tests.support.cluster_help import (
     Unknown,
     begun_by,
@@ -172,7 +173,7 @@ def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_comma
         context = Context(Store(disk / "store"))
         context.store.root.mkdir()
         protector = protecting(disk, context)
-        sentence = "the file system is read-only: choose another place for the store."
+        sentence = "the file system is read-only: choose another folder."
         with (
             pytest.raises(StoreError, match=f"^{disk}/store: {sentence}$"),
             make_launcher("ray", 1, address=cluster.address) as launcher,

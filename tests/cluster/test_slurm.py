@@ -28,7 +28,8 @@ from nescio.errors import BadInput
 from nescio.work.launchers import Task, make_launcher
 from nescio.work.slurm import with_queue
 from nescio.work.steps import Context, Work, evaluation_files, make_evaluation
-from nescio.work.store import Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 from tests.support.cluster_help import (
     Unknown,
     begun_by,

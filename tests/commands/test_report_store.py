@@ -12,7 +12,8 @@ from nescio.errors import BadInput
 from nescio.provenance import recorded_command
 from nescio.report.studies import Study, files
 from nescio.rows import from_parquet
-from nescio.work.store import Corrupted, Store
+from nescio.work.store import Store
+from nescio.work.store_errors import Corrupted
 
 ROW = {"benchmark": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
 

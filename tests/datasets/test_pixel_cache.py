@@ -20,7 +20,8 @@ from nescio.datasets.pixel_cache import cache_pixels, decode_pixels
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.identity import canonical
-from nescio.work.store import Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 from tests.support.waiting import until
 from tests.support.zoo_help import SHAPES, encoded, folder, pack, picture
 

@@ -42,7 +42,8 @@ from nescio.runtime import runtime_for
 from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
-from nescio.work.store import Corrupted, Store
+from nescio.work.store import Store
+from nescio.work.store_errors import Corrupted
 from tests.support.shapes import write_shapes
 
 torch.set_num_threads(1)

@@ -8,7 +8,8 @@ import pytest
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import list_stored_predictions, predictions_from_file, predictions_from_text
-from nescio.work.store import Corrupted, Store
+from nescio.work.store import Store
+from nescio.work.store_errors import Corrupted
 from tests.support.zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("timm")

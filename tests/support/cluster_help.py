@@ -13,7 +13,8 @@ from pathlib import Path
 from nescio.errors import BadInput
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work, evaluation_files, make_evaluation
-from nescio.work.store import Busy, Store
+from nescio.work.store import Store
+from nescio.work.store_errors import Busy
 from tests.support.disks import remount
 from tests.support.waiting import until
 

@@ -37,7 +37,7 @@ def _arm(place: str, number: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
     if place == "step":
-        from nescio.work.store import StepFolder
+        from nescio.work.step_folder import StepFolder
 
         save: Any = StepFolder.save_checkpoint
 

@@ -321,7 +321,7 @@ def test_a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, fin
     assert code == 0 and "Does each method know" in command.out
     code, command = warm.run(*SWEEP, "--workers", "2", "--store", disk / "store", "--trials", "3")
     assert code == 1 and command.out == ""
-    sentence = "the file system is read-only: choose another place for the store."
+    sentence = "the file system is read-only: choose another folder."
     assert command.err == f"nescio run: {disk / 'store'}: {sentence}\n"
 
 
@@ -332,7 +332,7 @@ def test_a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_
     until(lambda: any(run.state == "finished" for run in Store(disk / "store").runs(stage)))
     until(lambda: remount(disk, "ro"))
     assert command.wait() == 1 and command.out == ""
-    sentence = "the file system is read-only: choose another place for the store."
+    sentence = "the file system is read-only: choose another folder."
     (line,) = [line for line in command.err.splitlines() if " of " not in line]  # all but progress
     assert line == f"nescio run: {disk / 'store'}: {sentence}"
     assert remount(disk, "rw")
@@ -346,4 +346,4 @@ def test_a_file_in_place_of_the_store(warm, tmp_path):
     (tmp_path / "store").write_text("a file")
     code, command = warm.run(*SWEEP, "--workers", "2", "--store", tmp_path / "store")
     assert code == 1 and len(command.err.splitlines()) == 1
-    assert "a file stands where a folder should be" in command.err
+    assert "a file has the name" in command.err

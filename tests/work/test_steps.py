@@ -15,7 +15,8 @@ import pytest
 from nescio.errors import BadInput
 from nescio.work.launchers import Failure, launcher, make_launcher, record_death, registry, run_task
 from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation_files, make_evaluation
-from nescio.work.store import Busy, Corrupted, Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import Busy, Corrupted, StoreError
 
 
 @pytest.fixture
@@ -284,7 +285,7 @@ def test_rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures
 
 def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(StoreError, match="a file stands where a folder should be"):
+    with pytest.raises(StoreError, match="a file has the name"):
         working(Context(Store(tmp_path / "store"))).run_stage("toys", [step("a")])
 
 

@@ -19,13 +19,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import nescio.work.locks
+import nescio.work.step_folder
 import nescio.work.store
+import nescio.work.store_errors
 from nescio.errors import BadInput
 from nescio.identity import tag
 from nescio.predictions.model_predictions import predictions_from_text
 from nescio.search import HParams, hparam, uniform
 from nescio.trials import Training, Trial
-from nescio.work.store import Busy, LockLost, Store, StoreError, _machine, read_checkpoint
+from nescio.work.locks import this_machine
+from nescio.work.step_folder import read_checkpoint
+from nescio.work.store import Store
+from nescio.work.store_errors import Busy, LockLost, StoreError
 from tests.support import fake_zoo
 from tests.support.disks import disk_of
 
@@ -68,8 +74,10 @@ def child(body, store, **more):
         import os, sys, time
         sys.path.insert(0, {here!r})
         import numpy as np
+        import nescio.work.step_folder
         import nescio.work.store
-        from nescio.work.store import Store, Busy
+        from nescio.work.store import Store
+        from nescio.work.store_errors import Busy
         store = Store({root!r})
         def stop(*_, **__):
             print("here", flush=True)
@@ -120,7 +128,7 @@ def test_stage_parents_and_version_change_the_key_and_the_environment_does_not(s
     ]
     assert len({key, *others}) == 4 and all(len(each) == 16 for each in others)
     assert store.key("x", 1, parents=("a", "b")) != store.key("x", 1, parents=("b", "a"))
-    monkeypatch.setattr(nescio.work.store, "environment", lambda: {"packages": {"torch": "99"}})
+    monkeypatch.setattr(nescio.work.step_folder, "environment", lambda: {"packages": {"torch": "99"}})
     assert store.key("train", TRIAL) == key
     with store.work("train", TRIAL) as step_folder:
         step_folder.env["device"] = "abacus"
@@ -270,11 +278,11 @@ PLACES = {
     ),
     "after a checkpoint": "def save(step):\n    if step == 3: stop()",
     "while config.json is written": (
-        "write = nescio.work.store._write\n"
+        "write = nescio.work.step_folder.write_durably\n"
         "def half(path, content):\n"
         "    if path.name == 'env.json': path.write_bytes(content[:9]); stop()\n"
         "    write(path, content)\n"
-        "nescio.work.store._write = half"
+        "nescio.work.step_folder.write_durably = half"
     ),
     "between fsync and rename": "os.rename = stop",
     "after the rename": "move = os.rename\nos.rename = lambda a, b: (move(a, b), stop())",
@@ -361,7 +369,7 @@ def test_the_second_of_two_waits_and_gets_the_finished_work(store, monkeypatch):
     with pytest.raises(Busy, match=rf"process {first.pid} on"), store.work("train", "r", wait=False):
         raise AssertionError("two owners")
     assert store.runs()[0].owner.startswith(f"process {first.pid} ")
-    monkeypatch.setattr(nescio.work.store.time, "sleep", lambda _: first.poll() is None and first.communicate("\n"))
+    monkeypatch.setattr(nescio.work.locks.time, "sleep", lambda _: first.poll() is None and first.communicate("\n"))
     with store.work("train", "r") as step_folder:  # the first pause of the waiter lets the owner finish
         assert step_folder is None
     assert first.returncode == 0
@@ -379,7 +387,7 @@ def test_a_zombie_is_dead(store):
     assert first.stdout.readline() == "here\n"
     first.kill()  # and not waited for: its number still exists
     deadline = time.monotonic() + 5
-    while nescio.work.store._start_time(first.pid) is not None:
+    while nescio.work.locks.start_time(first.pid) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(first.pid, 0)
@@ -392,9 +400,9 @@ def plant(store, **changes):
     folder = store.path("train", store.key("train", "r")).with_suffix(".part") / ".work"
     folder.mkdir(parents=True)
     me = {
-        **nescio.work.store._machine(),
+        **nescio.work.locks.this_machine(),
         "pid": os.getpid(),
-        "start": nescio.work.store._start_time(os.getpid()),
+        "start": nescio.work.locks.start_time(os.getpid()),
         "token": "x",
     }
     lock = folder / "lock.1"
@@ -411,7 +419,7 @@ def busy(store):
 
 
 def test_a_process_that_got_the_number_of_a_dead_owner_is_not_the_owner(store):
-    assert nescio.work.store._start_time(os.getpid()) > 0
+    assert nescio.work.locks.start_time(os.getpid()) > 0
     lock = plant(store)
     assert busy(store)
     owner = json.loads(lock.read_text())
@@ -431,8 +439,8 @@ def test_an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monke
 
 
 def test_a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_date(store, monkeypatch):
-    silence, now = nescio.work.store.SILENCE, 1000.0
-    monkeypatch.setattr(nescio.work.store.time, "monotonic", lambda: now)
+    silence, now = nescio.work.locks.SILENCE, 1000.0
+    monkeypatch.setattr(nescio.work.locks.time, "monotonic", lambda: now)
     lock = plant(store, host="elsewhere")
     tomorrow = time.time() + 86400
     os.utime(lock, (tomorrow, tomorrow))
@@ -448,7 +456,7 @@ def test_a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_dat
 
 
 def test_a_waiter_takes_over_a_silent_lock_that_is_dated_ahead(store, monkeypatch):
-    monkeypatch.setattr(nescio.work.store, "SILENCE", 0.3)
+    monkeypatch.setattr(nescio.work.locks, "SILENCE", 0.3)
     lock = plant(store, host="elsewhere")
     os.utime(lock, (time.time() + 86400,) * 2)
     with store.work("train", "r") as step_folder:
@@ -466,7 +474,7 @@ def test_a_title_is_kept_and_is_no_part_of_the_key(store):
 
 
 def test_the_heart_beats(store, monkeypatch):
-    monkeypatch.setattr(nescio.work.store, "BEAT", 0.02)
+    monkeypatch.setattr(nescio.work.locks, "BEAT", 0.02)
     with store.work("train", "r") as step_folder:
         lock = step_folder.path / ".work" / "lock.1"
         os.utime(lock, (0, 0))
@@ -487,7 +495,7 @@ def test_one_of_many_takes_over(store, monkeypatch):
             everyone.set()
         sleep(0.005)
 
-    monkeypatch.setattr(nescio.work.store.time, "sleep", pause)
+    monkeypatch.setattr(nescio.work.locks.time, "sleep", pause)
 
     def contend():
         gate.wait()
@@ -601,7 +609,7 @@ def test_a_damaged_checkpoint_is_never_used(store, caplog):
 def test_a_file_in_place_of_the_store(tmp_path):
     (tmp_path / "store").write_text("a file")
     with (
-        pytest.raises(StoreError, match="a file stands where a folder should be"),
+        pytest.raises(StoreError, match="a file has the name"),
         Store(tmp_path / "store").work("t", 1),
     ):
         pass
@@ -675,7 +683,7 @@ def no_links(*paths):
 def test_a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypatch):
     monkeypatch.setattr(os, "link", no_links)
     with store.work("train", "r") as step_folder:
-        assert busy(store) and step_folder.lock.ours()
+        assert busy(store) and step_folder.lock.held()
         assert files(step_folder.path / ".work") == ["lock.1"]
     assert do(store) is False
     plant(Store(store.root / "other"), pid=2**22 + 1)
@@ -686,7 +694,7 @@ def test_a_lock_without_content_is_of_an_owner_elsewhere(store, monkeypatch):
     """Its owner was killed between making and filling it."""
     plant(store).write_text("")
     assert busy(store)
-    monkeypatch.setattr(nescio.work.store, "SILENCE", 0.0)
+    monkeypatch.setattr(nescio.work.locks, "SILENCE", 0.0)
     assert not busy(store)
 
 
@@ -708,7 +716,7 @@ def test_two_hosts_at_once_do_nothing_twice(store, tmp_path, links):
         import platform, random
         host, links = os.environ["HOST"], os.environ["LINKS"]
         platform.node = lambda: host
-        nescio.work.store.BEAT = 0.02
+        nescio.work.locks.BEAT = 0.02
         def refuse(*_): raise OSError(95, "Operation not supported")
         if links == "no links": os.link = refuse
         print("here", flush=True)
@@ -753,7 +761,7 @@ def test_a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(sto
                 step_folder.save_checkpoint({"w": np.ones(3)}, {"step": 2})
             finally:
                 step_folder.lock.release()
-                assert step_folder.lock.ours()  # it could not be removed
+                assert step_folder.lock.held()  # it could not be removed
     with store.work("train", "r", wait=False) as step_folder:
         assert step_folder.load_checkpoint().meta == {"step": 1}
 
@@ -767,7 +775,7 @@ def test_a_file_that_may_not_grow_fails_the_trial_and_keeps_the_last_checkpoint(
             part.save_checkpoint({"w": np.zeros(1000)}, {"step": 1})
             try:
                 part.save_checkpoint({"w": np.zeros(100_000)}, {"step": 2})
-            except nescio.work.store.StoreError as error:
+            except nescio.work.store_errors.StoreError as error:
                 print(error, flush=True)
                 raise SystemExit(1)
     """
@@ -828,7 +836,7 @@ def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
         assert (
             len(predictions_from_text("zoo:resnet18", shared).load()) == 200
         )  # it may be read, and nothing is written
-    files = [folder / name for name in ("facts.json", "dump/logits.npy", "config.json")]
+    files = [folder / name for name in ("facts.json", "predictions/logits.npy", "config.json")]
     for place in (*files, shared.root / "predict"):
         mode = place.stat().st_mode
         place.chmod(0o300 if place.is_dir() else 0)
@@ -933,7 +941,7 @@ ODD = [b"", b"null", b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"pid": 1e999}']
 def test_a_lock_without_a_real_process_is_taken_over(store, pid):
     folder = store.path("train", store.key("train", {})).with_suffix(".part") / ".work"
     folder.mkdir(parents=True)
-    owner = {**_machine(), "pid": pid, "start": None if pid in (None, 7.5) else 5}
+    owner = {**this_machine(), "pid": pid, "start": None if pid in (None, 7.5) else 5}
     (folder / "lock.1").write_text(json.dumps(owner))
     assert store.runs()[0].state == "stopped"
     with store.work("train", {}, wait=False) as step_folder:

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from nescio.cli import main
-from nescio.errors import BadInput
+from nescio.errors import BadInput, describe_error
 from nescio.work import team
 from nescio.work.launchers import Task, make_launcher
 from nescio.work.local import LocalWorkers
+from nescio.work.step_folder import shutdown_requested
 from nescio.work.steps import Context, Step, Work
-from nescio.work.store import Interrupted, Store, describe_error, shutdown_requested
+from nescio.work.store import Store
+from nescio.work.store_errors import Interrupted
 from nescio.work.team import TeamFailed
 from tests.support.waiting import alive, until
 
@@ -314,7 +316,8 @@ MAIN = """
     import signal
     from tests.work import test_team
     from nescio.work.launchers import start
-    from nescio.work.store import Stopped, ending
+    from nescio.work.step_folder import shutdown_requested
+    from nescio.work.store_errors import Interrupted
     if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         signal.signal(signal.SIGUSR2, lambda *_: ending.set())

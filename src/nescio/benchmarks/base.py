@@ -34,9 +34,11 @@ from nescio.report.named_reports import Report, run_reports
 from nescio.report.studies import MANIFEST, TIMES, Study, files, read_study
 from nescio.report.tables import Table
 from nescio.work.launchers import Failure
+from nescio.work.step_folder import ENV, environment
 from nescio.work.steps import Work
-from nescio.work.store import ENV, Corrupted, Store, StoreError, environment
 from nescio.work.store import Run as KeptRun
+from nescio.work.store import Store
+from nescio.work.store_errors import Corrupted, StoreError
 
 BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
 

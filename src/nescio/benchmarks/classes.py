@@ -13,8 +13,9 @@ from nescio.errors import BadInput
 from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step
 from nescio.trials import Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, make_evaluation
-from nescio.work.store import StepFolder, StoreError
+from nescio.work.store_errors import StoreError
 
 if TYPE_CHECKING:
     from nescio.benchmarks.uimnet import Plan

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from nescio.commands._loggers import logger
 from nescio.commands._output import json_of, say
-from nescio.errors import BadInput
+from nescio.errors import BadInput, describe_error
 from nescio.files import read_list, write_file
 from nescio.options import option, options_from
 from nescio.progress import Stages
 from nescio.rows import COLUMNS
 from nescio.work import launchers
 from nescio.work.steps import Context, Work
-from nescio.work.store import Store, describe_error
+from nescio.work.store import Store
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset

@@ -206,7 +206,8 @@ def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[St
 def _first_readable(source: Path, runs: Sequence[Run], damaged: list[Exception]) -> Study | None:
     """The first study that can be read."""
     from nescio.benchmarks.base import read_kept
-    from nescio.work.store import Store, StoreError
+    from nescio.work.store import Store
+    from nescio.work.store_errors import StoreError
 
     for run in runs:
         try:

@@ -33,7 +33,7 @@ from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import nested, option, options_of
 from nescio.work.dry_run import DryRun, costs
-from nescio.work.store import StoreError
+from nescio.work.store_errors import StoreError
 
 
 @dataclass(frozen=True)

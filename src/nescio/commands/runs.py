@@ -73,7 +73,7 @@ def run(options: Options) -> int:
 
 def _checked(run: Run, store: Store, whole: bool) -> Run:
     """Finished work that is not what was written is damaged: by the sizes of its files, or the whole of them."""
-    from nescio.work.store import Corrupted
+    from nescio.work.store_errors import Corrupted
 
     if run.state != "finished":
         return run

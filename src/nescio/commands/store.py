@@ -21,7 +21,8 @@ from nescio.errors import BadInput
 from nescio.options import argument, option, options_of
 from nescio.progress import track
 from nescio.work.pruning import OldWork, damaged_work, old_work, prune
-from nescio.work.store import Busy, Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import Busy, StoreError
 
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
 

@@ -66,7 +66,7 @@ def run(options: Options) -> int:
     from nescio.progress import EpochProgress
     from nescio.runtime import leave, runtime_for
     from nescio.training import Diverged, train, train_step
-    from nescio.work.store import Busy, StoreError
+    from nescio.work.store_errors import Busy, StoreError
 
     check_log(options.log)
     trial = trial_of(options)
@@ -115,9 +115,7 @@ def _next(step: Step, options: Options) -> str:
     else:
         words = ["predict", step.key, "--output", "test.npz"]
     place, usual = options.place, StoreOptions()
-    pairs = [
-        (name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)
-    ]
+    pairs = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
     words += [word for name, value in pairs for word in (f"--{name}", str(value))]
     return f"Next: {follow_up_command(*words)}"
 

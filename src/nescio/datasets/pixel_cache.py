@@ -29,7 +29,10 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.files import read_list
 from nescio.progress import track
-from nescio.work.store import WORK, StepFolder, Store, StoreError
+from nescio.work.locks import WORK
+from nescio.work.step_folder import StepFolder
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 from nescio.work.versions import PIXELS as VERSION
 
 STAGE, FILE = "pixels", "pixels.npy"

@@ -24,8 +24,9 @@ from nescio.predict.inputs import default_batch_size, free_memory, input_batches
 from nescio.predict.steps import torch_threads
 from nescio.progress import track
 from nescio.runtime import Runtime, evaluating, runtime_for, seed_everything
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import StepFolder, Store
+from nescio.work.store import Store
 from nescio.work.versions import COUNT as VERSION
 
 STAGE, COUNTS = "count", "counts.npz"

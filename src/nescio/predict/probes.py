@@ -23,8 +23,9 @@ from nescio.predictions.model_predictions import PREDICTIONS, STAGE
 from nescio.runtime import Runtime, runtime_for, seed_everything
 from nescio.training import load_method, train_step
 from nescio.trials import Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import StepFolder, Store
+from nescio.work.store import Store
 from nescio.work.versions import PREDICT
 
 PROBES = "probes.json"

@@ -34,8 +34,10 @@ from nescio.predictions.model_predictions import FACTS, PREDICTIONS, STAGE
 from nescio.predictions.shards import concatenate
 from nescio.runtime import Runtime, runtime_for
 from nescio.training import train_step
+from nescio.work.locks import WORK
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import SHARD_OF, Context, Files, Step
-from nescio.work.store import WORK, StepFolder, Store
+from nescio.work.store import Store
 from nescio.work.versions import PREDICT
 
 SHARD = "shard"

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nescio.errors import BadInput, did_you_mean
+from nescio.errors import BadInput, describe_error, did_you_mean
 from nescio.files import parse_json, read_small
 from nescio.identity import ContentName, canonical
 from nescio.predictions import Predictions
 from nescio.predictions.files import MANIFEST, check_format, near_file
 from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, place_of
-from nescio.work.store import Corrupted, Store, StoreError, describe_error
+from nescio.work.store import Store
+from nescio.work.store_errors import Corrupted, StoreError
 
 STAGE, PREDICTIONS, FACTS = "predict", "predictions", "facts.json"
 OWN = "predictions"  # the dataset of a file that does not name one

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from nescio.files import read_json
 from nescio.identity import canonical
 from nescio.work.launchers import Failure
+from nescio.work.step_folder import ENV
 from nescio.work.steps import Step, Work
-from nescio.work.store import ENV, Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 
 
 @dataclass

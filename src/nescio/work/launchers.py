@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, describe_error
 from nescio.registry import Registry
-from nescio.work.store import Busy, StoreError, describe_error
+from nescio.work.store_errors import Busy, StoreError
 
 BUILT_IN = ("local", "ray", "slurm")  # modules beside this one
 BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

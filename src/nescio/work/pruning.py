@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nescio.work.store import REMOVED, Busy, Run, Store
+from nescio.work.store import REMOVED, Run, Store
+from nescio.work.store_errors import Busy
 from nescio.work.versions import RETIRED_STAGES, STAGES
 
 

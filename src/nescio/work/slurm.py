@@ -45,7 +45,9 @@ from nescio.work.launchers import (
     thread_environment,
     use_one_thread,
 )
-from nescio.work.store import Interrupted, Run, Store, readable_errors, shutdown_requested
+from nescio.work.step_folder import shutdown_requested
+from nescio.work.store import Run, Store
+from nescio.work.store_errors import Interrupted, readable_errors
 from nescio.work.team import meeting, serve_node
 
 JOBS, LOGS = ".slurm", "log"

@@ -16,11 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nescio.errors import describe_error
 from nescio.files import read_list
 from nescio.identity import ContentName, content_names
 from nescio.rows import NETWORK_TYPES, Row, RowBuilder, from_parquet, merge_networks, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
-from nescio.work.store import Busy, Corrupted, Run, StepFolder, Store, StoreError, describe_error, key_of
+from nescio.work.step_folder import StepFolder
+from nescio.work.store import Run, Store, key_of
+from nescio.work.store_errors import Busy, Corrupted, StoreError
 from nescio.work.team import clear, make_distributed
 
 ROWS, REASONS = "rows.parquet", "reasons.json"

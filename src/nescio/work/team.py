@@ -32,9 +32,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from nescio.errors import describe_error
 from nescio.files import read_list
 from nescio.work.launchers import PARENT, describe_exit, end_with_parent, python_path, use_one_thread
-from nescio.work.store import Interrupted, StepFolder, _Lock, describe_error, readable_errors, shutdown_requested
+from nescio.work.locks import Lock
+from nescio.work.step_folder import StepFolder, shutdown_requested
+from nescio.work.store_errors import Interrupted, readable_errors
 
 FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
@@ -204,7 +207,7 @@ def _write(path: Path, content: bytes) -> None:
 # ---- processes of their own
 
 
-class _OwnersLock(_Lock):
+class _OwnersLock(Lock):
     """The lock of the worker, which keeps it alive."""
 
     def __post_init__(self) -> None:

@@ -30,7 +30,8 @@ from nescio.search import draw, hparam, searched, uniform
 from nescio.trials import Training
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
-from nescio.work.store import Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("use_one_thread")
 SEEN = (0, 1, 2, 3, 4, 5)

@@ -40,8 +40,8 @@ from nescio.predictions.model_predictions import ModelPredictions
 from nescio.predictions.pairs import PairedPredictions
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Columns, Row, RowBuilder
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
-from nescio.work.store import StepFolder
 
 NAME, VERSION = "cood", 4
 ABOUT_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": "misclassification"}

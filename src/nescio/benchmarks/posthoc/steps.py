@@ -40,8 +40,8 @@ from nescio.rows import Columns
 from nescio.specs import method_on
 from nescio.training import train_step
 from nescio.trials import Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
-from nescio.work.store import StepFolder
 
 KEEPING = OutputSpec(fields=("logits", "embeddings"), dtype="float16")
 OTHERS = ("gaussian_mixture", "vmf_mixture", "knn_distance")  # scores of representations, and slow at many rows

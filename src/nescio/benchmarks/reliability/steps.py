@@ -28,8 +28,9 @@ from nescio.rows import Row, network_id
 from nescio.runtime import runtime_for
 from nescio.training import check_views, members_facts, train_step
 from nescio.trials import Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, make_evaluation
-from nescio.work.store import StepFolder, Store
+from nescio.work.store import Store
 
 POINTS, TRUTH = "points.npz", "truth.npz"  # beside the rows of an evaluation: a number for every test row
 

@@ -30,8 +30,8 @@ from nescio.predictions.model_predictions import ModelPredictions, check_compara
 from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Columns, Row
 from nescio.work.launchers import Failure
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
-from nescio.work.store import StepFolder
 
 NAME, VERSION = "selective", 5
 SCORECARD = "scorecard"  # evaluation of one model

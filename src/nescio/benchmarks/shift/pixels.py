@@ -58,8 +58,8 @@ from nescio.runtime import Runtime, runtime_for
 from nescio.specs import DatasetName
 from nescio.training import build as build_method
 from nescio.training import check_batch
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
-from nescio.work.store import StepFolder
 
 OWN, MEMBERS = "native", "mutual_information"
 COUNTED = (OWN, "entropy", MEMBERS)  # scores of pixels, beside those of the methods

@@ -46,8 +46,9 @@ from nescio.report.frame import Frame
 from nescio.rows import Columns, Row, RowBuilder
 from nescio.training import check_compiled, facts_of, title_of, train_step
 from nescio.trials import Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
-from nescio.work.store import StepFolder, Store
+from nescio.work.store import Store
 
 Level = tuple[str, float]  # what was changed, and how much
 Task = Literal["classification", "segmentation"]

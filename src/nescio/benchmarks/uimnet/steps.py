@@ -31,8 +31,10 @@ from nescio.rows import Row, RowBuilder
 from nescio.search import HParams, draw, guided
 from nescio.training import members_facts, pace, title_of
 from nescio.trials import Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
-from nescio.work.store import StepFolder, Store, StoreError
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 
 SPLITS = ("val", "test", "out")
 TRAIN, SCORE = "train and predict", "calibrate, probe and evaluate"  # stages

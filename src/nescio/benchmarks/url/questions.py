@@ -26,8 +26,8 @@ from nescio.predictions import Predictions, stack
 from nescio.predictions.model_predictions import FACTS
 from nescio.rows import Columns, Row, RowBuilder
 from nescio.training import facts_of, title_of, train_step
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, files_of, make_evaluation
-from nescio.work.store import StepFolder
 
 KEEPING = OutputSpec(precision="float32")  # bf16 has too few digits to order neighbours
 CROP = Crop()

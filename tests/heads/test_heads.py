@@ -186,7 +186,7 @@ def test_threads_change_nothing(monkeypatch):
 def test_a_head_that_does_not_settle_is_said(monkeypatch):
     monkeypatch.setattr(_minimise, "STEPS", 2)
     x, y = clusters((30, 30))
-    with pytest.warns(UserWarning, match=r"1 of 1 heads had not settled after 2 steps"):
+    with pytest.warns(UserWarning, match=r"1 of 1.*heads.*after 2 steps"):
         fit(x, y)
 
 
@@ -418,20 +418,20 @@ X, Y = clusters((4, 4))
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: fit_heads([X], Y, tasks="pairs"), r"tasks is 'pairs'; it must be one of one-vs-one, multiclass, regr"),
+        (lambda: fit_heads([X], Y, tasks="pairs"), r"tasks is 'pairs';.*must.*-vs-one, multiclass, regr"),
         (lambda: fit_heads([X], Y, precision="float16"), r"float32 or float64"),
-        (lambda: fit_heads([X], Y, penalty=0), r"penalty is 0; it must be a number above 0"),
+        (lambda: fit_heads([X], Y, penalty=0), r"penalty is 0;.*number.*above 0"),
         (lambda: fit_heads([], Y), r"There are no members"),
         (lambda: fit_heads([X[:, 0]], Y), r"members\[0\] has shape \(8,\)"),
         (lambda: fit_heads([X, X[:5]], Y), r"members\[1\] has 5 rows, truth has 8"),
-        (lambda: fit_heads([X * np.where(Y == 1, np.nan, 1)[:, None]], Y), r"members\[0\] is not finite in row 4"),
-        (lambda: fit_heads([X.astype(str)], Y), r"features are real numbers"),
-        (lambda: fit_heads([X], np.zeros(8, int)), r"All rows are of class 0"),
+        (lambda: fit_heads([X * np.where(Y == 1, np.nan, 1)[:, None]], Y), r"members\[0\].*finite.*row 4"),
+        (lambda: fit_heads([X.astype(str)], Y), "are real numbers"),
+        (lambda: fit_heads([X], np.zeros(8, int)), r"All.*rows.*class 0"),
         (lambda: fit_heads([X], np.zeros((8, 2), int)), r"truth has shape \(8, 2\)"),
-        (lambda: fit_heads([X], Y * 1.5), r"one whole number per row"),
-        (lambda: fit_heads([X], Y * np.nan, tasks="regression"), r"truth must be finite numbers"),
-        (lambda: reliability_targets(fit_heads([X], Y), [X, X], Y), r"heads of 1 members and features of 2"),
-        (lambda: reliability_targets(fit_heads([X], Y), [X], Y + 1), r"truth is 2 in row 4, a class that the heads"),
+        (lambda: fit_heads([X], Y * 1.5), "number per row"),
+        (lambda: fit_heads([X], Y * np.nan, tasks="regression"), "be finite numbers"),
+        (lambda: reliability_targets(fit_heads([X], Y), [X, X], Y), r"heads of 1.*members.*of 2"),
+        (lambda: reliability_targets(fit_heads([X], Y), [X], Y + 1), r"truth is 2 in row 4,.*class"),
         (lambda: reliability_targets(fit_heads([X], Y, tasks="regression"), [X], np.ones((8, 2))), r"fitted to 1"),
         (lambda: reliability_targets(fit_heads([X], Y), [X[:, :3]], Y), r"3 features"),
     ],

@@ -240,7 +240,7 @@ def test_as_many_components_as_rows(fit):
 
 
 @pytest.mark.parametrize("fit", [gaussian_mixture, vmf_mixture])
-@pytest.mark.parametrize(("components", "words"), [(6, "needs as many rows; the reference has 5"), (0, "at least 1")])
+@pytest.mark.parametrize(("components", "words"), [(6, "as many rows; the reference has 5"), (0, "at least 1")])
 def test_components_must_fit_the_rows(fit, components, words):
     with pytest.raises(BadInput, match=words):
         fit(dump(np.random.default_rng(0).normal(size=(5, 3))), components)
@@ -250,9 +250,9 @@ def test_zero_embeddings_have_no_direction():
     x, _ = directions(n=50)
     fitted = vmf_mixture(dump(x), 2)
     x[37] = 0
-    with pytest.raises(BadInput, match="only zeros in row 37"):
+    with pytest.raises(BadInput, match=r"only.*row 37"):
         vmf_mixture(dump(x), 2)
-    with pytest.raises(BadInput, match="only zeros in row 37"):
+    with pytest.raises(BadInput, match=r"only.*row 37"):
         fitted(dump(x))
     with pytest.raises(BadInput, match="one feature"):
         vmf_mixture(dump(x[:, :1]), 2)
@@ -276,7 +276,7 @@ def test_the_order_of_candidates_does_not_matter():
 
 
 def test_nothing_to_choose_from():
-    with pytest.raises(BadInput, match="name at least one"):
+    with pytest.raises(BadInput, match="at least one"):
         choose_components(clusters(3, "cosine"), ())
     with pytest.raises(BadInput):
         choose_components(clusters(3, "cosine", n=12), (9,))

@@ -47,7 +47,7 @@ def test_native_is_the_stored_score():
 def test_absent_is_a_sentence():
     with pytest.raises(Undefined, match="no embeddings"):
         norm(Predictions(labels=[0, 1]))
-    with pytest.raises(Undefined, match="no score named native"):
+    with pytest.raises(Undefined, match="score named native"):
         native(Predictions(scores={"other": [1.0]}))
 
 

@@ -265,16 +265,16 @@ def test_undefined_and_bad_input():
     none = Predictions(labels=np.arange(6))
     zero = Predictions(embeddings=np.vstack([x[:3], 0 * x[:1], x[4:]]))
     for bad, message in [
-        (lambda: neighborhood_inconsistency([one], [one], k=2), "at least two members"),
-        (lambda: neighborhood_inconsistency([], [], k=2), "at least two members"),
-        (lambda: feature_variance([one]), "at least two members"),
+        (lambda: neighborhood_inconsistency([one], [one], k=2), "least two members"),
+        (lambda: neighborhood_inconsistency([], [], k=2), "least two members"),
+        (lambda: feature_variance([one]), "least two members"),
         (
             lambda: neighborhood_inconsistency([one, none], [one, two], k=2),
-            "embeddings for the reference dump of member 1",
+            r"embeddings.*member 1",
         ),
-        (lambda: feature_variance([none, one]), "embeddings for the test dump of member 0"),
-        (lambda: knn_distance(none), "embeddings for the reference dump"),
-        (lambda: knn_distance(one)(none), "embeddings for the test dump"),
+        (lambda: feature_variance([none, one]), r"embeddings.*member 0"),
+        (lambda: knn_distance(none), "the reference dump"),
+        (lambda: knn_distance(one)(none), "the test dump"),
     ]:
         with pytest.raises(Undefined, match=message):
             bad()
@@ -284,34 +284,34 @@ def test_undefined_and_bad_input():
         (lambda: neighborhood_inconsistency([one, two], [one]), "2 reference dumps and 1 test dumps"),
         (
             lambda: neighborhood_inconsistency([one, other], [one, two], k=2),
-            "reference dump of member 1 holds other rows",
+            r"reference.*member 1 holds other rows",
         ),
         (
             lambda: neighborhood_inconsistency([one, two], [one, one.take(range(5))], k=2),
-            "test dump of member 1 holds other",
+            r"test.*member 1 holds other",
         ),
         (
             lambda: neighborhood_inconsistency([one, two], [one, wide], k=2),
-            "test embeddings of member 1 has 7 features",
+            r"test.*member 1 has 7 features",
         ),
-        (lambda: neighborhood_inconsistency([one, two], [one, two]), "k is 100, but there are only 6 references"),
+        (lambda: neighborhood_inconsistency([one, two], [one, two]), r"k is 100,.*but.*only 6 references"),
         (
             lambda: neighborhood_inconsistency([one, two], [one, two], 2, similarity="dice"),
             "no similarity named 'dice'",
         ),
         (
             lambda: neighborhood_inconsistency([one, zero], [one, two], 2),
-            "embeddings of member 1 has length zero in row 3",
+            r"embeddings of member 1.*length.*row 3",
         ),
-        (lambda: feature_variance([one, zero]), "embeddings of member 1 has length zero in row 3"),
+        (lambda: feature_variance([one, zero]), r"embeddings of member 1.*length.*row 3"),
         (lambda: feature_variance([one, wide]), "\\[6, 7\\] features"),
         (lambda: feature_variance([one, two], "dot"), "no distance named 'dot'"),
-        (lambda: knn_distance(one, 7), "k is 7, but there are only 6"),
+        (lambda: knn_distance(one, 7), r"k is 7,.*but.*only 6"),
         (lambda: knn_distance(one, 0), "k is 0"),
         (lambda: knn_distance(one, 1.5), "k is 1.5"),
         (lambda: knn_distance(one, ()), "k is \\(\\)"),
         (lambda: knn_distance(one, metric="l1"), "no distance named 'l1'"),
-        (lambda: knn_distance(zero), "reference embeddings has length zero in row 3"),
+        (lambda: knn_distance(zero), r"reference.*row 3"),
         (lambda: knn_distance(one)(wide), "7 features"),
     ]:
         with pytest.raises(BadInput, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -185,9 +186,9 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest(
     found = sibling_scores(refs, tests, k_nc=(5, 10), components=2)
     assert sorted(found.u) == ["dist@1", "ll", "norm"]
     assert found.reasons == {"nc@5": ALONE, "nc@10": ALONE, "fv": NO_VARIANCE}
-    with pytest.raises(Undefined, match="two or more siblings"):
+    with pytest.raises(Undefined, match="or more siblings"):
         found["nc@5"]
-    with pytest.raises(Undefined, match="two or more siblings"):
+    with pytest.raises(Undefined, match="or more siblings"):
         found.reliability("fv")
 
 
@@ -196,13 +197,13 @@ def test_members_of_other_widths_agree_on_neighbours_but_have_no_variance():
     wide = [np.hstack([side[1], np.zeros((len(side[1]), 2))]) for side in (refs, tests)]
     found = sibling_scores(dumps([refs[0], wide[0]]), dumps([tests[0], wide[1]]), k_nc=(5,), components=0)
     np.testing.assert_allclose(1 - found["nc@5"], nc_by_sets(refs[:2], tests[:2], 5, "cosine"), atol=1e-12)
-    assert found.reasons["fv"] == "The members have [6, 8] features: a variance needs the same number in each."
+    assert "[6, 8]" in found.reasons["fv"]
 
 
 def test_fewer_references_than_components_leave_the_density_out():
     refs, tests = (dumps(side) for side in siblings(r=12))
     found = sibling_scores(refs, tests, k_nc=(5,))
-    assert found.reasons == {"ll": "A mixture of 20 components needs as many references, and there are 12."}
+    assert list(found.reasons) == ["ll"] and re.search(r"\b20\b.*\b12\b", found.reasons["ll"])
     assert sibling_scores(refs, tests, k_nc=(5,), components=0).reasons == {"ll": "The mixture was omitted."}
 
 
@@ -213,10 +214,10 @@ def test_fewer_references_than_components_leave_the_density_out():
         ({"refs": 0}, "There are 0 reference dumps"),
         ({"similarity": "dice"}, "no similarity named 'dice'"),
         ({"metric": "manhattan"}, "no distance named 'manhattan'"),
-        ({"k_nc": (61,)}, "k is 61, but there are only 60 references"),
-        ({"k_nc": (0,)}, "k is .*0.*; it must be a whole number from 1 on"),
-        ({"k_nc": ()}, "it must be a whole number from 1 on"),
-        ({"components": -1}, "a mixture has a whole number of them"),
+        ({"k_nc": (61,)}, r"k is 61,.*but.*only 60 references"),
+        ({"k_nc": (0,)}, r"k is.*0.*;.*number.*from 1 on"),
+        ({"k_nc": ()}, r"number.*from 1 on"),
+        ({"components": -1}, "number of them"),
     ],
 )
 def test_bad_input_is_said_in_a_sentence(change, words):
@@ -229,9 +230,9 @@ def test_bad_input_is_said_in_a_sentence(change, words):
 def test_a_dump_without_embeddings_is_named():
     refs, tests = (dumps(side) for side in siblings())
     empty = Predictions(labels=np.zeros(60, int))
-    with pytest.raises(Undefined, match="embeddings for the reference dump of member 1"):
+    with pytest.raises(Undefined, match=r"embeddings.*member 1"):
         sibling_scores([refs[0], empty], tests[:2], k_nc=(5,), components=0)
-    with pytest.raises(Undefined, match="embeddings for the reference dump"):
+    with pytest.raises(Undefined, match="the reference dump"):
         sibling_scores([empty], tests[:1], k_nc=(5,), components=0)
 
 
@@ -250,7 +251,7 @@ def test_references_are_the_same_rows_for_all_members():
     for name in ("nc@5", "dist@1", "norm", "fv"):
         np.testing.assert_allclose(joined[name], plain[name], rtol=1e-12)
     other = [*dumps(refs[:3]), Predictions(embeddings=refs[3], index=np.arange(1, 61))]
-    with pytest.raises(BadInput, match="reference dump of member 3 holds other rows"):
+    with pytest.raises(BadInput, match=r"reference.*member 3 holds other rows"):
         sibling_scores(other, dumps(tests), k_nc=(5,), components=0)
 
 
@@ -417,7 +418,7 @@ def test_rankings_agree_as_kendall_says_row_by_row():
 def test_rankings_of_one_candidate_or_of_equal_ones_are_undefined():
     with pytest.raises(Undefined, match="One candidate alone"):
         rankings_agree(np.ones((1, 4)), np.ones((1, 4)))
-    with pytest.raises(Undefined, match="there is no ranking"):
+    with pytest.raises(Undefined, match="is no ranking"):
         rankings_agree(np.ones((2, 4)), np.arange(8).reshape(2, 4))
     with pytest.raises(BadInput, match="both must be"):
         rankings_agree(np.ones((2, 4)), np.ones((2, 5)))

@@ -59,9 +59,9 @@ def test_large_input():
 
 @pytest.mark.parametrize("f", [kendall, spearman])
 def test_undefined_and_bad_input(f):
-    with pytest.raises(Undefined, match="second argument has the same value"):
+    with pytest.raises(Undefined, match="the same value"):
         f([1, 2, 3], [5, 5, 5])
-    with pytest.raises(Undefined, match="first argument has the same value"):
+    with pytest.raises(Undefined, match="the same value"):
         f([1], [2])
     with pytest.raises(BadInput, match="3 and 2 rows"):
         f([1, 2, 3], [1, 2])
@@ -80,7 +80,7 @@ def test_crop_agreement_counts_strict_increases(pairs):
 def test_crop_bad_input():
     with pytest.raises(BadInput, match="u has 2 rows, u_cropped has 3"):
         crop_agreement([1, 2], [1, 2, 3])
-    with pytest.raises(BadInput, match="u_cropped is inf in row 0"):
+    with pytest.raises(BadInput, match=r"u_cropped.*inf.*row 0"):
         crop_agreement([1], [np.inf])
 
 
@@ -146,18 +146,18 @@ def test_rows_without_votes_are_left_out_of_human_alignment():
     votes[without] = 0
     assert human_alignment(u, votes) == expected
     np.testing.assert_array_equal(has_votes(votes), ~without)
-    with pytest.raises(Undefined, match="No row has human votes"):
+    with pytest.raises(Undefined, match=r"No.*has human votes"):
         human_alignment([1, 2], [[0, 0], [0, 0]])
-    with pytest.raises(BadInput, match="no votes in row 1"):
+    with pytest.raises(BadInput, match=r"votes.*row 1"):
         vote_entropy([[1, 2], [0, 0]])
 
 
 def test_human_alignment_refuses():
-    with pytest.raises(Undefined, match="second argument has the same value"):
+    with pytest.raises(Undefined, match="the same value"):
         human_alignment([1, 2], [[3, 0], [0, 5]])  # everyone agrees on everything
     for votes, message in [
-        ([[1, 2], [3, -1]], "negative or not finite in row 1"),
-        ([[1, np.nan], [3, 1]], "negative or not finite in row 0"),
+        ([[1, 2], [3, -1]], r"negative.*row 1"),
+        ([[1, np.nan], [3, 1]], r"negative.*row 0"),
         ([1, 2], "must be \\(n, classes\\)"),
         ([["a", "b"]], "votes as numbers"),
         ([[1, 2]], "u has 2 rows, annotations has 1"),
@@ -210,5 +210,5 @@ def test_reference_reliability():
 
 
 def test_ragged_votes_are_one_sentence():
-    with pytest.raises(BadInput, match="annotations has rows of different lengths"):
+    with pytest.raises(BadInput, match="of different lengths"):
         human_alignment([0.1, 0.2], [[1, 2], [3]])

@@ -62,12 +62,12 @@ def test_half_precision_is_widened_before_interpolating():
     ("call", "words"),
     [
         (lambda: threshold([]), "u_val is empty"),
-        (lambda: threshold([1, np.nan]), "u_val is nan in row 1"),
+        (lambda: threshold([1, np.nan]), r"u_val.*nan.*row 1"),
         (lambda: threshold([1, 2], 1.5), "level is 1.5"),
         (lambda: threshold([1, 2], np.nan), "level is nan"),
         (lambda: in_as_in([], 0), "u is empty"),
         (lambda: in_as_in([1, 2], np.nan), "threshold is nan"),
-        (lambda: out_as_out([np.nan], 0), "u is nan in row 0"),
+        (lambda: out_as_out([np.nan], 0), r"u.*row 0"),
         (lambda: out_as_out([[1.0]], 0), "shape"),
     ],
 )

@@ -126,13 +126,13 @@ GOOD = np.full((3, 2), 0.5)
         (np.ones((0, 2)), [], "no rows"),
         (GOOD, [0, 1, 2], "labels holds 2 in row 2"),
         (GOOD, [0, -1, 0], "labels holds -1 in row 1"),
-        (GOOD, [0, 0.5, 0], "labels is not a whole number in row 1"),
+        (GOOD, [0, 0.5, 0], r"labels.*row 1"),
         (GOOD, ["a", "b", "a"], "labels holds <U1, not numbers"),
         ([[0.5, 0.5], [1.0]], [0, 1], "different lengths"),
         ([[0.5, 0.5], [0.5, 0.5], [0.5, 0.51]], [0, 1, 0], "row 2 is off by 0.01"),
-        (np.array([[0.5, 0.5], [1.5, -0.5]]), [0, 1], "negative probability in row 1"),
-        (np.array([[0.5, 0.5], [np.nan, 0.5]]), [0, 1], "not finite in row 1"),
-        (np.array([[np.inf, 0.5], [0.5, 0.5]]), [0, 1], "not finite in row 0"),
+        (np.array([[0.5, 0.5], [1.5, -0.5]]), [0, 1], r"negative.*row 1"),
+        (np.array([[0.5, 0.5], [np.nan, 0.5]]), [0, 1], r"finite.*row 1"),
+        (np.array([[np.inf, 0.5], [0.5, 0.5]]), [0, 1], r"finite.*row 0"),
     ],
 )
 def test_bad_input_is_one_sentence(probs, labels, sentence):

@@ -173,7 +173,7 @@ def test_constant_scores_tell_nothing(n):
         assert auroc(u, positive) == 0.5
         assert fpr_at_tpr(u, positive) == 1.0
     assert aupr(u, positive) == positive.mean()
-    with pytest.raises(Undefined, match="no wrong row differs"):
+    with pytest.raises(Undefined, match="wrong row differs"):
         gamma(u, positive)
 
 
@@ -218,8 +218,8 @@ def test_pairs_of_billions_of_rows_are_counted_in_whole_numbers():
     ("u", "positive", "words"),
     [
         ([1, 2, 3], [1, 0], "u has 3 rows, positive has 2"),
-        ([1, np.nan, 3], [1, 0, 1], "u is nan in row 1"),
-        ([1, 2, np.inf], [1, 0, 1], "u is inf in row 2"),
+        ([1, np.nan, 3], [1, 0, 1], r"u.*row 1"),
+        ([1, 2, np.inf], [1, 0, 1], r"u.*row 2"),
         ([], [], "u is empty"),
         ([[1, 2]], [1, 0], "shape \\(1, 2\\)"),
         (["a", "b"], [1, 0], "real number"),
@@ -261,5 +261,5 @@ def test_bad_groups(groups, words):
 
 @pytest.mark.parametrize(("u", "positive"), [([[1, 2], [3]], [0, 1]), ([1, 2], [[0], [1, 0]])])
 def test_ragged_input_is_one_sentence(u, positive):
-    with pytest.raises(BadInput, match="rows of different lengths"):
+    with pytest.raises(BadInput, match="of different lengths"):
         auroc(u, positive)

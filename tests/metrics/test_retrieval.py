@@ -220,25 +220,25 @@ def test_undefined_and_bad_input():
     with pytest.raises(Undefined, match="single row"):
         recall_at_1(x[:1], labels[:1])
     pairs = np.repeat(np.eye(2), 2, axis=0)
-    with pytest.raises(Undefined, match="the same label in every row"):
+    with pytest.raises(Undefined, match="in every row"):
         r_auroc(pairs, labels, np.arange(4))
-    with pytest.raises(Undefined, match="another label in every row"):
+    with pytest.raises(Undefined, match="in every row"):
         r_auroc(pairs, [0, 1, 2, 3], np.arange(4))
     zero = x.copy()
     zero[2] = 0
-    with pytest.raises(BadInput, match="length zero in row 2"):
+    with pytest.raises(BadInput, match=r"length.*row 2"):
         recall_at_1(zero, labels)
     assert 0 <= recall_at_1(zero, labels, metric="euclidean") <= 1
     for bad, message in [
         (lambda: recall_at_1(x, labels[:3]), "labels has 3 rows, embeddings has 4"),
         (lambda: recall_at_1(x, x), "labels has shape"),
-        (lambda: recall_at_1(x, [0, 0, 1, np.nan]), "not a number in row 3"),
+        (lambda: recall_at_1(x, [0, 0, 1, np.nan]), r"number.*row 3"),
         (lambda: recall_at_1(x[0], labels), "two axes"),
         (lambda: recall_at_1(x[:0], labels[:0]), "no rows"),
-        (lambda: recall_at_1(x * np.nan, labels), "not finite in row 0"),
+        (lambda: recall_at_1(x * np.nan, labels), r"finite.*row 0"),
         (lambda: recall_at_1(x, labels, metric="manhattan"), "no distance named 'manhattan'"),
         (lambda: r_auroc(pairs, [0, 1, 1, 1], np.arange(3)), "u has shape"),
-        (lambda: r_auroc(pairs, [0, 1, 1, 1], [0, 1, 2, np.nan]), "u is nan in row 3"),
+        (lambda: r_auroc(pairs, [0, 1, 1, 1], [0, 1, 2, np.nan]), r"u.*row 3"),
     ]:
         with pytest.raises(BadInput, match=message):
             bad()

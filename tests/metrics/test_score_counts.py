@@ -159,7 +159,7 @@ def test_rows_of_two_sets_are_counted_against_each_other():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -np.nan])
 def test_scores_must_be_finite(dtype, value):
-    with pytest.raises(BadInput, match="in row 1; every row needs a finite number"):
+    with pytest.raises(BadInput, match=r"in row 1;.*finite number"):
         ScoreCounts.count(np.array([0, value, 1], dtype), [0, 1, 1])
 
 

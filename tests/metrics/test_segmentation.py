@@ -64,8 +64,8 @@ def test_bad_input():
         (lambda: miou([0, 2], [0, 1], 2), "predicted holds 2, but there are 2 classes"),
         (lambda: miou([0, 1], [0, 255], 2), "labels holds 255"),
         (lambda: miou([0, 1], [0, -1], 2), "labels holds -1"),
-        (lambda: miou([0.5, 1], [0, 1], 2), "predicted must hold whole numbers"),
-        (lambda: miou([0, 1], ["a", "b"], 2), "labels must hold whole numbers"),
+        (lambda: miou([0.5, 1], [0, 1], 2), "hold whole numbers"),
+        (lambda: miou([0, 1], ["a", "b"], 2), "hold whole numbers"),
         (lambda: miou([0, 1], [0, 1], 0), "classes is 0"),
     ]:
         with pytest.raises(BadInput, match=message):
@@ -77,13 +77,13 @@ def test_bad_input():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (([0], [0], "x"), "classes is x; it must be a whole number from 1"),
+        (([0], [0], "x"), r"classes is x;.*number.*from 1"),
         (([0], [0], 1.5), "classes is 1.5"),
         (([0], [0], 0), "classes is 0"),
         (([0], [0], None), "classes is None"),
-        (([0], [0], 2, "x"), "void is x; it must be a whole number"),
-        (([[0], [0, 1]], [0], 2), "predicted has rows of different lengths"),
-        (([np.inf], [0], 2), "predicted must hold whole numbers"),
+        (([0], [0], 2, "x"), r"void is x;.*whole number"),
+        (([[0], [0, 1]], [0], 2), "of different lengths"),
+        (([np.inf], [0], 2), "hold whole numbers"),
     ],
 )
 def test_odd_arguments_are_one_sentence(arguments, sentence):

@@ -46,10 +46,10 @@ def test_a_map_names_the_fields_of_any_file(tmp_path, ending):
     p = Predictions.load(path, names=NAMES)
     np.testing.assert_array_equal(p.logits[:, 0], LOGITS)
     np.testing.assert_array_equal(p.labels, LABELS)
-    assert p.notes == ("Not read, since the map does not name them: weights.",)
-    with pytest.raises(BadInput, match=r"is not a known (field|column)"):
+    assert len(p.notes) == 1 and p.notes[0].endswith(": weights.")
+    with pytest.raises(BadInput, match=r"not a known (field|column)"):
         Predictions.load(path)
-    with pytest.raises(BadInput, match=r"a\.\w+: there is no 'nowhere' to read labels from: the file holds \w+"):
+    with pytest.raises(BadInput, match=r"a\.\w+: there is no 'nowhere'.*labels.*from: the file holds \w+"):
         Predictions.load(path, names={**NAMES, "labels": "nowhere"})
 
 
@@ -61,9 +61,9 @@ def test_a_map_over_dicts_folders_and_own_names(tmp_path):
 
 
 def test_a_map_that_means_nothing_is_refused():
-    with pytest.raises(BadInput, match=r"'logit' is not a known field \(did you mean 'logits'\?\)"):
+    with pytest.raises(BadInput, match=r"'logit'.*known field.*\(did you mean 'logits'\?\)"):
         Predictions.load({"z": LOGITS}, names={"logit": "z"})
-    with pytest.raises(BadInput, match="gives one name of the file to two fields"):
+    with pytest.raises(BadInput, match="to two fields"):
         Predictions.load({"z": LOGITS}, names={"logits": "z", "probs": "z"})
 
 
@@ -82,7 +82,7 @@ def test_columns_that_nobody_named_may_hold_anything(tmp_path):
     pq.write_table(pa.table({"image": image, "z": LOGITS.tolist(), "label": LABELS}), tmp_path / "a.parquet")
     p = Predictions.load(tmp_path / "a.parquet", names={"logits": "z"})
     np.testing.assert_allclose(p.logits[:, 0], LOGITS)
-    with pytest.raises(BadInput, match="'image' is not a known column"):
+    with pytest.raises(BadInput, match=r"'image'.*known column"):
         Predictions.load(tmp_path / "a.parquet")
 
 
@@ -107,13 +107,13 @@ def test_files_of_one_field_that_cannot_be_used(tmp_path):
     (tmp_path / "a.txt").write_text("1 2 3")
     for name, words in (
         ("two.npz", "2 arrays"),
-        ("cut.npy", "is not a whole .npy array"),
-        ("a.txt", "the ending .txt is not known: give .npy"),
-        ("gone.npy", "there is no such file"),
+        ("cut.npy", r"not a whole .npy array"),
+        ("a.txt", r"the ending ..*txt.*known: give .npy"),
+        ("gone.npy", "no such file"),
     ):
         with pytest.raises(BadInput, match=f"{name}: .*{words}"):
             Predictions.from_files(labels=tmp_path / name)
-    with pytest.raises(BadInput, match="'label' is not a known field"):
+    with pytest.raises(BadInput, match=r"'label'.*known field"):
         Predictions.from_files(label=tmp_path / "two.npz")
 
 
@@ -149,10 +149,10 @@ def test_tensors_of_any_kind_are_read_and_objects_are_not(tmp_path):
     np.testing.assert_allclose(p.logits[:, 0], LOGITS, rtol=2**-7)
     assert p.scores["u"].tolist() == list(range(6))
     torch.save({"logits": torch.tensor(LOGITS), "model": Predictions}, path)
-    with pytest.raises(BadInput, match=r"a\.pt: it holds other things than tensors, which need pickle"):
+    with pytest.raises(BadInput, match=r"a\.pt:.*other things.*, which need pickle"):
         Predictions.load(path)
     torch.save(torch.tensor(LOGITS), path)
-    with pytest.raises(BadInput, match=r"a\.pt: it holds one tensor and no names"):
+    with pytest.raises(BadInput, match=r"a\.pt:.*one tensor"):
         Predictions.load(path)
 
 
@@ -166,14 +166,14 @@ def test_without_torch_a_sentence(tmp_path, monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(BadInput, match="torch reads this file, and is not installed"):
+    with pytest.raises(BadInput, match=r"reads this file,.*is not installed"):
         Predictions.load(path)
 
 
 def test_a_tensor_that_repeats_one_number_without_end_is_refused(tmp_path):
     torch = pytest.importorskip("torch")
     torch.save({"logits": torch.zeros(1).expand(10**6, 10**3)}, tmp_path / "a.pt")
-    with pytest.raises(BadInput, match=r"a\.pt: a tensor would take 8 GB of memory"):
+    with pytest.raises(BadInput, match=r"a\.pt:.*tensor.*take 8 GB of memory"):
         Predictions.load(tmp_path / "a.pt")
 
 

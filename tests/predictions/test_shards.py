@@ -69,14 +69,14 @@ def test_texts_as_keys_may_be_any(dump, tmp_path):
 def test_files_of_different_dumps_are_no_shards(dump, tmp_path):
     for number, (other, sentence) in enumerate(
         [
-            (dump.replace(scores={}), "only one of them has scores/native"),
-            (dump.replace(embeddings=np.ones((60, 2))), "embeddings has other shapes"),
+            (dump.replace(scores={}), r"only one.*/native"),
+            (dump.replace(embeddings=np.ones((60, 2))), "has other shapes"),
             (dump.replace(members=[0, 0]), "other members"),
         ]
     ):
         folder = cut(dump, tmp_path / f"{number}", a_npz=(0, 20))
         cut(other, folder, b_npz=(20, 60))
-        with pytest.raises(BadInput, match=f"b.npz and a.npz are no shards of one dump: .*{sentence}"):
+        with pytest.raises(BadInput, match=f"b.npz and a.npz .*{sentence}"):
             Predictions.load(folder)
 
 

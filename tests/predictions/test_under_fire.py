@@ -218,7 +218,7 @@ def test_a_file_made_to_break_the_reader(outcomes, name):
 
 def test_a_pipe_as_one_array(tmp_path):
     os.mkfifo(tmp_path / "a.npy")
-    with pytest.raises(BadInput, match=r"a\.npy: this is not a regular file"):
+    with pytest.raises(BadInput, match=r"a\.npy:.*regular file"):
         Predictions.from_files(logits=tmp_path / "a.npy")
 
 
@@ -249,7 +249,7 @@ def test_a_dump_that_is_cut_while_it_is_read_is_a_sentence(tmp_path, ending):
     file = path if ending else path / "logits.npy"
     run = subprocess.run([sys.executable, "-c", code, path, file], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert re.fullmatch("(The file was cut short while it was read: .*\n){2}", run.stdout), run.stdout
+    assert re.fullmatch("(.*cut short.*\n){2}", run.stdout), run.stdout
 
 
 def fuzz(seconds, seed, *readers):

@@ -73,5 +73,5 @@ def words(text):
 
 def test_pages_have_few_handwritten_words():
     counts = {page: len(words((ROOT / page).read_text("utf-8"))) for page in pages()}
-    assert sum(counts.values()) <= 17_200, counts
+    assert sum(counts.values()) <= 15_000, counts
     assert len(words((ROOT / "CHANGELOG.md").read_text("utf-8"))) <= 1_200

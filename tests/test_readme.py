@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.support.paths import ROOT
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/**/*.md"))]
 PAGES = [page for page in PAGES if page.name != "tables.md"]
+OTHERS = {"--nproc-per-node"}  # of torchrun
 GUIDE = "settling"  # the benchmark of docs/add-a-benchmark.md
 GROUPS = {f"nescio.{group}" for group in ("methods", "measures", "metrics", "datasets", "benchmarks", "launchers")}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -80,6 +82,34 @@ def test_commands_parse(page):
         if len(words) > 2 + (words[1] in ("run", "store")):  # more than its name
             _, unknown = parser_for(words[1], words[1:]).parse_known_args(words[1:])
             assert not unknown, line
+
+
+def options_of(parser):
+    """The options of a parser and of its sub-commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        for inner in action.choices.values() if isinstance(action.choices, dict) else ():
+            yield from options_of(inner)
+
+
+@cache
+def all_options():
+    """The options of every command, benchmark and launcher."""
+    lines = [[name] for name in COMMANDS] + [["run", name] for name in benchmarks if name != GUIDE]
+    lines += [["train", "--launcher", name] for name in ("local", "ray", "slurm")] + [
+        ["store", "prune"],
+        ["store", "sync"],
+    ]
+    return {option for argv in lines for option in options_of(parser_for(argv[0], argv))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_in_the_text_exist(page):
+    text = FENCE.sub("", page.read_text("utf-8"))
+    named = {
+        option for code in re.findall(r"`([^`]+)`", text) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)
+    }
+    assert named - all_options() - OTHERS == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

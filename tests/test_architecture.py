@@ -29,7 +29,7 @@ TIERS = [
     "trials runtime layers backbones checkpoints",
     "datasets",
     "methods",
-    "recording",
+    "cuda_graph",
     "training probes",
     "networks",
     "predict",

@@ -22,7 +22,9 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))
 PAGES = [page for page in PAGES if page.name != "tables.md"]
 OTHERS = {"--nproc-per-node"}  # of torchrun
 GUIDE = "settling"  # the benchmark of docs/add-a-benchmark.md
-GROUPS = {f"nescio.{group}" for group in ("methods", "measures", "metrics", "datasets", "benchmarks", "launchers")}
+GROUPS = {
+    f"nescio.{group}" for group in ("methods", "measures", "metrics", "datasets", "readers", "benchmarks", "launchers")
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

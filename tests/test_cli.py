@@ -180,7 +180,7 @@ def test_help_of_every_command(capsys):
 
 def test_every_module_of_commands_is_listed():
     modules = {path.stem for path in (ROOT / "src/nescio/commands").glob("*.py") if not path.stem.startswith("_")}
-    assert modules == {*COMMANDS, "parsing", "option_table"}
+    assert modules == {*COMMANDS, "config", "parsing", "option_table"}
 
 
 def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, monkeypatch):

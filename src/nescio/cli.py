@@ -85,6 +85,9 @@ def _plugins(words: list[str]) -> list[str]:
 
 def _run(command: str | None, words: Sequence[str]) -> int:
     from nescio.commands import COMMANDS, parser_for
+    from nescio.commands.config import ConfigFile
+    from nescio.commands.parsing import last_value
+    from nescio.options import named_by_option
 
     if command is not None and command not in COMMANDS:
         wanted = next((word for word in words if word in COMMANDS), "") if command == "help" else ""
@@ -92,14 +95,22 @@ def _run(command: str | None, words: Sequence[str]) -> int:
         raise BadInput(f"There is no command {command!r}.{did_you_mean(command, COMMANDS)} See `nescio{hint} --help`.")
     if empty := next((word for word in words if word.startswith("-") and word.endswith("=--")), None):
         raise BadInput(f"{empty.removesuffix('=--')} has the value --, which names nothing: give another one.")
-    parser = parser_for(command, words)
+    path = last_value(words, "--config")
+    file = None if path is None else ConfigFile(path)
+    parser = parser_for(command, [*(file.words() if file else ()), *words])
     args, unknown = parser.parse_known_args(words)
     if unknown:
         _refuse(getattr(args, "_parser", parser), unknown[0])
     if not args._command:
         parser.print_help()
         return 2
-    return int(args._run(args) or 0)
+    options = getattr(args._parser, "leaves", [])
+    if file:
+        file.apply(args, args._parser.prog.split()[1:], options)
+    try:
+        return int(args._run(args) or 0)
+    except BadInput as error:
+        raise named_by_option(error, options) from None
 
 
 def _refuse(parser: ArgumentParser, word: str) -> NoReturn:

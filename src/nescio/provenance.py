@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,9 +14,11 @@ from typing import Any
 
 from nescio.specs import SEPARATORS, SpecError, split, unquote
 
-OUTPUTS = ("--output", "--output", "--report", "--store", "--root")  # options whose values are no input files
+CONFIG = "config.yaml"
+OUTPUTS = ("--output", "--store", "--root")  # options whose values are no input files
 MOST_BYTES = 1 << 30  # of a file whose checksum is taken
 _words: list[str] = []  # of the command that runs in this process
+_config: dict[str, Callable[[], str]] = {}  # writes the file of options that repeats it
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,24 @@ class Provenance:
 @contextmanager
 def recorded_command(words: Sequence[str]) -> Iterator[None]:
     """Keeps the words of a command line while it runs, those of --plugin among them."""
-    before = list(_words)
+    before, config = list(_words), dict(_config)
     _words[:] = ["nescio", *words]
+    _config.clear()
     try:
         yield
     finally:
         _words[:] = before
+        _config.update(config)
+
+
+def keep_config(write: Callable[[], str]) -> None:
+    """Keep what writes the file of options that repeats the command of this process."""
+    _config[CONFIG] = write
+
+
+def current_config() -> dict[str, bytes]:
+    """The file of options that repeats the command of this process: name → content; empty outside of commands."""
+    return {name: write().encode() for name, write in _config.items()}
 
 
 def follow_up_command(*words: str) -> str:

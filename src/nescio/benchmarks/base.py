@@ -27,7 +27,7 @@ from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import has_tag, tag
 from nescio.options import command_of, instance_of, option
-from nescio.provenance import Provenance, current_provenance
+from nescio.provenance import Provenance, current_config, current_provenance
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named_reports import Report, run_reports
@@ -180,7 +180,7 @@ def keep(study: Study, store: Store) -> None:
                     (n for run in kept(store) if (n := _number(run)) < math.inf), default=0
                 )
                 step_folder.env["made"] = asdict(current_provenance())
-                for name, data in content.items():
+                for name, data in (content | current_config()).items():
                     step_folder.write(name, data)
         study.key = store.key("study", config, version=study.version or 0)
         study.made = made_by(store.path("study", study.key))

@@ -1,4 +1,4 @@
-"""Sub-commands of `nescio`: they parse and print; what they compute lives in the library.
+"""Sub-commands of `nescio`: they parse and print; the library computes.
 
 A command is a module with a docstring, which is the description of --help, and
 
@@ -6,82 +6,85 @@ A command is a module with a docstring, which is the description of --help, and
     class Options:                                   # fields of nescio.options: option(), argument(), nested()
         files: tuple[str, ...] = argument("predictions", metavar="FILE")
 
-    def run(options: Options) -> int:                # the exit code: 0 fine, 1 when work failed, 2 for bad input
+    def run(options: Options) -> int:                # the exit code: 0 done, 1 work failed, 2 bad input
 
-A command with commands of its own (`run`, `store`) has `configure(parser, words)` and `run(args)` instead. Bad input,
-missing packages and failures of the store are raised; `nescio.cli` turns them into a sentence.
+A command with sub-commands (`run`, `store`) has `configure(parser, words)` and `run(args)` instead. Bad input, missing
+packages and failures of the store are raised, and `nescio.cli` prints them.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from nescio import __version__
+from nescio.commands.config import config_text
 from nescio.commands.parsing import Parser, add_options
 from nescio.options import options_of
+from nescio.provenance import keep_config
 
 GROUPS = {
-    "I have a model's outputs": {
-        "evaluate": "all that saved predictions tell about a model's uncertainty",
-        "compare": "models on the same rows: intervals, ranks, equals of the best",
-        "calibrate": "calibrated predictions, as a file to go on with",
-        "threshold": "when to abstain, so that answers keep a promised risk",
-        "reliability": "how far each row's representation can be trusted",
+    "Evaluate a model's outputs": {
+        "evaluate": "evaluate saved predictions: accuracy, calibration, OOD detection",
+        "compare": "compare models on the same rows, with intervals and tests",
+        "calibrate": "calibrate predictions and write them to a file",
+        "threshold": "find the abstention threshold that guarantees a maximum risk",
+        "reliability": "score the reliability of each row's representation",
     },
-    "I choose a pretrained model": {
-        "zoo": "pretrained models on your images: what each knows, which to take",
-        "choose": "the model to deploy: coverage, accuracy and limits",
-        "rank": "representations to trust for unlabelled images",
-        "transfer": "a network on images it never learnt: R@1, which score to use",
-        "export": "one file (ONNX or torch.export) that predicts and abstains",
+    "Choose a pretrained model": {
+        "zoo": "predict with many pretrained models and compare them",
+        "choose": "choose the model to deploy by accuracy, coverage and limits",
+        "rank": "rank representations on unlabelled images",
+        "transfer": "evaluate embeddings and uncertainty on new classes",
+        "export": "export a network that abstains, to ONNX or torch.export",
     },
-    "I have a method": {
-        "train": "one network: a method, a dataset, a backbone, a budget",
-        "predict": "predictions of a trained network, as a file to evaluate",
-        "verify": "whether a method is alive: the evidence, on trained weights",
-        "run": "a paper's whole benchmark, from data to its tables; resumable",
-        "report": "tables and page of a finished study, without its networks",
-        "imagenot": "divides classes into in- and out-of-distribution ones",
+    "Train and benchmark methods": {
+        "train": "train one network and save it in the store",
+        "predict": "predict with a trained network and write a file",
+        "verify": "check that a method's distinctive part has an effect",
+        "run": "run a benchmark of a paper, from data to tables; resumable",
+        "report": "write tables and the page of a finished study",
+        "imagenot": "split classes into in- and out-of-distribution ones",
     },
-    "looking around": {
-        "demo": "a first look, on data that comes along",
-        "sample": "small files of predictions to try nescio on",
-        "runs": "what is in the store, what failed and why",
-        "store": "looks after a store: removes old work, copies finished work",
-        "methods": "the methods and their hyper-parameters",
-        "metrics": "the metrics, and how to read each",
-        "measures": "the uncertainty measures, and what each needs",
-        "completion": "a script for bash or zsh that completes what you type",
+    "Start and look up": {
+        "demo": "run a small benchmark in a few minutes",
+        "sample": "write small predictions files to try nescio on",
+        "runs": "list the work in the store, with reasons of failures",
+        "store": "remove old work, or copy finished work",
+        "methods": "list methods and their hyper-parameters",
+        "metrics": "list metrics and their definitions",
+        "measures": "list uncertainty measures and their inputs",
+        "completion": "print a completion script for bash or zsh",
     },
 }
 COMMANDS = {name: sentence for group in GROUPS.values() for name, sentence in group.items()}
 START = """\
-start here:
-  nescio demo                      a first look, on data that comes along
-  nescio evaluate preds.npz        does your model know what it does not know?
-  nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz --output out
-  nescio compare a.npz b.npz       which of two models knows better
-"""
+nescio demo and nescio evaluate preds.npz are good first commands.
+nescio COMMAND --help lists options; --version; --plugin FILE adds your parts."""
+
+
+class Overview(Parser):
+    """The parser of `nescio`; its help fits one screen."""
+
+    def format_help(self) -> str:
+        lines = ["usage: nescio COMMAND …      evaluate the predictive uncertainty of image models"]
+        for title, commands in GROUPS.items():
+            lines += ["", f"{title}:", *(f"  {name:<11} {sentence}" for name, sentence in commands.items())]
+        return "\n".join([*lines, "", START, ""])
 
 
 def parser_for(command: str | None, words: Sequence[str] = ()) -> Parser:
     """The parser of `nescio`, with the options of one command: the modules of the others are not imported.
 
-    words  of the command line: what they choose, such as a launcher, may bring options of its own
+    words  of the command line: the launcher or preset that they choose changes options and --help
     """
-    parser = Parser(
-        prog="nescio",
-        usage="nescio [-h] [--version] [--plugin FILE.py] COMMAND …",
-        description=_overview(),
-        epilog=START,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Overview(prog="nescio", usage="nescio COMMAND …")
     parser.add_argument("--version", action="version", version=f"nescio {__version__}")
-    parser.add_argument("--plugin", metavar="FILE", help="a Python file with parts of your own; before any command")
-    commands = parser.add_subparsers(prog="nescio", dest="_command", parser_class=Parser, help=argparse.SUPPRESS)
+    parser.add_argument("--plugin", metavar="FILE")
+    commands = parser.add_subparsers(prog="nescio", dest="_command", parser_class=Parser)
     for name in COMMANDS:
         sub = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == command:
@@ -92,16 +95,16 @@ def parser_for(command: str | None, words: Sequence[str] = ()) -> Parser:
 def _configure(parser: Parser, module: Any, words: Sequence[str]) -> None:
     parser.description = module.__doc__
     parser.set_defaults(_parser=parser)
-    if hasattr(module, "configure"):  # it has commands of its own
+    if hasattr(module, "configure"):  # it has sub-commands
         module.configure(parser, words)
         parser.set_defaults(_run=module.run)
-    else:
-        add_options(parser, module.Options, words=words)
-        parser.set_defaults(_run=lambda args: module.run(options_of(args, module.Options)))
+        return
+    add_options(parser, module.Options, words=words)
 
+    def run(args: argparse.Namespace) -> int:
+        options = options_of(args, module.Options)
+        keep_config(partial(config_text, parser.prog.split()[1:], options))
+        code: int = module.run(options)
+        return code
 
-def _overview() -> str:
-    lines = ["nescio: does an image model know what it does not know?"]
-    for title, commands in GROUPS.items():
-        lines += ["", f"{title}:", *(f"  {name:<12} {sentence}" for name, sentence in commands.items())]
-    return "\n".join(lines)
+    parser.set_defaults(_run=run)

@@ -28,10 +28,12 @@ from nescio.commands._dry_run import say_costs
 from nescio.commands._loggers import check_log
 from nescio.commands._output import TextOrJson, check_place, report_folder
 from nescio.commands._work import StoreOptions, WorkerOptions, end, page_place, working
+from nescio.commands.config import config_text
 from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import nested, option, options_of
+from nescio.provenance import keep_config
 from nescio.work.dry_run import DryRun, costs
 from nescio.work.store_errors import StoreError
 
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     benchmark = base.registry[args._benchmark]
     plan = options_of(args, benchmark.plan, benchmark.presets)
     options = options_of(args, RunOptions, start=_start(benchmark))
+    keep_config(partial(config_text, ("run", benchmark.name), plan, options, presets=benchmark.presets))
     check_log(options.log)
     if options.output is not None and options.format != "json":
         check_place(Path(options.output), "--output")

@@ -14,7 +14,7 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import write_file
-from nescio.provenance import current_provenance
+from nescio.provenance import current_config, current_provenance
 from nescio.report.blocks import (
     Definitions,
     Details,
@@ -66,7 +66,7 @@ def write_page(
     texts = {"tables.md": markdown(story), "tables.tex": latex(story), "tables.csv": tables_csv(tables_of(story))}
     texts |= {} if rows is None else {"rows.csv": rows_csv(rows)}
     texts["index.html"] = render_page(story if can_draw() else without_figures(story, UNDRAWN), others)
-    contents: dict[str, str | bytes] = {**(files or {}), **texts}
+    contents: dict[str, str | bytes] = {**(files or {}), **texts, **current_config()}
     for name, content in contents.items():
         write_file(folder / name, content)
     return folder / "index.html"

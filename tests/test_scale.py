@@ -99,7 +99,7 @@ def test_the_table_is_what_the_plans_and_figures_give():
 def test_the_numbers_in_the_prose_are_those_of_the_figures():
     text = " ".join((ROOT / "docs" / "scale.md").read_text().split())
     plan = UIMNET["paper"]
-    assert f"{len(trials_of(replace(plan, inside=(0, 1), outside=(2, 3)))):,} trials" in text
+    assert f"{len(trials_of(replace(plan, classes=(0, 1), ood_classes=(2, 3)))):,} trials" in text
     network = arithmetic("resnet50", 3, (224, 224))
     assert f"ResNet-50 of UIMNET takes {hours(training_seconds(H200, network, LEARNT * TRAINING * SIDE / 10))}" in text
     network = arithmetic(URL["paper"].backbones[1], 3, (256, 256))

@@ -128,7 +128,7 @@ def test_an_epoch_that_is_measured_leaves_nothing(context):
         (uimnet, {"methods": ("erm", "deep-ensemble"), "members": (1, 3), "spectral": (None,)}, {"line": 12}),
         (
             uimnet,
-            {"methods": ("erm",), "members": (1,), "spectral": (None,), "features": "pixels"},
+            {"methods": ("erm",), "ensemble_sizes": (1,), "spectral_bounds": (None,), "partition_features": "pixels"},
             {"partition": 1, "line": 4},
         ),
         (url, {"methods": ("erm",), "trials": 1, "seeds": 2, "shots": (1,)}, {}),

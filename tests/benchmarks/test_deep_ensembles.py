@@ -45,7 +45,7 @@ def test_none_is_trained_unasked(module):
 
 
 def test_in_shift():
-    plan = shift.Plan(methods=METHODS, members=(3,), runs=2)
+    plan = shift.Plan(methods=METHODS, ensemble_sizes=(3,), seeds=2)
     lines = shift_trials(plan, dict.fromkeys(plan.trained, 0))
     assert [average(trials, None).facts["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
     for trials in lines[2:]:
@@ -53,7 +53,7 @@ def test_in_shift():
 
 
 def test_in_sensitivity():
-    plan = sensitivity.Plan(methods=METHODS, members=3, runs=1, strengths=2)
+    plan = sensitivity.Plan(methods=METHODS, ensemble_size=3, seeds=1, strengths=2)
     lines = sensitivity_trials(plan)
     assert [average(trials, None).facts["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
     for one, several in zip(lines[:2], lines[2:], strict=True):
@@ -62,7 +62,7 @@ def test_in_sensitivity():
 
 
 def test_in_posthoc():
-    plan = posthoc.Plan(trained=("erm/mlp", "deep-ensemble/mlp"), members=4)
+    plan = posthoc.Plan(train_networks=("erm/mlp", "deep-ensemble/mlp"), ensemble_size=4)
     one, several = posthoc_trials(plan, None)
     alike_but_for_the_seed(several, 4)
     assert average(several, None).facts | {"backbone": "mlp"} == average(several, None).facts
@@ -70,12 +70,12 @@ def test_in_posthoc():
 
 
 def test_in_uimnet_networks_of_other_trials_are_no_deep_ensemble():
-    plain = shift_trials(shift.Plan(methods=METHODS, members=(2,)), {"erm": 0})[-1]
+    plain = shift_trials(shift.Plan(methods=METHODS, ensemble_sizes=(2,)), {"erm": 0})[-1]
     searched = (plain[0], replace(plain[1], trial=1))
     assert Ensemble(plain, (1.0, 1.0)).method == DEEP_ENSEMBLE
     assert Ensemble(searched, (1.0, 1.0)).method == "erm"
     with pytest.raises(BadInput, match="1,5"):
-        uimnet.Plan(methods=METHODS, members=(1,))
+        uimnet.Plan(methods=METHODS, ensemble_sizes=(1,))
 
 
 def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():

@@ -23,7 +23,7 @@ def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str]
     kept  what dumps hold beside scores, where they hold less than a measure may need
     """
     if not names:
-        raise BadInput("--measures names no measure of uncertainty: name one, such as entropy.")
+        raise BadInput("Plan.measures is empty: name at least one measure, such as entropy.")
     scores = {"native", *(score for name in of for score in methods[name].scores)}
     for name in names:
         if name.removeprefix(measures.SCORE) in scores:

@@ -35,15 +35,15 @@ def divided(
     before    refuses, before that step, what could not be done
     """
     root, data = work.context.root, plan.data
-    if plan.inside is not None:
-        return plan.inside, _others(datasets.load(data, root), plan.inside, plan.outside)
+    if plan.classes is not None:
+        return plan.classes, _others(datasets.load(data, root), plan.classes, plan.ood_classes)
     if plan.partition is not None:
         partition = Partition.load(plan.partition)
         partition.check(datasets.load(data, root))
-    elif plan.features is None and data in BY_HAND:
+    elif plan.partition_features is None and data in BY_HAND:
         return BY_HAND[data]
     else:
-        step = partition_step(benchmark, reference, plan.features or "reference", root)
+        step = partition_step(benchmark, reference, plan.partition_features or "reference", root)
         if not work.run_stage(STAGE, [step], before):
             if work.is_dry_run:
                 return _stand_in(datasets.load(data, root))

@@ -97,7 +97,8 @@ def _study(run: Run) -> dict[str, str]:
     """Date, data, methods (or the networks in their place) and command of a finished study."""
     from nescio.benchmarks.base import made_by
 
-    plan = run.config.get("plan") or {}
+    plan = dict(run.config.get("plan") or {})
+    plan.setdefault("data", plan.get("pretraining_data"))
     made = made_by(run.folder)
     names = {"benchmark": run.config.get("benchmark")} | {
         name: plan.get(name) for name in ("data", "methods", "networks")

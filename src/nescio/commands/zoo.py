@@ -56,7 +56,17 @@ if TYPE_CHECKING:
     from nescio.predictions.model_predictions import ModelPredictions
     from nescio.report.studies import Study
 
-UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "limit", "seed")  # of the grading
+UNUSED = (
+    "pair",
+    "data",
+    "ood_data",
+    "extra_ood",
+    "severity_levels",
+    "group_classes",
+    "measures",
+    "limit",
+    "seed",
+)  # of the grading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +112,7 @@ class Options:
     @property
     def plan(self) -> GradingPlan:
         """How --ood-data is graded."""
-        return replace(self.grading, data=self.data, out=self.ood_data, also=self.extra_ood)
+        return replace(self.grading, data=self.data, ood_data=self.ood_data, extra_ood=self.extra_ood)
 
 
 def run(options: Options) -> int:
@@ -125,8 +135,8 @@ def _check_names(options: Options) -> None:
     plan = options.plan
     for flag, file in (
         ("--hierarchy", plan.hierarchy),
-        ("--data-names", plan.in_names),
-        ("--ood-names", plan.out_names),
+        ("--data-names", plan.data_names),
+        ("--ood-names", plan.ood_names),
     ):
         if file and not options.ood_data:
             raise BadInput(f"{flag} has no effect without --ood-data: name that set, or omit {flag}.")
@@ -384,7 +394,7 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     plan = options.plan
     names = class_names(plan, work)
     overlapping_classes(plan, names)
-    sides = ((plan.in_names, options.data, "test_or_all"), (plan.out_names, options.ood_data, "outside"))
+    sides = ((plan.data_names, options.data, "test_or_all"), (plan.ood_names, options.ood_data, "outside"))
     for (file, data, split), own in zip(sides, names or (), strict=False):
         classes = ImageSet(absolute_name(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
         if file and len(own) < len(classes):
@@ -421,7 +431,7 @@ def _judge(
     if options.ood_data:
         fixed = {name: outside(data) for name, data in mapping(options.extra_ood, "NAME=SET", "--extra-ood").items()}
         pairs = pairs_of(inside, outside(options.ood_data), fixed)
-        if names is not None and (options.plan.in_names or options.plan.out_names):
+        if names is not None and (options.plan.data_names or options.plan.ood_names):
             check_names(names, pairs)
     selective.judge(SelectivePlan(data=options.data), inside, work)
     if not pairs:

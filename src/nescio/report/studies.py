@@ -23,7 +23,7 @@ from nescio.report.text import json_text, make_console, print_terminal
 from nescio.rows import FACTS, NETWORK_TYPES, Row, from_parquet, merge_networks, to_parquet
 from nescio.work.launchers import Failure
 
-SEEING = ("corrupted", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
+SEEING = ("corruption_files", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
 ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
 NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
 MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it

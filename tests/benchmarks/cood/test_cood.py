@@ -26,7 +26,7 @@ from tests.support import fake_zoo
 from tests.support.brute_grades import brute_auroc, brute_grades
 from tests.support.fake_zoo import keep
 
-SMALL = Plan(estimation=6, test=4)
+SMALL = Plan(estimation_images=6, test_images=4)
 
 
 # ---- one model's dumps, with known severities
@@ -304,7 +304,14 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     assert left == inputs | names
 
 
-CHANGED = {"estimation": 5, "test": 3, "severities": 5, "window": 3, "measures": ("entropy",), "seed": 1}
+CHANGED = {
+    "estimation_images": 5,
+    "test_images": 3,
+    "severity_levels": 5,
+    "group_classes": 3,
+    "measures": ("entropy",),
+    "seed": 1,
+}
 
 
 @pytest.mark.usefixtures("light")
@@ -350,7 +357,7 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
         "a group has 2 classes, half of the out-classes" in text and "`nescio run cood --group-classes` sets it" in text
     )
     assert "3 windows of 2, fewer than the 11 severities" in text
-    asked = graded(replace(SMALL, window=2, severities=3), [saved(tmp_path, "b", inside, outside)], store)
+    asked = graded(replace(SMALL, group_classes=2, severity_levels=3), [saved(tmp_path, "b", inside, outside)], store)
     assert asked.notes == [] and asked.frame.facts("window").unique("value") == [2]
 
 
@@ -399,16 +406,16 @@ def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
     study = graded(SMALL, [saved(tmp_path, "a", *dumps())], store)
     (kept,) = [each for each in store.runs() if each.stage == "study"]
     assert from_parquet(kept.folder / "rows.parquet") == study.rows
-    assert json.loads((kept.folder / "plan.json").read_text())["plan"]["estimation"] == 6
+    assert json.loads((kept.folder / "plan.json").read_text())["plan"]["estimation_images"] == 6
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"estimation": 0}, "--estimation-images must be at least 1"),
-        ({"test": -1}, "--test-images must be at least 1"),
-        ({"severities": 1}, "--severity-levels must be at least 2"),
-        ({"window": 0}, "--group-classes must be at least 1"),
+        ({"estimation_images": 0}, "--estimation-images must be at least 1"),
+        ({"test_images": -1}, "--test-images must be at least 1"),
+        ({"severity_levels": 1}, "--severity-levels must be at least 2"),
+        ({"group_classes": 0}, "--group-classes must be at least 1"),
         ({"measures": ()}, "no measure"),
         ({"measures": ("knn_distance",)}, "cannot grade one dump"),
         ({"measures": ("entropi",)}, "entropy"),

@@ -355,7 +355,7 @@ def test_charts_are_valid_whatever_they_are_called() -> None:
 def study() -> Study:
     notes = ["3 of 63 out-classes have fewer than 200 images and are left out."]
     reasons = [{"backbone": "a", "measure": "mc-dropout", "metric": None, "split": "out", "reason": "It has none."}]
-    plan = asdict(Plan(pair=("a=in.npz,out.npz",), test=40, measures=("msp",)))
+    plan = asdict(Plan(pair=("a=in.npz,out.npz",), test_images=40, measures=("msp",)))
     failures = [Failure("dpn68", "The file is empty.")]
     packages = {"nescio": "0.1"}
     about = {"reasons": reasons, "failures": failures, "notes": notes, "packages": packages}
@@ -466,8 +466,8 @@ def test_rows_without_a_plan_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_plan_runs_it_again() -> None:
-    names = {"in_names": "a.txt", "out_names": "b.txt"}
-    plan = Plan(pair=("m=i n.npz,out.npz",), estimation=5, window=7, hierarchy="a b.txt", **names)
+    names = {"data_names": "a.txt", "ood_names": "b.txt"}
+    plan = Plan(pair=("m=i n.npz,out.npz",), estimation_images=5, group_classes=7, hierarchy="a b.txt", **names)
     parser = argparse.ArgumentParser()
     add_options(parser, Plan)
     words = shlex.split(registry["cood"].command(asdict(plan)))

@@ -23,7 +23,7 @@ from nescio.work.launchers import make_launcher
 from nescio.work.steps import Work
 
 SMALL = PRESETS["small"]
-PLAN = replace(SMALL, trained=(*SMALL.trained, "deep-ensemble/conv"), members=2, left_out=4)
+PLAN = replace(SMALL, train_networks=(*SMALL.train_networks, "deep-ensemble/conv"), ensemble_size=2, held_out_classes=4)
 PLAN = replace(PLAN, training=replace(SMALL.training, epochs=2))
 
 
@@ -44,8 +44,8 @@ def collect_predictions(context, line):
 
 
 def test_networks_of_the_gpu_preset_are_those_of_shift():
-    plan = replace(PRESETS["gpu"], data="digits", runs=2)
-    theirs = replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm", "deep-ensemble"))
+    plan = replace(PRESETS["gpu"], data="digits", seeds=2)
+    theirs = replace(shift.PRESETS["gpu"], data="digits", seeds=2, methods=("erm", "deep-ensemble"))
     theirs = shift_trials(theirs, {"erm": 0})
     ours = [members for members in steps.trials_of(plan, None) if members[0].method == "erm"]
     ours = [members for members in ours if members[0].backbone == "resnet18"]
@@ -61,7 +61,9 @@ def test_transformers_have_a_budget_of_their_own():
     assert (own.optimizer, own.lr, own.epochs) == ("adamw", plan.transformer_lr, plan.transformer_epochs)
 
 
-@pytest.mark.parametrize(("change", "words"), [({"trained": ("erm",)}, "METHOD/BACKBONE"), ({"members": 0}, "members")])
+@pytest.mark.parametrize(
+    ("change", "words"), [({"train_networks": ("erm",)}, "METHOD/BACKBONE"), ({"ensemble_size": 0}, "members")]
+)
 def test_a_plan_that_cannot_be_is_refused(change, words):
     with pytest.raises(BadInput, match=words):
         replace(PLAN, **change)
@@ -69,7 +71,7 @@ def test_a_plan_that_cannot_be_is_refused(change, words):
 
 def test_two_classes_must_be_left():
     with pytest.raises(BadInput, match="--held-out-classes"):
-        steps.refuse_impossible(replace(PLAN, left_out=9), None)
+        steps.refuse_impossible(replace(PLAN, held_out_classes=9), None)
 
 
 def test_numbers_are_those_of_the_scores(study, context):
@@ -194,7 +196,7 @@ def test_other_sets_are_named_by_content_in_rows(tmp_path):
     arrays = {"x_test": np.zeros((4, 8, 8), np.uint8), "y_test": np.arange(4)}
     for name in ("one", "two"):
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    plans = [replace(PRESETS["small"], far=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
+    plans = [replace(PRESETS["small"], far_ood=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
     network = network_of_trial(steps.trials_of(plans[0], None)[0][0])
     one, two = (steps.other_images(plan, network, None) for plan in plans)
     assert list(one) == list(two) and any(name.startswith("far-ood:npz:content-") for name in one)

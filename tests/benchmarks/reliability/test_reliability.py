@@ -47,9 +47,9 @@ from tests.support.paths import page_of
 pytestmark = pytest.mark.usefixtures("use_one_thread")
 PLAN = Plan(
     methods=("simclr", "moco"),
-    members=3,
-    references=200,
-    seeds=2,
+    seeds=3,
+    reference_size=200,
+    reference_samples=2,
     k=10,
     ks=(1, 10, 50, 1000),
     components=(2, 4),
@@ -139,7 +139,7 @@ def test_every_row_is_there(study):
 
 def test_sweeps_meet_the_main_rows(study):
     for method in PLAN.methods:
-        for sample in range(PLAN.seeds):
+        for sample in range(PLAN.reference_samples):
             about = {"method": method, "draw": sample, "distance": "cosine", "metric": "kendall_brier"}
             main = {
                 name: one(study.rows, sweep=None, init_seed=None, measure=name, **about)
@@ -270,10 +270,10 @@ def test_components_are_chosen_by_held_out_likelihood(study, candidate, context)
 def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study, context):
     learnt = set(datasets.split_dataset(datasets.load("digits")).train.index.tolist())
     samples = []
-    for sample in range(PLAN.seeds):
+    for sample in range(PLAN.reference_samples):
         dumps = [dump for own in siblings_of(PLAN) for dump in references(own, sample, context)]
         assert all(np.array_equal(dump.index, dumps[0].index) for dump in dumps)
-        assert len(dumps[0]) == PLAN.references and set(dumps[0].index.tolist()) <= learnt
+        assert len(dumps[0]) == PLAN.reference_size and set(dumps[0].index.tolist()) <= learnt
         samples.append(dumps[0].index)
     assert not np.array_equal(*samples)
     embeddings = [dump.embeddings for dump in references(siblings_of(PLAN)[0], 0, context)]
@@ -290,7 +290,7 @@ def test_members_differ_in_their_seed_alone():
 
 def test_evaluation_from_dumps_alone_gives_the_rows_of_the_study(study, candidate, context):
     train, tests = train_and_tests(candidate, context)
-    refs = [references(candidate, sample, context) for sample in range(PLAN.seeds)]
+    refs = [references(candidate, sample, context) for sample in range(PLAN.reference_samples)]
     facts = Question(candidate, "digits").facts(context)
     rows, reasons = evaluate(refs, tests, downstream_losses(train, tests), PLAN, facts)
 
@@ -331,7 +331,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
         return fit(trial, *rest)
 
     monkeypatch.setattr(training, "fit", fragile)
-    plan = replace(PLAN, seeds=1, distances=("cosine",), scores=("nc", "dist"), ks=(), backbones=("mlp",))
+    plan = replace(PLAN, reference_samples=1, distances=("cosine",), scores=("nc", "dist"), ks=(), backbones=("mlp",))
     found = run(plan, context_in(tmp_path))
     assert [failure.reason for failure in found.failures] == ["RuntimeError: it broke"]
     assert found.notes[0] == "moco, mlp, digits: 2 of 3 members are there."
@@ -406,12 +406,12 @@ def other(tmp_path_factory):
 def test_transfer_and_a_lone_network(tmp_path, other):
     """Pre-training on digits, heads on another set; a single network has no NC and no FV, and the study says why."""
     plan = Plan(
-        targets=(other,),
+        downstream=(other,),
         methods=("simclr",),
         backbones=("mlp",),  # it takes images of one size only
-        members=1,
-        references=100,
         seeds=1,
+        reference_size=100,
+        reference_samples=1,
         k=5,
         ks=(),
         distances=("cosine",),
@@ -545,18 +545,11 @@ def parsed(*words):
 
 
 def test_the_command_of_a_page_parses_to_its_plan():
-    uneven = replace(PLAN, members=5, members_of=(("moco", 3),))
+    uneven = replace(PLAN, seeds=5, method_seeds=(("moco", 3),))
     for plan in (PLAN, uneven, *PRESETS.values()):
         words = base.registry["reliability"].command(asdict(plan)).split()
         assert words[:3] == ["nescio", "run", "reliability"]
         assert parsed(*words[3:]) == plan
-
-
-def test_the_command_of_an_older_plan_parses_to_what_it_meant():
-    older = asdict(PLAN) | {"settings": [["a", "a"], ["b", "a"], ["b", "c"]], "others": [["moco", 2]]}
-    older = {name: value for name, value in older.items() if name not in ("data", "targets", "members_of")}
-    plan = parsed(*base.registry["reliability"].command(older).split()[3:])
-    assert plan.sources == {"a": ["a"], "b": ["a", "c"]} and plan.members_of == (("moco", 2),)
 
 
 def test_options_become_the_plan():
@@ -575,15 +568,15 @@ def test_options_become_the_plan():
     ]
     plan = parsed(*words)
     assert plan.sources == {"cifar10": ["cifar10"], "cifar100": ["cifar100"]}
-    assert (plan.methods, plan.members, plan.k, plan.training.epochs) == (("moco", "simclr"), 5, 7, 3)
+    assert (plan.methods, plan.seeds, plan.k, plan.training.epochs) == (("moco", "simclr"), 5, 7, 3)
     plan = parsed("--pretraining-data", "a,b", "--downstream", "x,y", "--scores", "nc,fv", "--ks", "1-3")
     assert plan.sources == {"a": ["x", "y"], "b": ["x", "y"]}
     assert plan.scores == ("nc", "fv") and plan.ks == (1, 2, 3)
     assert parsed("--pretraining-data", "a,b", "--downstream", "b=x,y").sources == {"a": ["y"], "b": ["x"]}
     plan = parsed("--seeds", "5", "--method-seeds", "moco=3,byol=2")
-    assert (plan.members, plan.members_of) == (5, (("moco", 3), ("byol", 2)))
+    assert (plan.seeds, plan.method_seeds) == (5, (("moco", 3), ("byol", 2)))
     assert [len(own.trials) for own in siblings_of(plan)] == [5, 2, 3]
-    assert parsed("--method-seeds", "moco=2").members == PRESETS["small"].members
+    assert parsed("--method-seeds", "moco=2").members == PRESETS["small"].seeds
     with pytest.raises(BadInput, match="such as moco=3,byol=2, not 'moco'"):
         parsed("--method-seeds", "moco")
     with pytest.raises(BadInput, match="no preset named 'large'"):
@@ -608,7 +601,7 @@ def test_every_default_is_named_in_help():
 
 def test_the_paper_preset_is_the_paper():
     plan = PRESETS["paper"]
-    assert (plan.members, plan.references, plan.seeds, plan.k, plan.k_dist) == (10, 5000, 5, 100, 1)
+    assert (plan.seeds, plan.reference_size, plan.reference_samples, plan.k, plan.k_dist) == (10, 5000, 5, 100, 1)
     assert plan.methods == ("simclr", "byol", "moco") and plan.backbones == ("resnet18", "resnet50")
     assert plan.ks == (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) and plan.distances == ("cosine", "euclidean")
     assert plan.sources == {
@@ -630,12 +623,12 @@ def test_the_command_shows_a_finished_study_without_training(study, context, tmp
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"members": 0}, "--members must be at least 1, not 0"),
+        ({"reference_samples": 0}, "--members must be at least 1, not 0"),
         ({"k_dist": 0}, "--k-dist must be at least 1"),
         ({"ks": (0, 5)}, "--ks holds 0"),
-        ({"members_of": (("byol", 2),)}, "--members-of byol=2: name a method of --methods"),
-        ({"members_of": (("moco", 0),)}, "--members-of moco=0: .* at least one network"),
-        ({"targets": ("x=digits",)}, "x is not in --data"),
+        ({"method_seeds": (("byol", 2),)}, "--members-of byol=2: name a method of --methods"),
+        ({"method_seeds": (("moco", 0),)}, "--members-of moco=0: .* at least one network"),
+        ({"downstream": ("x=digits",)}, "x is not in --data"),
         ({"distances": ("manhattan",)}, "distances is .'manhattan',.*cosine or euclidean"),
         ({"scores": ()}, "--scores names none"),
         ({"scores": ("entropy",)}, "scores is .'entropy',.*nc or dist"),
@@ -657,7 +650,7 @@ def test_channels_must_fit(tmp_path):
     colour = {name: np.zeros((4, 8, 8, 3), np.uint8) for name in ("x_train", "x_test")}
     np.savez(tmp_path / "colour.npz", **colour, y_train=[0, 1, 0, 1], y_test=[0, 1, 0, 1])
     with pytest.raises(BadInput, match="3 channel"):
-        run(replace(PLAN, targets=(f"npz:{tmp_path}/colour.npz",)), context_in(tmp_path))
+        run(replace(PLAN, downstream=(f"npz:{tmp_path}/colour.npz",)), context_in(tmp_path))
 
 
 def work_in(context):
@@ -665,7 +658,7 @@ def work_in(context):
 
 
 def test_more_references_than_images_are_all_of_them(context):
-    plan, work = replace(PLAN, references=5000), work_in(context)
+    plan, work = replace(PLAN, reference_size=5000), work_in(context)
     steps.check_possible(plan, work)
     assert len(steps.references(plan, "digits", 0).load()) == 1078
     assert work.notes == [
@@ -678,7 +671,10 @@ def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (60, 8, 8, 1), np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "few.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    plan, work = replace(PLAN, data=("digits", f"npz:{tmp_path / 'few.npz'}"), references=200), work_in(context)
+    plan, work = (
+        replace(PLAN, pretraining_data=("digits", f"npz:{tmp_path / 'few.npz'}"), reference_size=200),
+        work_in(context),
+    )
     steps.check_possible(replace(plan, k=20, training=replace(plan.training, batch_size=16)), work)
     counts = [len(steps.image_sets(plan, data)[0].load()) for data in plan.sources]
     assert counts[0] == 200 > counts[1] > 20 and len(work.notes) == 1

@@ -33,7 +33,7 @@ PLAN = replace(
     PRESETS["small"],
     methods=("duq", "ddu"),
     strengths=2,
-    runs=2,
+    seeds=2,
     degrees=(60.0, 180.0),
     training=replace(PRESETS["small"].training, epochs=1),
 )

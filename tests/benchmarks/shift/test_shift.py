@@ -63,7 +63,7 @@ PLAN = replace(
     methods=("erm", "ddu", "mc-dropout", "deep-ensemble"),
     backbone="mlp",
     strengths=3,
-    members=(2,),
+    ensemble_sizes=(2,),
     corruptions=("gaussian_noise", "contrast"),
     severities=(1, 5),
     training=replace(PRESETS["small"].training, epochs=2),
@@ -92,7 +92,7 @@ def study(context, place, calls):
         patch.setattr(Corruption, "apply", lambda self, *rest: calls["corrupted"].append(self) or apply(self, *rest))
         predict._last_built.cache_clear()
         predict._kept.clear()
-        study = run(replace(PLAN, out=(f"npz:{place / 'noise.npz'}",)), context)
+        study = run(replace(PLAN, ood=(f"npz:{place / 'noise.npz'}",)), context)
     assert study.failures == []
     return study
 
@@ -117,7 +117,7 @@ def lines(plan=PLAN, **numbers):
 
 def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
     members = {}
-    for trials in lines(replace(PLAN, runs=3, members=(2, 4))):
+    for trials in lines(replace(PLAN, seeds=3, ensemble_sizes=(2, 4))):
         assert {trial.data_seed for trial in trials} == {trials[0].data_seed}
         members[trials[0].method, len(trials), trials[0].data_seed] = [trial.init_seed for trial in trials]
     assert members["erm", 4, 0] == [0, 1000, 2000, 3000] and members["erm", 2, 1] == [1, 1001]
@@ -129,8 +129,8 @@ def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
 
 
 def test_more_runs_and_members_train_no_network_again():
-    few = {trial for trials in lines(replace(PLAN, runs=2, members=())) for trial in trials}
-    more = {trial for trials in lines(replace(PLAN, runs=3, members=(2, 4))) for trial in trials}
+    few = {trial for trials in lines(replace(PLAN, seeds=2, ensemble_sizes=())) for trial in trials}
+    more = {trial for trials in lines(replace(PLAN, seeds=3, ensemble_sizes=(2, 4))) for trial in trials}
     assert few < more
 
 
@@ -197,7 +197,7 @@ def test_reasons_say_of_which_line_and_where():
 
 
 def test_other_methods_can_be_averaged_too():
-    plan = replace(PLAN, methods=PLAN.methods[:3], ensembled=("ddu", "mc-dropout"))
+    plan = replace(PLAN, methods=PLAN.methods[:3], ensemble_methods=("ddu", "mc-dropout"))
     sizes = {(trials[0].method, len(trials)) for trials in lines(plan)}
     assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
 
@@ -355,8 +355,12 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
     for name, array in files.items():
         np.save(tmp_path / "C" / f"{name}.npy", array)
     data = f"npz:{tmp_path / 'clean.npz'}"
-    plan = replace(PLAN, methods=("erm",), runs=1, strengths=1, members=(), data=data, corrupted=str(tmp_path / "C"))
-    plan = replace(plan, corruptions=tuple(files), training=replace(plan.training, batch_size=8), reaches=None)
+    plan = replace(
+        PLAN, methods=("erm",), seeds=1, strengths=1, ensemble_sizes=(), data=data, corruption_files=str(tmp_path / "C")
+    )
+    plan = replace(
+        plan, corruptions=tuple(files), training=replace(plan.training, batch_size=8), reference_accuracy=None
+    )
     found = run(plan, context)
     (trial,) = steps.trials_of(plan, {"erm": 0})[0]
     for name, array in files.items():
@@ -382,9 +386,9 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
 def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
     trial = steps.plain_trial(PLAN, "erm", 0, 0)
     learnt = facts_of(train_step(trial), context.store)["train_accuracy"]
-    easy = run(replace(PLAN, reaches=0.01), context)
+    easy = run(replace(PLAN, reference_accuracy=0.01), context)
     assert reports.undertrained(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
-    hard = run(replace(PLAN, methods=("erm",), reaches=min(1.0, learnt + 0.06)), context)
+    hard = run(replace(PLAN, methods=("erm",), reference_accuracy=min(1.0, learnt + 0.06)), context)
     assert reports.undertrained(hard.frame) == [("digits", "erm")]
     assert any("undertrained" in note for note in hard.notes)
     assert len([row for row in hard.rows if row["metric"] == "raulc"]) > 0
@@ -407,7 +411,7 @@ def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
     ]
     work = Work(Context(Store("nowhere")), None)
     work.networks = rows
-    steps.note_ends(Plan(data=data, reaches=reaches), work)
+    steps.note_ends(Plan(data=data, reference_accuracy=reaches), work)
     assert list(dict.fromkeys(row["method"] for row in rows if row.get("undertrained"))) == low
     assert all(f"{name} is undertrained" in " ".join(work.notes) for name in low)
     assert any("erm, whose training accuracy is 0.810" in note for note in work.notes) == (data != "digits")
@@ -478,7 +482,7 @@ def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context
     digits = datasets.load("digits").test
     np.savez(place / "test.npz", x_test=digits.pixels, y_test=digits.labels)
     key = train_step(lines()[0][0]).key
-    alone = run(replace(PLAN, data=f"npz:{place / 'test.npz'}", out=(), networks=(f"store:{key}",)), context)
+    alone = run(replace(PLAN, data=f"npz:{place / 'test.npz'}", ood=(), networks=(f"store:{key}",)), context)
     facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "accuracy"}
     for level in ({"shift": "clean"}, {"shift": "contrast", "severity": 5.0}):
         assert value(alone, **facts, **level) == value(study, **facts, **level)
@@ -513,14 +517,14 @@ def test_tables_of_answers_mark_what_is_undertrained(study):
     ("change", "sentence"),
     [
         ({"data": "scenes@32"}, "scenes@32 has a label for every pixel: nescio run shift --task segmentation"),
-        ({"ensembled": ("sngpp",)}, "--ensembled names sngpp, which is not among --methods"),
+        ({"ensemble_methods": ("sngpp",)}, "--ensembled names sngpp, which is not among --methods"),
         ({"methods": ("simclr",)}, "simclr learns features without labels"),
         ({"measures": ("entropie",)}, "entropie"),
         ({"measures": ("kernel",)}, "kernel"),  # of duq, which is not there
         ({"corruptions": ("rain",)}, "no corruption named 'rain'"),
         ({"severities": (6,)}, "severity from 1 to 5"),
-        ({"members": (1,)}, "at least two members"),
-        ({"reaches": 97.0}, "between 0 and 1"),
+        ({"ensemble_sizes": (1,)}, "at least two members"),
+        ({"reference_accuracy": 97.0}, "between 0 and 1"),
         ({"backbone": "resnet1"}, "no backbone named"),
     ],
 )
@@ -534,7 +538,7 @@ def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, senten
 
 
 def test_the_presets_are_what_they_say():
-    assert PRESETS["paper"].backbone == "resnet50" and PRESETS["paper"].runs == 5
+    assert PRESETS["paper"].backbone == "resnet50" and PRESETS["paper"].seeds == 5
     gpu = PRESETS["gpu"]
     expected = Training(
         lr=0.4,
@@ -821,7 +825,7 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
 
 def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
     """dcu compares views of an image: what leads may be its augmentations."""
-    plan = replace(PLAN, methods=("erm", "dcu"), runs=1, strengths=1, members=(), reaches=0.01)
+    plan = replace(PLAN, methods=("erm", "dcu"), seeds=1, strengths=1, ensemble_sizes=(), reference_accuracy=0.01)
     made = run(replace(plan, training=replace(plan.training, epochs=1)), context)
     assert made.frame.where(own_augmentation=True).unique("method") == ["dcu"]
     pooled = [row for row in made.rows if row["metric"] == "raulc" and row["severity"] is None]
@@ -838,7 +842,7 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
 
 
 def test_networks_of_one_ensemble_have_titles_of_their_own():
-    members = steps.trials_of(replace(PLAN, methods=("erm", "deep-ensemble"), members=(3,)), {"erm": 0})
+    members = steps.trials_of(replace(PLAN, methods=("erm", "deep-ensemble"), ensemble_sizes=(3,)), {"erm": 0})
     titles = {title_of(trial) for trials in members for trial in trials}
     assert len(titles) == 6 and "erm, mlp, trial 0, data seed 1, initial seed 2001" in titles
 

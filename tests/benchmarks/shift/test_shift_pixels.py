@@ -42,11 +42,11 @@ HERE = runtime_for("cpu")
 PLAN = replace(
     PRESETS["scenes"],
     methods=("erm", "mc-dropout", "deep-ensemble"),
-    runs=1,
-    members=(2,),
+    seeds=1,
+    ensemble_sizes=(2,),
     corruptions=("contrast", "gaussian_noise"),
     severities=(1, 5),
-    reaches=0.5,  # weights follow from the path of the data, and so would marks
+    reference_accuracy=0.5,  # weights follow from the path of the data, and so would marks
     training=replace(PRESETS["scenes"].training, epochs=3, augment="none"),
 )
 OPTIONS = (
@@ -174,7 +174,7 @@ def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
     data = write_folders(tmp_path / "set", "shift/rain/1", "shift/rain/2", "shift/sun/15")
     for path in (tmp_path / "set/shift/rain/2/labels").iterdir():
         Image.fromarray(np.full((24, 32), VOID, np.uint8)).save(path)
-    plan = replace(PLAN, data=data, methods=("erm",), members=(), corruptions=(), severities=())
+    plan = replace(PLAN, data=data, methods=("erm",), ensemble_sizes=(), corruptions=(), severities=())
     found = run(plan, Context(Store(tmp_path / "store"), device="cpu"))
     assert not found.failures and not recwarn
     rows = {(row["shift"], row["severity"]): row["n"] for row in found.rows if row["metric"] == "miou"}
@@ -283,9 +283,9 @@ def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
         ({"data": "digits"}, "digits, which has no label maps"),
         ({"backbone": "mlp"}, "no map of features"),
         ({"measures": ("gap",)}, "Pixels are not counted by gap"),
-        ({"out": ("digits",)}, "omit --out"),
+        ({"ood": ("digits",)}, "omit --out"),
         ({"strengths": 2}, "say --strengths 1"),
-        ({"corrupted": "CIFAR-10-C"}, "omit --corrupted"),
+        ({"corruption_files": "CIFAR-10-C"}, "corruption_files"),
         ({"corruptions": ("darkness",)}, "no shift named 'darkness'"),  # of scenes alone
     ],
 )
@@ -413,7 +413,7 @@ def test_tables_of_levels_mark_what_is_undertrained(study):
 def test_a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
     data = write_folders(tmp_path / "set", "shift/contrast/1")
     shifts = {"corruptions": ("contrast", "motion_blur"), "severities": (1,)}
-    plan = replace(PLAN, data=data, methods=("erm",), members=(), **shifts)
+    plan = replace(PLAN, data=data, methods=("erm",), ensemble_sizes=(), **shifts)
     own = run(plan, Context(Store(tmp_path / "store"), device="cpu")).frame
     third, fourth = figures_of([reports.figure_3(own)]), figures_of(reports.figure_4(own))
     assert [figure.key for figure in third] == [f"fig3-motion_blur-{name}" for name in ("miou", "auroc", "raulc")]

@@ -31,8 +31,8 @@ PLAN = replace(
     PRESETS["small"],
     methods=("erm",),
     backbone="mlp",
-    runs=1,
-    members=(),
+    seeds=1,
+    ensemble_sizes=(),
     corruptions=("contrast",),
     severities=(1,),
     training=replace(PRESETS["small"].training, epochs=1),
@@ -40,9 +40,9 @@ PLAN = replace(
 DENSE = replace(
     PRESETS["scenes"],
     methods=("erm",),
-    runs=1,
-    members=(),
-    reaches=None,
+    seeds=1,
+    ensemble_sizes=(),
+    reference_accuracy=None,
     training=Training(epochs=1, batch_size=4, augment="none"),
 )
 
@@ -80,9 +80,9 @@ def folders(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"out": ("nope",)}, "no dataset named 'nope'"),
-        ({"out": ("npz:nofile.npz",)}, "nofile.npz"),
-        ({"out": ("digits",)}, "--ood names digits, the set whose own images"),
+        ({"ood": ("nope",)}, "no dataset named 'nope'"),
+        ({"ood": ("npz:nofile.npz",)}, "nofile.npz"),
+        ({"ood": ("digits",)}, "--ood names digits, the set whose own images"),
         ({"measures": ("entropy", "gmm")}, "The measure gmm needs more than logits"),
         ({"measures": ("tta",)}, "The measure tta needs more than logits"),
         ({"methods": ("erm", "duq"), "training": replace(PLAN.training, compile=True)}, "duq cannot be compiled"),
@@ -141,7 +141,7 @@ def test_files_are_looked_at_once_and_not_when_all_is_done(folders, tmp_path, mo
 
 def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_its_own_score(folders, tmp_path):
     context = Context(Store(tmp_path / "store"), device="cpu")
-    plan = replace(DENSE, data=f"maps:{folders}", methods=("ddu",), runs=2)
+    plan = replace(DENSE, data=f"maps:{folders}", methods=("ddu",), seeds=2)
     assert run(plan, context).pictures
     trials = steps.trials_of(steps.by_own_names(plan), {"ddu": 0})
     key = f"store:{train_step(next(each[0] for each in trials if each[0].data_seed == 1)).key}"

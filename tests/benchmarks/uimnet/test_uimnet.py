@@ -39,12 +39,12 @@ NEW = (6, 7, 8, 9)
 PLAN = Plan(
     methods=("erm", "mc-dropout"),
     backbones=("mlp",),
-    spectral=(None,),
+    spectral_bounds=(None,),
     trials=3,
     seeds=2,
-    members=(1, 2),
-    inside=SEEN,
-    outside=NEW,
+    ensemble_sizes=(1, 2),
+    classes=SEEN,
+    ood_classes=NEW,
     training=Training(epochs=2, batch_size=64, augment="none"),
 )
 
@@ -99,7 +99,7 @@ def row(study, **facts):
 
 
 def test_trials_are_the_product_and_the_first_is_the_defaults():
-    plan = replace(PLAN, backbones=("mlp", "conv"), spectral=(None, 5.0), methods=tuple(registry))
+    plan = replace(PLAN, backbones=("mlp", "conv"), spectral_bounds=(None, 5.0), methods=tuple(registry))
     trials = steps.trials_of(plan)
     assert len(trials) == len(set(trials)) == len(registry) * 2 * 2 * 3 * 2
     for each in trials:
@@ -134,8 +134,8 @@ def test_a_new_field_moves_no_other_draw(monkeypatch):
 def test_the_paper_preset_is_the_paper():
     """UIMNET §7: ten trials, three data seeds, ResNet-18 and -50, SGD, 100 epochs of 256, rate ÷ 10 every 30 epochs."""
     plan = uimnet.PRESETS["paper"]
-    assert (plan.data, plan.backbones, plan.spectral) == ("imagenet", ("resnet18", "resnet50"), (None, 5.0))
-    assert (plan.trials, plan.seeds, plan.members, plan.inside, plan.oracle) == (10, 3, (1, 5), None, True)
+    assert (plan.data, plan.backbones, plan.spectral_bounds) == ("imagenet", ("resnet18", "resnet50"), (None, 5.0))
+    assert (plan.trials, plan.seeds, plan.ensemble_sizes, plan.classes, plan.oracle) == (10, 3, (1, 5), None, True)
     budget = plan.training
     assert (budget.optimizer, budget.epochs, budget.batch_size) == ("sgd", 100, 256)
     assert (budget.schedule, budget.step_epochs, budget.step_factor) == ("step", 30, 0.1)
@@ -155,14 +155,20 @@ def test_options_reach_the_plan():
     )
     words += " --schedule cosine --augment none"
     plan = planned(*words.split(), "--measures", "entropy,msp", "--ensemble-sizes", "1,3")
-    assert (plan.data, plan.methods, plan.backbones, plan.spectral) == (
+    assert (plan.data, plan.methods, plan.backbones, plan.spectral_bounds) == (
         "cifar10",
         ("erm", "mimo"),
         ("mlp", "conv"),
         (None, 3),
     )
-    assert (plan.trials, plan.seeds, plan.search, plan.inside, plan.outside) == (4, 1, "optuna", (0, 1, 2, 5), (7,))
-    assert (plan.oracle, plan.measures, plan.members) == (False, ("entropy", "msp"), (1, 3))
+    assert (plan.trials, plan.seeds, plan.search, plan.classes, plan.ood_classes) == (
+        4,
+        1,
+        "optuna",
+        (0, 1, 2, 5),
+        (7,),
+    )
+    assert (plan.oracle, plan.measures, plan.ensemble_sizes) == (False, ("entropy", "msp"), (1, 3))
     budget = plan.training
     assert (budget.epochs, budget.batch_size, budget.lr, budget.step_epochs) == (9, 32, 0.2, 4)
     assert (budget.schedule, budget.augment) == ("cosine", "none")
@@ -573,7 +579,9 @@ def two_scores():
 def test_every_score_of_a_method_is_a_measure_from_training_to_a_row(two_scores, tmp_path):
     context = Context(Store(tmp_path), device="cpu")
     names = ("native", "length", "height", "entropy")
-    plan = replace(PLAN, methods=("erm", "two-scores"), trials=1, seeds=1, members=(1,), oracle=False, measures=names)
+    plan = replace(
+        PLAN, methods=("erm", "two-scores"), trials=1, seeds=1, ensemble_sizes=(1,), oracle=False, measures=names
+    )
     study = run(plan, context)
     assert study.failures == []
     trial = next(trial for trial in steps.trials_of(plan) if trial.method == "two-scores")
@@ -624,13 +632,13 @@ def test_a_study_is_told_again_from_the_store(study, context):
 
 # ---- dividing the classes
 
-DIVIDED = replace(PLAN, inside=None, outside=None, methods=("erm",), trials=1, seeds=1, oracle=False)
+DIVIDED = replace(PLAN, classes=None, ood_classes=None, methods=("erm",), trials=1, seeds=1, oracle=False)
 
 
 def test_classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
-    plan, context = replace(DIVIDED, features="pixels"), Context(Store(tmp_path), device="cpu")
+    plan, context = replace(DIVIDED, partition_features="pixels"), Context(Store(tmp_path), device="cpu")
     first = run(plan, context)
-    inside, outside = first.plan["inside"], first.plan["outside"]
+    inside, outside = first.plan["classes"], first.plan["ood_classes"]
     assert len(inside) == len(outside) and not set(inside) & set(outside)
     kept = json.loads(next(tmp_path.glob("evaluate/*/partition.json")).read_text())
     assert tuple(kept["inside"]) == inside and kept["features"] == "pixels"
@@ -642,7 +650,7 @@ def test_a_reference_network_divides_by_its_features(tmp_path):
     from nescio import datasets
     from nescio.datasets.partition import class_means, imagenot
 
-    plan, context = replace(DIVIDED, features="reference"), Context(Store(tmp_path), device="cpu")
+    plan, context = replace(DIVIDED, partition_features="reference"), Context(Store(tmp_path), device="cpu")
     found = run(plan, context).plan
     trial = steps.reference(plan)
     assert trial.classes is None and trial.method == "erm"
@@ -658,7 +666,7 @@ def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "fit", broken)
     with pytest.raises(StoreError, match="The classes could not be divided: The loss became nan"):
-        run(replace(DIVIDED, features="reference"), Context(Store(tmp_path), device="cpu"))
+        run(replace(DIVIDED, partition_features="reference"), Context(Store(tmp_path), device="cpu"))
 
 
 def test_what_cannot_be_done_is_refused():

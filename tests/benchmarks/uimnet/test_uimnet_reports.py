@@ -78,7 +78,7 @@ def rows_of(
 
 def study_of(rows: list[Row] | None = None, **changes: Any) -> Study:
     """A study with a failure, reasons and a note."""
-    plan = Plan(methods=METHODS, inside=tuple(range(6)), outside=(6, 7, 8, 9))
+    plan = Plan(methods=METHODS, classes=tuple(range(6)), ood_classes=(6, 7, 8, 9))
     native = {"method": "erm", "measure": "native", "metric": None, "split": "test"}
     votes = {"method": "due", "measure": None, "metric": "human_alignment", "split": "test"}
     return Study(

@@ -56,7 +56,7 @@ def plan(votes):
         small,
         methods=("erm", "simclr"),
         backbones=("mlp",),
-        human=(votes,),
+        annotated=(votes,),
         trials=2,
         extension=0,
         seeds=2,
@@ -194,7 +194,9 @@ def test_a_measure_with_one_value_for_more_than_half_of_the_images_gets_a_row():
 
 def test_a_score_that_died_is_said_in_one_line(study, plan, context, monkeypatch):
     assert not any("one value" in note for note in study.notes)
-    dead = replace(plan, methods=("elk",), human=(), trials=1, seeds=1, stops=1, shots=(), many=False, bootstrap=0)
+    dead = replace(
+        plan, methods=("elk",), annotated=(), trials=1, seeds=1, checkpoints=1, shots=(), upper_bound=False, bootstrap=0
+    )
     monkeypatch.setattr(UncertaintyHead, "forward", lambda self, e: 0 * self.layers(e).squeeze(-1) + 0.01)
     notes = [note for note in run(dead, context).notes if "one value" in note]
     said = "inverse_kappa of elk has one value for all of the images of upstream, digits: it says nothing."
@@ -348,7 +350,7 @@ def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
 def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(plan, context, monkeypatch):
     monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
     monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
-    one = replace(plan, methods=("erm",), trials=1, stops=1, downstream=("digits#5-6#7-9",))
+    one = replace(plan, methods=("erm",), trials=1, checkpoints=1, downstream=("digits#5-6#7-9",))
     for recall, known in ((0.09, False), (0.11, True)):
 
         def evaluate(work, *_, recall=recall):
@@ -384,11 +386,11 @@ def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkey
 )
 def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(plan, learnt, val, test):
     trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
-    given = replace(plan, networks=("store:3f2a",), validation=0.4)
+    given = replace(plan, networks=("store:3f2a",), validation_share=0.4)
     found = steps.downstream("digits", given, None, [network_of_trial(trial)])
     assert (found.val, found.test) == (val, test)
     other = steps.downstream(
-        plan.human[0], given, None, [network_of_trial(trial)]
+        plan.annotated[0], given, None, [network_of_trial(trial)]
     )  # other images: all of their classes
     assert {*other.val, *other.test} == {0, 1, 2, 3}
     every = network_of_trial(replace(trial, classes=None))
@@ -399,7 +401,9 @@ def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(
 def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
     """Of three; what is embedded further, and learns further, are the weights of that epoch."""
     budget = replace(plan.training, epochs=3, lr=0.02)
-    early = replace(plan, methods=("mc-dropout",), stops=3, trials=1, many=False, human=(), training=budget)
+    early = replace(
+        plan, methods=("mc-dropout",), checkpoints=3, trials=1, upper_bound=False, annotated=(), training=budget
+    )
     context = Context(Store(tmp_path), device="cpu")
     found = run(early, context)
     for seed in (0, 1):
@@ -578,7 +582,7 @@ def test_from_the_command_line_to_the_page(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["ddu", "byol"])
 def test_any_method_enters(name, tmp_path, plan):
-    tiny = replace(plan, methods=(name,), trials=1, seeds=1, shots=(), many=False, human=(), bootstrap=0)
+    tiny = replace(plan, methods=(name,), trials=1, seeds=1, shots=(), upper_bound=False, annotated=(), bootstrap=0)
     found = run(tiny, Context(Store(tmp_path), device="cpu"))
     assert found.failures == []
     (row,) = reports.over_seeds(found.frame, ("r_auroc", "test"), "r_auroc")
@@ -631,9 +635,9 @@ def test_the_paper_preset_is_the_paper():
     ("change", "sentence"),
     [
         ({"downstream": ()}, "at least one downstream set"),
-        ({"validation": 1.0}, "--validation-share is a share"),
+        ({"validation_share": 1.0}, "--validation-share is a share"),
         ({"shots": (0,)}, "--shots are numbers"),
-        ({"start": ("file:a", "file:b")}, "2 entries for 1 backbones"),
+        ({"starts": ("file:a", "file:b")}, "2 entries for 1 backbones"),
         ({"batches": ("hib=21",)}, "PARTSxIMAGES"),
     ],
 )

@@ -49,7 +49,14 @@ SEVERITY = "severity"  # metric: mean confidence on a group of out-classes, whos
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
 PICTURED = ("index", "label", "answer")  # what is kept of the images of a model's hardest group
 FACTS = ("input_size", "embedding_size")  # of a model, as rows
-SETTINGS = ("estimation", "test", "severities", "window", "measures", "seed")  # that decide numbers
+SETTINGS = (
+    "estimation_images",
+    "test_images",
+    "severity_levels",
+    "group_classes",
+    "measures",
+    "seed",
+)  # that decide numbers
 OVERLAP = "classes that overlap"  # heading of options
 
 
@@ -67,15 +74,14 @@ class Plan(Validated):
         group="models",
     )
     data: str | None = option(None, group="models", part="dataset")
-    out: str | None = option(None, name="ood-data", group="models", part="dataset")
-    also: tuple[str, ...] = option((), name="extra-ood", style="repeats", unset="none", group="models")
-    estimation: int = option(150, name="estimation-images", group="grading")
-    test: int = option(50, name="test-images", group="grading")
-    severities: int = option(11, "number of difficulty levels", name="severity-levels", metavar="N", group="grading")
-    window: int | None = option(
+    ood_data: str | None = option(None, group="models", part="dataset")
+    extra_ood: tuple[str, ...] = option((), style="repeats", unset="none", group="models")
+    estimation_images: int = option(150, group="grading")
+    test_images: int = option(50, group="grading")
+    severity_levels: int = option(11, "number of difficulty levels", metavar="N", group="grading")
+    group_classes: int | None = option(
         None,
         "number of classes per difficulty level",
-        name="group-classes",
         metavar="N",
         unset="as many as are in-distribution, at most half of the OOD classes",
         group="grading",
@@ -84,15 +90,15 @@ class Plan(Validated):
     limit: int | None = option(None, unset="all", group="grading", introduced=None)
     seed: int = option(0, group="grading")
     hierarchy: str | None = option(None, group=OVERLAP)
-    in_names: str | None = option(None, name="data-names", unset="the dataset's", group=OVERLAP)
-    out_names: str | None = option(None, name="ood-names", unset="the dataset's", group=OVERLAP)
+    data_names: str | None = option(None, unset="the dataset's", group=OVERLAP)
+    ood_names: str | None = option(None, unset="the dataset's", group=OVERLAP)
 
     def check(self) -> None:
-        self.require_min(1, "estimation", "test", "window", "limit")
-        self.require_min(2, "severities")
+        self.require_min(1, "estimation_images", "test_images", "group_classes", "limit")
+        self.require_min(2, "severity_levels")
         self.require_min(0, "seed")
         if not self.measures:
-            raise BadInput("There is no measure to grade by: name some with --measures.")
+            raise BadInput("Plan.measures is empty: name at least one measure.")
         for name in self.measures:
             if name != MC_DROPOUT and measures.registry[name].kind != "plain":
                 raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one dump.")
@@ -200,7 +206,9 @@ class GradedModel(ModelRows):
         self._accuracy(inside)
         if outside.labels is None:
             raise BadInput(f"{self.pair.ood.path}: out-classes are graded by their labels, and there are none.")
-        division = split_ood_classes(outside.labels, outside.index, plan.estimation, plan.test, plan.seed, refused)
+        division = split_ood_classes(
+            outside.labels, outside.index, plan.estimation_images, plan.test_images, plan.seed, refused
+        )
         window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
         for measure in plan.measures:
             try:
@@ -211,7 +219,7 @@ class GradedModel(ModelRows):
                 continue
             if answered.labels is not None and answered.logits is not None:
                 self._auroc(u_in, ~summary(answered).outcomes().correct, measure=measure)
-            grades = grade_ood(u_in, u_out, division, window, plan.severities)
+            grades = grade_ood(u_in, u_out, division, window, plan.severity_levels)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():
                 self._fixed(name, other, u_in, measure)
@@ -245,21 +253,21 @@ class GradedModel(ModelRows):
     def _window(self, division: ClassSplit, in_classes: int) -> int:
         """Classes of a group, with what to know of them."""
         k, plan = len(division.classes), self.plan
-        window = window_size(plan.window, in_classes, k)
+        window = window_size(plan.group_classes, in_classes, k)
         if division.scarce:
             self.notes.append(
                 f"{division.scarce:,} of {k + division.scarce:,} out-classes have fewer than "
-                f"{plan.estimation + plan.test} images and are left out."
+                f"{plan.estimation_images + plan.test_images} images and are left out."
             )
-        if plan.window is None and window < in_classes:
+        if plan.group_classes is None and window < in_classes:
             self.notes.append(
                 f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} "
                 f"{'class' if window == 1 else 'classes'}, half of the out-classes, so that the easiest and the "
-                "hardest group share none (`nescio run cood --group-classes` sets it)."
+                "hardest group share none (set by group_classes)."
             )
-        if k - window + 1 < plan.severities:
+        if k - window + 1 < plan.severity_levels:
             self.notes.append(
-                f"{k:,} out-classes have {k - window + 1} windows of {window:,}, fewer than the {plan.severities} "
+                f"{k:,} out-classes have {k - window + 1} windows of {window:,}, fewer than the {plan.severity_levels} "
                 "severities: some severities are the same group."
             )
         self.describe(out_classes=k, window=window)
@@ -274,11 +282,11 @@ class GradedModel(ModelRows):
             self._because(columns["measure"], "auroc", "test", reason)
 
     def _graded(self, grades: OODGrades, measure: str, n_in: int) -> None:
-        n, top = n_in + grades.window * self.plan.test, most_confident(measure)
+        n, top = n_in + grades.window * self.plan.test_images, most_confident(measure)
         for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
             where = severity_columns(level, measure)
             self.add("auroc", auroc, n, **where)
-            self.add(SEVERITY, severity + top, grades.window * self.plan.estimation, **where)
+            self.add(SEVERITY, severity + top, grades.window * self.plan.estimation_images, **where)
         self.chosen |= {
             "starts": grades.starts,
             f"order.{measure}": grades.order.astype(np.int32),
@@ -319,7 +327,7 @@ def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
     rows = RowBuilder({**ABOUT_ROWS, "method": PRETRAINED, "network": None})
     for measure in plan.measures:
         own = [model for model in models if f"order.{measure}" in model]
-        for level in range(plan.severities) if len(own) > 1 else ():
+        for level in range(plan.severity_levels) if len(own) > 1 else ():
             counts = shared_classes([_group(model, measure, level) for model in own])
             for metric, shared in zip(("union", "intersection"), counts, strict=True):
                 rows.add(metric, shared, len(own), **severity_columns(level, measure))

@@ -28,16 +28,16 @@ ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the
 def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[str]]:
     """The models that a plan names, and sentences on those that are left out; damaged entries are failures."""
     if plan.pair:
-        if plan.data or plan.out or plan.also:
-            raise BadInput("--pair names files; omit --data, --ood-data and --extra-ood, which name sets of a store.")
+        if plan.data or plan.ood_data or plan.extra_ood:
+            raise BadInput("Plan.pair has files: omit data, ood_data and extra_ood, which name sets of a store.")
         return [pair_from_text(text) for text in plan.pair], []
-    if not (plan.data and plan.out):
-        raise BadInput(
-            "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
-        )
+    if not (plan.data and plan.ood_data):
+        raise BadInput("Name models by files in pair (NAME=IN,OOD), or models of a store by data and ood_data.")
     root = work.context.root
-    also = {name: name_for_keys_if_present(data, root, "all") for name, data in mapping(plan.also, "NAME=SET").items()}
-    inside, outside = name_for_keys_if_present(plan.data, root, "test"), name_for_keys_if_present(plan.out, root, "all")
+    extra = mapping(plan.extra_ood, "NAME=SET")
+    also = {name: name_for_keys_if_present(data, root, "all") for name, data in extra.items()}
+    inside = name_for_keys_if_present(plan.data, root, "test")
+    outside = name_for_keys_if_present(plan.ood_data, root, "all")
     damaged: list[str] = []
     pairs, notes = pairs_from_store(work.store, inside, outside, also, damaged)
     work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
@@ -53,11 +53,11 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedPredictions] = ())
     Those of files must be those of the classes of `pairs`. In-classes without names are an empty list.
     """
     _tree_of(plan)  # one that cannot be read is named first
-    files = (plan.in_names, plan.out_names)
-    if any(files) and not all(files) and not (plan.data and plan.out):
-        raise BadInput("Give both --data-names and --ood-names: overlap is between the two.")
+    files = (plan.data_names, plan.ood_names)
+    if any(files) and not all(files) and not (plan.data and plan.ood_data):
+        raise BadInput("Plan.data_names needs ood_names, and the reverse: overlap is between the two.")
     inside = hierarchy.names(files[0]) if files[0] else _names_of_set(plan, plan.data, "test_or_all", work)
-    outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.out, "all_ood", work)
+    outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.ood_data, "all_ood", work)
     if outside is None:
         return None
     names = inside or (), outside
@@ -81,7 +81,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
     if not all(name.isdigit() for name in own):  # a number is not a name: class 3 of two sets is not one class
         return own
     if plan.hierarchy:
-        raise BadInput(f"The classes of {data} have numbers, no names: name them with --data-names and --ood-names.")
+        raise BadInput(f"The classes of {data} have numbers, no names: name them in data_names and ood_names.")
     return None
 
 
@@ -100,14 +100,14 @@ def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
         counts = [count for count in dict.fromkeys((inside.classes, evaluated)) if count]
         if counts and len(names[0]) not in counts:
             raise BadInput(
-                f"--data-names has {len(names[0])} names and {pair.in_distribution.path} has "
+                f"Plan.data_names has {len(names[0])} names and {pair.in_distribution.path} has "
                 f"{' or '.join(map(str, counts))} "
                 "classes: name each class once, class 0 first."
             )
         last = -1 if outside.labels is None else int(outside.labels.max())
         if last >= len(names[1]):
             raise BadInput(
-                f"--ood-names has {len(names[1])} names and {pair.ood.path} has a class {last}: name every class, "
+                f"Plan.ood_names has {len(names[1])} names and {pair.ood.path} has a class {last}: name every class, "
                 "class 0 first."
             )
 
@@ -119,7 +119,7 @@ def overlapping_classes(
     tree = _tree_of(plan)
     if names is None:
         if tree is not None:
-            raise BadInput("A hierarchy needs the names of the classes: give --data-names and --ood-names.")
+            raise BadInput("Plan.hierarchy needs the names of the classes: set data_names and ood_names.")
         return (), []
     inside, outside = names
     of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())

@@ -308,7 +308,7 @@ def _lines(
 
 
 COMPARED = {  # name → after, before, what it needs
-    "fig22": (ENTROPY, USUAL, "the measures msp and entropy (--measures)"),
+    "fig22": (ENTROPY, USUAL, "the measures msp and entropy"),
     "fig23": (MC_DROPOUT, USUAL, pretrained.UNDER_DROPOUT),
     "fig24": (MC_DROPOUT, ENTROPY, pretrained.UNDER_DROPOUT),
 }

@@ -33,27 +33,25 @@ class Plan(Validated):
     """Which networks are trained or taken, and what they are shown."""
 
     data: str = option("digits", part="dataset")
-    trained: tuple[str, ...] = option(
+    train_networks: tuple[str, ...] = option(
         ("erm/conv", "mc-dropout/conv"),
         "networks to train, as METHOD/BACKBONE; deep-ensemble/BACKBONE is an ensemble",
-        name="train-networks",
         metavar="METHOD/BACKBONE,…",
     )
-    members: int = option(5, name="ensemble-size")
-    near: tuple[str, ...] = option((), "OOD sets that are similar to the data", name="near-ood", metavar="SET,…")
-    far: tuple[str, ...] = option((), "OOD sets that are not similar to the data", name="far-ood", metavar="SET,…")
-    left_out: int = option(
+    ensemble_size: int = option(5)
+    near_ood: tuple[str, ...] = option((), "OOD sets that are similar to the data", metavar="SET,…")
+    far_ood: tuple[str, ...] = option((), "OOD sets that are not similar to the data", metavar="SET,…")
+    held_out_classes: int = option(
         0,
         "number of last classes to use as a near OOD set",
-        name="held-out-classes",
         metavar="N",
     )
-    runs: int = option(1, name="seeds")
+    seeds: int = option(1)
     networks: tuple[str, ...] = networks_option(
-        "trained members runs transformer_lr transformer_weight_decay transformer_epochs training"
+        "train_networks ensemble_size seeds transformer_lr transformer_weight_decay transformer_epochs training"
     )
-    fitted: int | None = option(
-        None, "maximum number of training images to fit scores to", name="fit-images", metavar="N", unset="all"
+    fit_images: int | None = option(
+        None, "maximum number of training images to fit scores to", metavar="N", unset="all"
     )
     limit: int = option(10_000)
     seed: int = option(0, introduced=0)
@@ -65,19 +63,25 @@ class Plan(Validated):
 
     def check(self) -> None:
         check_preprocessing(self)
-        self.require_min(2, "members")
-        self.require_min(1, "runs", "fitted", "limit", "transformer_epochs")
-        self.require_min(0, "left_out", "transformer_weight_decay", "seed")
+        self.require_min(2, "ensemble_size")
+        self.require_min(1, "seeds", "fit_images", "limit", "transformer_epochs")
+        self.require_min(0, "held_out_classes", "transformer_weight_decay", "seed")
         self.require_min(0, "transformer_lr", exclusive=True)
-        for pair in self.trained:
+        for pair in self.train_networks:
             method_on(pair)
 
 
 PRESETS = {
-    "small": Plan(left_out=2, training=SMALL),
+    "small": Plan(held_out_classes=2, training=SMALL),
     "gpu": Plan(
         data="cifar10",
-        trained=("erm/resnet18", "mc-dropout/resnet18", "erm/repvgg_a0", f"erm/{VIT}", f"{DEEP_ENSEMBLE}/resnet18"),
+        train_networks=(
+            "erm/resnet18",
+            "mc-dropout/resnet18",
+            "erm/repvgg_a0",
+            f"erm/{VIT}",
+            f"{DEEP_ENSEMBLE}/resnet18",
+        ),
         transformer_epochs=60,
         training=CIFAR,  # of `shift`, which trains the same networks: one store has them once
     ),

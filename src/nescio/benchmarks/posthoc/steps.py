@@ -82,24 +82,24 @@ def as_shift(plan: Plan, pair: str) -> shift.Plan:
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
-    for pair in plan.trained:
+    for pair in plan.train_networks:
         refuse_shift(NAME, as_shift(plan, pair), root)
     classes = len(datasets.load(plan.data, root).classes)
-    if plan.left_out > classes - 2:
-        raise BadInput(f"{plan.data} has {classes} classes: --held-out-classes must leave two of them or more.")
+    if plan.held_out_classes > classes - 2:
+        raise BadInput(f"Plan.held_out_classes must be at most {classes - 2}: {plan.data} has {classes} classes.")
 
 
 def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
     """The members of every line of the tables in every run; one alone is a single network."""
-    known = range(len(datasets.load(plan.data, root).classes) - plan.left_out)
+    known = range(len(datasets.load(plan.data, root).classes) - plan.held_out_classes)
 
     def members(pair: str, run: int) -> tuple[Trial, ...]:
         own = shift.steps.by_own_names(as_shift(plan, pair))
-        seeds = [init_seed(run, at) for at in range(plan.members if DEEP_ENSEMBLE in own.methods else 1)]
+        seeds = [init_seed(run, at) for at in range(plan.ensemble_size if DEEP_ENSEMBLE in own.methods else 1)]
         plain = [plain_trial(own, own.trained[0], run, seed) for seed in seeds]
-        return tuple(replace(trial, classes=tuple(known) if plan.left_out else None) for trial in plain)
+        return tuple(replace(trial, classes=tuple(known) if plan.held_out_classes else None) for trial in plain)
 
-    return [members(pair, run) for pair in plan.trained for run in range(plan.runs)]
+    return [members(pair, run) for pair in plan.train_networks for run in range(plan.seeds)]
 
 
 # ---- images
@@ -111,18 +111,18 @@ def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, Imag
     if trial is not None and same_images(trial.data, plan.data, root):
         train, val = (ImageSet(plan.data, split, trial.classes, seed=trial.data_seed) for split in ("train", "val"))
         test = ImageSet(plan.data, classes=trial.classes, sample_size=plan.limit, sample_seed=plan.seed)
-        return {"train": replace(train, limit=plan.fitted), "val": val, TEST: test}
+        return {"train": replace(train, limit=plan.fit_images), "val": val, TEST: test}
     sets = {TEST: ImageSet(plan.data, "test_or_all", sample_size=plan.limit, sample_seed=plan.seed)}
     try:
         datasets.load(plan.data, root)
     except BadInput:  # without training images
         return sets
-    return {"train": ImageSet(plan.data, "train_val", limit=plan.fitted), **sets}
+    return {"train": ImageSet(plan.data, "train_val", limit=plan.fit_images), **sets}
 
 
 def other_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
     """near:SET or far:SET, where SET is the set's name in keys → out-of-distribution images."""
-    pairs = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
+    pairs = [(NEAR, name) for name in plan.near_ood] + [(FAR, name) for name in plan.far_ood]
     named_sets = [(group, ImageSet(absolute_name(name), "all_ood").with_content_name(root)) for group, name in pairs]
     sets = {f"{group}:{canonical(images.data)}": images for group, images in named_sets}
     trial = network.trial

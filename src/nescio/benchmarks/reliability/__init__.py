@@ -25,44 +25,47 @@ NAME, VERSION = "reliability", 5
 class Plan(Scored):
     """What to compare, on what, with which budget."""
 
-    data: tuple[str, ...] = option(
-        ("digits",), "datasets to pre-train networks on", name="pretraining-data", part="dataset", metavar="SET,…"
+    pretraining_data: tuple[str, ...] = option(
+        ("digits",), "datasets to pre-train networks on", part="dataset", metavar="SET,…"
     )
-    targets: tuple[str, ...] = option((), name="downstream", metavar="[SET=]SET,…", unset="the pre-training data")
+    downstream: tuple[str, ...] = option((), metavar="[SET=]SET,…", unset="the pre-training data")
     methods: tuple[str, ...] = option(("simclr", "byol", "moco"), part="method")
     backbones: tuple[str, ...] = option(("conv",))
-    members: int = option(10, name="seeds")
-    members_of: tuple[tuple[str, int], ...] = option(
+    seeds: int = option(10)
+    method_seeds: tuple[tuple[str, int], ...] = option(
         (),
         "number of repeated trainings of single methods, such as moco=3,byol=2",
-        name="method-seeds",
         metavar="METHOD=N,…",
         parse=lambda text: tuple(counts(text).items()),
         write=lambda pairs: ",".join(f"{name}={count}" for name, count in pairs),
         unset="--seeds",
     )
-    references: int = option(5000, name="reference-size", group=SCORING)
-    seeds: int = option(5, "number of samples of references", name="reference-samples", metavar="N", group=SCORING)
+    reference_size: int = option(5000, group=SCORING)
+    reference_samples: int = option(5, "number of samples of references", metavar="N", group=SCORING)
     k_accuracy: int = option(20, "number of neighbours of the k-NN accuracy", metavar="K", group=SCORING, introduced=20)
     tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", group=SCORING)
     training: Training = nested(Training())
 
     def check(self) -> None:
         super().check()
-        self.require_min(1, "members", "references", "seeds", "k_accuracy")
-        for method, count in self.members_of:
+        self.require_min(1, "seeds", "reference_size", "reference_samples", "k_accuracy")
+        for method, count in self.method_seeds:
             if method not in self.methods or count < 1:
-                raise BadInput(f"--method-seeds {method}={count}: name a method of --methods and at least one network.")
-        for target in self.targets:
+                raise BadInput(
+                    f"Plan.method_seeds has {method}={count}: name one of methods, and at least one network."
+                )
+        for target in self.downstream:
             source, _ = assignment(target)
             if source and not self.divided(target)[0]:
-                raise BadInput(f"--downstream {target}: {source} is not in --pretraining-data.")
-        require_some(self, "data", "methods", "backbones")
+                raise BadInput(f"Plan.downstream has {target}, but {source} is not in pretraining_data.")
+        require_some(self, "pretraining_data", "methods", "backbones")
 
     def divided(self, target: str) -> tuple[str, str]:
         """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""
-        typed = next((data for data in self.data if target.startswith(f"{data}=")), "") or assignment(target)[0]
-        names = {canonical_name("dataset", data): data for data in self.data}
+        typed = (
+            next((data for data in self.pretraining_data if target.startswith(f"{data}=")), "") or assignment(target)[0]
+        )
+        names = {canonical_name("dataset", data): data for data in self.pretraining_data}
         source = names.get(canonical_name("dataset", typed), "") if typed else ""
         before = len(typed) + 1 if source else 0
 
@@ -74,20 +77,23 @@ class Plan(Scored):
     @property
     def sources(self) -> dict[str, list[str]]:
         """Pre-training data → its downstream data."""
-        pairs = list(map(self.divided, dict.fromkeys(self.targets)))
+        pairs = list(map(self.divided, dict.fromkeys(self.downstream)))
         shared = [target for source, target in pairs if not source]
-        own = {data: [target for source, target in pairs if source == data] for data in self.data}
-        return {data: own[data] or shared or [data] for data in self.data}
+        own = {data: [target for source, target in pairs if source == data] for data in self.pretraining_data}
+        return {data: own[data] or shared or [data] for data in self.pretraining_data}
 
 
 PRESETS: dict[str, Plan] = {
     "small": Plan(
-        members=3, references=500, k=20, training=Training(epochs=30, batch_size=64, augment="full", schedule="cosine")
+        seeds=3,
+        reference_size=500,
+        k=20,
+        training=Training(epochs=30, batch_size=64, augment="full", schedule="cosine"),
     ),
     # the paper's own, whose text leaves the budget of the pre-training open: it is ours
     "paper": Plan(
-        data=("cifar10", "cifar100", "tiny-imagenet"),
-        targets=("tiny-imagenet=cifar10", "tiny-imagenet=cifar100", "tiny-imagenet=stl10"),
+        pretraining_data=("cifar10", "cifar100", "tiny-imagenet"),
+        downstream=("tiny-imagenet=cifar10", "tiny-imagenet=cifar100", "tiny-imagenet=stl10"),
         backbones=("resnet18", "resnet50"),
         training=Training(epochs=200, batch_size=512, augment="full", schedule="cosine", warmup=10, weight_decay=5e-4),
     ),

@@ -51,7 +51,7 @@ def compare(plan: Plan, work: Work) -> None:
         replace(question, distance=distance, sample=sample)
         for step, question in truths.items()
         if step in judged or work.is_dry_run
-        for distance, sample in product(plan.distances, range(plan.seeds))
+        for distance, sample in product(plan.distances, range(plan.reference_samples))
     ]
     if "ll" in plan.scores:
         work.evaluate("components", [components_step(question, plan, embedded) for question in questions])
@@ -72,8 +72,8 @@ def by_content(plan: Plan, root: str | None) -> Plan:
         before = f"{name_for_keys(source, root)}=" if source else ""
         return rename_content(name_for_keys(name, root), lambda name: f"{before}{name}")
 
-    data = tuple(name_for_keys(name, root) for name in plan.data)
-    return replace(plan, data=data, targets=tuple(map(target, plan.targets)))
+    data = tuple(name_for_keys(name, root) for name in plan.pretraining_data)
+    return replace(plan, pretraining_data=data, downstream=tuple(map(target, plan.downstream)))
 
 
 def _questions(candidates: Iterable[Siblings], plan: Plan) -> list[Question]:
@@ -101,17 +101,17 @@ class Siblings:
 def siblings_of(plan: Plan) -> list[Siblings]:
     """Pre-training sets × backbones × methods, each with its members."""
     candidates = []
-    for data, backbone, name in product(*map(dict.fromkeys, (plan.data, plan.backbones, plan.methods))):
+    for data, backbone, name in product(*map(dict.fromkeys, (plan.pretraining_data, plan.backbones, plan.methods))):
         config = methods[name].hparams_class()
         trial = Trial(method=name, hparams=config, data=data, backbone=backbone, training=plan.training)
-        count = dict(plan.members_of).get(name, plan.members)
+        count = dict(plan.method_seeds).get(name, plan.seeds)
         candidates.append(Siblings(tuple(replace(trial, init_seed=member) for member in range(count))))
     return candidates
 
 
 def references(plan: Plan, data: str, sample: int) -> ImageSet:
     """Images that the networks learnt from, drawn by the number of the sample, the same for all networks."""
-    return ImageSet(data, "train", sample_size=plan.references, sample_seed=sample)
+    return ImageSet(data, "train", sample_size=plan.reference_size, sample_seed=sample)
 
 
 def downstream_sets(target: str) -> tuple[ImageSet, ImageSet]:
@@ -122,7 +122,7 @@ def downstream_sets(target: str) -> tuple[ImageSet, ImageSet]:
 def image_sets(plan: Plan, data: str) -> list[ImageSet]:
     """Everything that the networks of one pre-training set embed."""
     targets = [images for target in plan.sources[data] for images in downstream_sets(target)]
-    return [*(references(plan, data, sample) for sample in range(plan.seeds)), *targets]
+    return [*(references(plan, data, sample) for sample in range(plan.reference_samples)), *targets]
 
 
 def check_possible(plan: Plan, work: Work) -> None:
@@ -132,10 +132,10 @@ def check_possible(plan: Plan, work: Work) -> None:
         source = datasets.load(data, root)
         work.add_notes(*(f"{data}: {note}" for note in source.notes))
         rows = len(datasets.split_dataset(source).train)
-        if rows < plan.references:
+        if rows < plan.reference_size:
             few = f"{data} has {rows:,} training images, and all of them are references"
             work.add_notes(f"{few}: samples of references do not differ.")
-        if nearest > (count := min(rows, plan.references)):
+        if nearest > (count := min(rows, plan.reference_size)):
             raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
         refuse_training(source, plan.backbones, plan.training, rows)
         for target in targets:

@@ -34,7 +34,7 @@ CHANGED = f"{pretrained.COUNTERPART}; or a temperature, or answers under dropout
 SCALED = (
     f"a model whose temperature could be fitted: on {SHARE * FEWEST:,} rows or more, right and wrong ones among them"
 )
-SIZES = "models whose number of parameters is known: `nescio zoo` knows it, for files --facts has it"
+SIZES = "models whose number of parameters is known, from `nescio zoo` or a file of facts"
 TEACHER = (
     "a teacher and a model that learnt from it, by timm's names, such as regnety_160.deit_in1k and "
     "deit_tiny_distilled_patch16_224.fb_in1k"

@@ -32,8 +32,8 @@ class Plan(Validated):
     hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp")
     strengths: int = option(8)
-    runs: int = option(5, name="seeds")
-    members: int = option(5, name="ensemble-size", introduced=5)
+    seeds: int = option(5)
+    ensemble_size: int = option(5, introduced=5)
     degrees: tuple[float, ...] = option(
         tuple(range(20, 181, 20)), "rotation angles of test images", metavar="DEGREES,…"
     )
@@ -41,15 +41,13 @@ class Plan(Validated):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.require_min(1, "runs")
+        self.require_min(1, "seeds")
         check_fixed(self.hparams)
-        self.require_min(2, "strengths", "members")
-        if max(self.strengths, self.runs) > MOST_NETWORKS:
-            raise BadInput(f"--strengths and --runs are at most {MOST_NETWORKS:,}: fewer show the same.")
+        self.require_min(2, "strengths", "ensemble_size")
+        if max(self.strengths, self.seeds) > MOST_NETWORKS:
+            raise BadInput(f"Plan.strengths and seeds must be at most {MOST_NETWORKS:,}: fewer show the same.")
         if not self.degrees or any(degrees % 360 == 0 for degrees in self.degrees):
-            raise BadInput(
-                "--degrees are those by which images are turned, at least one; 0 is always there, as 360 is."
-            )
+            raise BadInput("Plan.degrees must have at least one angle other than 0 and 360.")
 
 
 DIGITS = Training(lr=0.05, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, augment="none")

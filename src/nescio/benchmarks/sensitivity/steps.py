@@ -40,7 +40,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     for word in plan.hparams:
         name, field, _ = HyperParameter.of(word)
         if name in methods and (method := methods[name]).name in trained and field == method.varied_hparam():
-            raise BadInput(f"--hparams {word}: {field} of {name} is the strength that is varied. Omit it.")
+            raise BadInput(f"Plan.hparams has {word}, but {field} is the strength of {name} that is varied. Omit it.")
     refuse_measures(plan.measures, trained, kept=("logits",))
     refuse_impossible(NAME, plan, root)
     levels, trials = levels_of(plan), trials_of(plan)
@@ -67,13 +67,13 @@ def trials_of(plan: Plan) -> list[tuple[Trial, ...]]:
 
     def members(name: str, run: int, number: int) -> tuple[Trial, ...]:
         deep = name == DEEP_ENSEMBLE
-        seeds = [init_seed(run, member) for member in range(plan.members if deep else 1)]
+        seeds = [init_seed(run, member) for member in range(plan.ensemble_size if deep else 1)]
         plain = [plain_trial(plan, MEMBER if deep else name, run, seed) for seed in seeds]
         return tuple(with_strength(trial, number, plan.strengths) for trial in plain)
 
     return [
         members(name, run, number)
-        for run in range(plan.runs)
+        for run in range(plan.seeds)
         for name in plan.methods
         for number in range(plan.strengths)
     ]

@@ -34,10 +34,12 @@ class Plan(Validated):
     methods: tuple[str, ...] = option(PAPER, parse=method_names)
     hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("conv")
-    runs: int = option(2, name="seeds")
+    seeds: int = option(2)
     strengths: int = option(1)
-    members: tuple[int, ...] = option((5,), name="ensemble-sizes", unset="none")
-    ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles", part="method")
+    ensemble_sizes: tuple[int, ...] = option((5,), unset="none")
+    ensemble_methods: tuple[str, ...] = option(
+        (), "further methods whose networks are averaged as ensembles", part="method"
+    )
     corruptions: tuple[str, ...] = option(
         (),
         "corruptions of the test images",
@@ -46,20 +48,20 @@ class Plan(Validated):
         unset="all fifteen; scenes: darkness, fog, rain; maps:PATH: its folders of shifted images",
     )
     severities: tuple[int, ...] = option((), "severities of corruptions, from 1 (weakest)", metavar="LIST", unset="all")
-    corrupted: str | None = option(
+    corruption_files: str | None = option(
         None,
         "folder of published files, such as CIFAR-10-C, in place of corruptions made here",
         metavar="PATH",
         introduced=None,
     )
-    out: tuple[str, ...] = option((), name="ood", part="dataset")
+    ood: tuple[str, ...] = option((), part="dataset")
     networks: tuple[str, ...] = networks_option(
-        "methods hparams backbone runs strengths members ensembled reaches training"
+        "methods hparams backbone seeds strengths ensemble_sizes ensemble_methods reference_accuracy training"
     )
     measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
     limit: int | None = option(None, unset="all")
     seed: int = option(0, introduced=0)
-    reaches: float | None = option(
+    reference_accuracy: float | None = option(
         None,
         "training accuracy of plain training: networks far below are marked",
         unset="what was seen on digits, cifar10, scenes and scenes@64; on other data, what erm reaches in the study",
@@ -69,16 +71,18 @@ class Plan(Validated):
 
     def check(self) -> None:
         check_preprocessing(self)
-        self.require_min(1, "runs", "strengths", "limit")
+        self.require_min(1, "seeds", "strengths", "limit")
         self.require_min(0, "seed")
         check_fixed(self.hparams)
-        if min(self.members, default=2) < 2:
-            raise BadInput("An ensemble has at least two members; single networks are always there.")
-        strange = [name for name in self.ensembled if name not in self.methods]
-        if self.members and strange:
-            raise BadInput(f"--ensembled names {strange[0]}, which is not among --methods: {', '.join(self.methods)}.")
-        if self.reaches is not None and not 0 < self.reaches <= 1:
-            raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
+        if min(self.ensemble_sizes, default=2) < 2:
+            raise BadInput("Plan.ensemble_sizes must be at least 2; single networks are always evaluated.")
+        strange = [name for name in self.ensemble_methods if name not in self.methods]
+        if self.ensemble_sizes and strange:
+            raise BadInput(
+                f"Plan.ensemble_methods has {strange[0]}, which is not in methods: {', '.join(self.methods)}."
+            )
+        if self.reference_accuracy is not None and not 0 < self.reference_accuracy <= 1:
+            raise BadInput(f"Plan.reference_accuracy is {self.reference_accuracy:g}: it must be above 0 and at most 1.")
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -111,7 +115,7 @@ PRESETS = {
         methods=(*PAPER, DEEP_ENSEMBLE),
         hparams=CIFAR_RECIPES,
         backbone="resnet18",
-        runs=3,
+        seeds=3,
         strengths=3,
         training=CIFAR,
     ),
@@ -122,7 +126,7 @@ PRESETS = {
         methods=(*PAPER, DEEP_ENSEMBLE),
         hparams=("mc-dropout.mc_samples=50", "duq.lr=1", "duq.momentum=0.999"),
         backbone="resnet50",
-        runs=5,
+        seeds=5,
         strengths=5,
         training=Training(
             lr=0.1,
@@ -139,7 +143,7 @@ PRESETS = {
         task="segmentation",
         data="scenes@64",
         methods=(*DENSE, DEEP_ENSEMBLE),
-        members=(3,),
+        ensemble_sizes=(3,),
         training=replace(STREETS, epochs=12),
     ),
     "scenes-gpu": Plan(
@@ -147,7 +151,7 @@ PRESETS = {
         data="scenes",
         methods=(*DENSE, DEEP_ENSEMBLE),
         backbone="resnet18",
-        runs=3,
+        seeds=3,
         training=STREETS,
     ),
 }

@@ -132,12 +132,14 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
     """Refuses, before any work, what cannot be done with pixels by the methods of these names."""
-    if plan.out:
-        raise BadInput("Out-of-distribution images are detected one by one, not pixel by pixel: omit --ood.")
-    if plan.corrupted:
-        raise BadInput("The published files hold corrupted images without label maps: omit --corrupted.")
+    if plan.ood:
+        raise BadInput("Plan.ood has no effect on segmentation: OOD images are detected as wholes. Omit it.")
+    if plan.corruption_files:
+        raise BadInput(
+            "Plan.corruption_files has no effect on segmentation: published files have no label maps. Omit it."
+        )
     if plan.strengths > 1:
-        raise BadInput("Counts of pixels hold no NLL by which a strength could be chosen: say --strengths 1.")
+        raise BadInput("Plan.strengths must be 1 for segmentation: pixel counts have no NLL to choose a strength by.")
     known = [*COUNTED, *(score for name in names for score in methods[name].scores)]
     if strange := [name for name in plan.measures if name not in known]:
         raise BadInput(f"Pixels are not counted by {strange[0]}. They are by: {', '.join(dict.fromkeys(known))}.")
@@ -174,7 +176,7 @@ def levels_of(plan: Plan, root: str | None, split: Split = "test") -> dict[Level
             continue
         sets = list(own[name].items())
         if beyond := [number for number in plan.severities if not 1 <= number <= len(sets)]:
-            raise BadInput(f"{plan.data} has {len(sets)} levels of {name}: --severities cannot name level {beyond[0]}.")
+            raise BadInput(f"Plan.severities has {beyond[0]}, but {plan.data} has {len(sets)} levels of {name}.")
         levels |= dict(sets[number - 1] for number in plan.severities or range(1, len(sets) + 1))
     return levels
 

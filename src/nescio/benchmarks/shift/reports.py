@@ -335,7 +335,7 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str, numbers: bool = Fa
 # ---- segmentation
 
 
-@report("shift/table3", needs="rows of segmentation (--task segmentation)")
+@report("shift/table3", needs="rows of segmentation")
 def table_3(frame: Frame) -> Table:
     """Clean mIoU, and mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
     frame = pixels(frame)
@@ -469,7 +469,7 @@ def answers(frame: Frame) -> Blocks:
     return made
 
 
-@report("shift/ood", needs="rows about sets of other classes (--ood)")
+@report("shift/ood", needs="rows about OOD sets")
 def out_of_distribution(frame: Frame) -> Table:
     """AUROC of images of other sets against clean test images."""
     rows = compared(frame, frame.where(split="out", metric="auroc"), "target")
@@ -481,7 +481,7 @@ def out_of_distribution(frame: Frame) -> Table:
     return table(own, title, index=lines, columns=heads, format=decimals(3), within=("dataset",), note=note)
 
 
-@report("shift/strengths", needs="two strengths or more (--strengths)")
+@report("shift/strengths", needs="two regularisation strengths or more")
 def strengths(frame: Frame) -> Blocks:
     """Which strength of each method's regularisation was chosen, by the NLL of validation images in run 0."""
     rows: list[Row] = []
@@ -606,8 +606,8 @@ def _lead(frame: Frame) -> list[str]:
             lead.append(f"Plain softmax entropy (erm) has {format_number(plain[0]['value'], 3)}.")
         if part.where(own_augmentation=True, method=best["method"]):
             lead.append(
-                f"{best['method']} is trained with augmentations of its own, which may be what leads: --augment full "
-                "gives the same to all."
+                f"{best['method']} is trained with augmentations of its own, which may be what leads: the setting "
+                "augment=full gives the same to all."
             )
     if low := undertrained(frame):
         several = len(frame.unique("dataset")) > 1

@@ -78,19 +78,20 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 def note_ends(plan: Plan, work: Work) -> None:
     """Says which networks are undertrained, by what they were compared, and that test images are a random part."""
-    reaches = plan.reaches or REACHED.get(plan.data)
+    reaches = plan.reference_accuracy or REACHED.get(plan.data)
     learnt = [entry for entry in work.networks if "train_accuracy" in entry]
     plain = [entry["train_accuracy"] for entry in learnt if (entry["method"], entry["members"]) == ("erm", 1)]
     if reaches is None and not plain and learnt:
         work.add_notes(
             "What plain training can reach on these images is not known, and erm is not among the methods: no network "
-            "is marked as undertrained. --reaches names a training accuracy."
+            "is marked as undertrained. Set reference_accuracy to a training accuracy."
         )
     if reaches is None and plain:
         reaches = median(plain)  # not the best: chance would make the others, erm's own too, look undertrained
         work.add_notes(
             "What plain training can reach on these images is not known: networks are compared with erm, whose "
-            f"training accuracy is {reaches:.3f} here (the median of its networks). --reaches names another."
+            f"training accuracy is {reaches:.3f} here (the median of its networks). Set reference_accuracy to compare "
+            "with another."
         )
     work.add_notes(*mark_undertrained(work.networks, reaches))
     images = [row["n"] for row in work.rows if row["metric"] == "accuracy" and row["task"] == "classification"]
@@ -112,7 +113,7 @@ def refuse_impossible(benchmark: str, plan: Any, root: str | None) -> None:
     refuse_fixed(plan.hparams)
     dataset = datasets.load(plan.data, root)
     if dataset.train.maps is not None:
-        raise BadInput(f"{plan.data} has a label for every pixel: nescio run shift --task segmentation takes it.")
+        raise BadInput(f"{plan.data} has a label for every pixel: set task to segmentation.")
     if len(dataset.classes) < 2:
         raise BadInput(f"{plan.data} has one class, {dataset.classes[0]}: a classifier needs at least two.")
     for name in trained_methods(plan.methods):
@@ -122,7 +123,7 @@ def refuse_impossible(benchmark: str, plan: Any, root: str | None) -> None:
 
 def levels_of(plan: Plan, root: str | None, split: Split = "test") -> dict[Level, ImageSet]:
     """The clean test images, and every corruption at every severity."""
-    changes = made_here(plan) if plan.corrupted is None else published(plan, plan.corrupted, root)
+    changes = made_here(plan) if plan.corruption_files is None else published(plan, plan.corruption_files, root)
     return with_clean(plan, changes, split)
 
 
@@ -153,12 +154,12 @@ def with_clean(plan: Plan, changes: Iterable[Change], split: Split = "test") -> 
 
 def out_sets(plan: Plan, root: str | None) -> dict[str, ImageSet]:
     """Sets of other classes, each of which is there."""
-    names = [name_for_keys(name, root, "all") for name in plan.out]
+    names = [name_for_keys(name, root, "all") for name in plan.ood]
     sets = {name: ImageSet(name, "all_ood", limit=OUT_ROWS) for name in names}
     for name, images in sets.items():
         images.load_revision(root)
         if same_images(name, plan.data, root):
-            raise BadInput(f"--ood names {name}, the set whose own images they are to be told from: name another.")
+            raise BadInput(f"Plan.ood has {name}, which is the in-distribution set: name another set.")
     return sets
 
 
@@ -217,10 +218,12 @@ def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]
         count = plan.strengths if methods[method].strength_hparam else 1  # weight decay is as the plan says
         return tuple(with_strength(trial, numbers[method], count, own=True) for trial in plain)
 
-    further = (*plan.ensembled, *([MEMBER] if DEEP_ENSEMBLE in plan.methods else []))
+    further = (*plan.ensemble_methods, *([MEMBER] if DEEP_ENSEMBLE in plan.methods else []))
     averaged = [name for name in numbers if name in further]
-    lines = [(name, 1) for name in numbers] + [(name, size) for size in sorted(plan.members) for name in averaged]
-    return [members(name, run, size) for name, size in lines for run in range(plan.runs)]
+    lines = [(name, 1) for name in numbers] + [
+        (name, size) for size in sorted(plan.ensemble_sizes) for name in averaged
+    ]
+    return [members(name, run, size) for name, size in lines for run in range(plan.seeds)]
 
 
 def init_seed(run: int, member: int) -> int:

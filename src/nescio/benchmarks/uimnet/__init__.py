@@ -39,29 +39,28 @@ class Plan(Validated):
     data: str = option("digits", part="dataset")
     methods: tuple[str, ...] = option((), parse=_method_names, unset="all classifiers")
     backbones: tuple[str, ...] = option(("conv",))
-    spectral: tuple[float | None, ...] = option(
-        (None, 5.0), "bounds of each layer's spectral norm to compare", name="spectral-bounds", metavar="BOUND,…"
+    spectral_bounds: tuple[float | None, ...] = option(
+        (None, 5.0), "bounds of each layer's spectral norm to compare", metavar="BOUND,…"
     )
     measures: tuple[str, ...] = option(MEASURES, parse=_measure_names)
     exact_jacobian: bool = option(
         False, "compute the whole Jacobian instead of estimating it above 16 classes", introduced=False
     )
-    members: tuple[int, ...] = option((1, 5), name="ensemble-sizes")
+    ensemble_sizes: tuple[int, ...] = option((1, 5))
     trials: int = option(3)
     seeds: int = option(2)
     search: Literal["random", "optuna"] = option("random", "search strategy of further trials")
     search_seed: int = option(0)
-    inside: tuple[int, ...] | None = option(None, name="classes", unset="by the Ward tree; digits: 0-5")
-    outside: tuple[int, ...] | None = option(
-        None, "classes that are out-of-distribution", name="ood-classes", metavar="LIST", unset="all others"
+    classes: tuple[int, ...] | None = option(None, unset="by the Ward tree; digits: 0-5")
+    ood_classes: tuple[int, ...] | None = option(
+        None, "classes that are out-of-distribution", metavar="LIST", unset="all others"
     )
     partition: str | None = option(
         None, "file of in- and out-of-distribution classes, from `nescio imagenot`", metavar="FILE", introduced=None
     )
-    features: Literal["reference", "pixels"] | None = option(
+    partition_features: Literal["reference", "pixels"] | None = option(
         None,
         "features used for the class split",
-        name="partition-features",
         unset="those of a reference network",
     )
     oracle: bool = option(True, "train an oracle on the OOD classes as well")
@@ -69,18 +68,20 @@ class Plan(Validated):
 
     def check(self) -> None:
         self.require_min(1, "trials", "seeds")
-        if min(self.members, default=0) < 1:
+        if min(self.ensemble_sizes, default=0) < 1:
             raise BadInput("An ensemble has at least one member.")
-        if DEEP_ENSEMBLE in self.methods and max(self.members) < 2:
-            raise BadInput("A deep ensemble has at least two networks: say --ensemble-sizes 1,5.")
-        for target in self.spectral:
+        if DEEP_ENSEMBLE in self.methods and max(self.ensemble_sizes) < 2:
+            raise BadInput("Plan.ensemble_sizes must have a size of at least 2 for deep-ensemble, such as 1,5.")
+        for target in self.spectral_bounds:
             if target is not None and target <= 0:
                 raise BadInput(f"A target of the spectral norm must be above 0, not {target:g}.")
-        if self.partition is not None and (self.inside or self.outside or self.features):
-            raise BadInput("--partition names the classes that are in and out: omit the other options of classes.")
-        if self.outside and not self.inside:
-            raise BadInput("--ood-classes goes with --classes: name the in-distribution classes as well.")
-        if self.inside is not None and len(self.inside) < 2:
+        if self.partition is not None and (self.classes or self.ood_classes or self.partition_features):
+            raise BadInput(
+                "Plan.partition has the classes of both sides: omit classes, ood_classes and partition_features."
+            )
+        if self.ood_classes and not self.classes:
+            raise BadInput("Plan.ood_classes needs classes: name the in-distribution classes as well.")
+        if self.classes is not None and len(self.classes) < 2:
             raise BadInput("At least two classes must be in-distribution: with one there is nothing to classify.")
 
     @property
@@ -94,7 +95,7 @@ PAPER = ("erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropo
 DEMO = Training(epochs=15, batch_size=64, step_epochs=6, augment="shift")
 PRESETS = {
     "small": Plan(training=Training(epochs=20, batch_size=64, step_epochs=8, augment="shift")),
-    "demo": Plan(methods=PAPER, trials=2, spectral=(None,), training=DEMO),
+    "demo": Plan(methods=PAPER, trials=2, spectral_bounds=(None,), training=DEMO),
     # the paper's own: ImageNet, two sizes, ten trials, three data seeds, SGD, 100 epochs, batch 256, rate ÷ 10 every 30
     "paper": Plan(data="imagenet", methods=PAPER, backbones=("resnet18", "resnet50"), trials=10, seeds=3),
 }

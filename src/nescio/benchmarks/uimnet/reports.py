@@ -351,7 +351,7 @@ def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
     frame = study.frame
     lines, names = means(frame), frame.without(method=ORACLE).unique("method")
-    inside, outside = study.plan.get("inside"), study.plan.get("outside")
+    inside, outside = study.plan.get("classes"), study.plan.get("ood_classes")
     known = f"{count_in_words(len(inside)) if inside else 'some'} classes of {study.data}"
     new = f"{count_in_words(len(outside))} new ones" if outside else "new ones"
     sentences = [f"{plural(len(names), 'method')} learnt {known} and then met {new}."]

@@ -52,7 +52,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         work.run_stage(TRAIN, oracles, before)
         steps = guided_steps(plan, work, before)
     else:
-        steps = {trial: trial_step(trial, plan.outside, root) for trial in trials_of(plan)}
+        steps = {trial: trial_step(trial, plan.ood_classes, root) for trial in trials_of(plan)}
         work.run_stage(TRAIN, [*steps.values(), *oracles], before)
     taken = set(work.collect(steps.values()))
     fitted = {trial: _calibrated(step, work.store) for trial, step in steps.items() if step in taken}
@@ -86,7 +86,7 @@ def _named(plan: Plan) -> Plan:
 def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
     dataset = datasets.load(plan.data, root)
-    rows = len(datasets.split_dataset(dataset, plan.inside, 0, plan.outside).train)
+    rows = len(datasets.split_dataset(dataset, plan.classes, 0, plan.ood_classes).train)
     refuse_training(dataset, plan.backbones, plan.training, rows)
 
 
@@ -97,7 +97,7 @@ def _divided(plan: Plan, work: Work) -> Plan:
     """The plan with its classes: those that it names, those of a file, or by the Ward tree of class means."""
     before = partial(refuse_impossible, plan, work.context.root)
     inside, outside = divided(plan, reference(plan), (NAME, VERSION), work, before)
-    return replace(plan, partition=None, inside=inside, outside=outside)
+    return replace(plan, partition=None, classes=inside, ood_classes=outside)
 
 
 def reference(plan: Plan) -> Trial:
@@ -129,7 +129,7 @@ def guided_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Tri
     every: dict[Trial, Step] = {}
 
     def mean_nll(number: int, hparam_sets: Mapping[Line, HParams]) -> dict[Line, float | None]:
-        steps = {t: trial_step(t, plan.outside, work.context.root) for t in _round(plan, number, hparam_sets)}
+        steps = {t: trial_step(t, plan.ood_classes, work.context.root) for t in _round(plan, number, hparam_sets)}
         work.run_stage(TRAIN, steps.values(), before)
         every.update(steps)
         return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in hparam_sets}
@@ -142,7 +142,7 @@ def _searched(plan: Plan) -> dict[Line, type[HParams]]:
     return {
         (name, backbone, spectral): methods[name].hparams_class
         for backbone in plan.backbones
-        for spectral in plan.spectral
+        for spectral in plan.spectral_bounds
         for name in plan.trained
     }
 
@@ -159,7 +159,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _round(plan: Plan, number: int, hparam_sets: Mapping[Line, HParams]) -> list[Trial]:
     """The trials of one number: every line × every data seed."""
-    shared: Row = {"data": plan.data, "classes": plan.inside, "training": plan.training}
+    shared: Row = {"data": plan.data, "classes": plan.classes, "training": plan.training}
     shared |= {"trial": number, "init_seed": number}
     return [
         Trial(method=method, hparams=hparams, backbone=backbone, spectral=spectral, data_seed=seed, **shared)
@@ -237,8 +237,8 @@ def _facts(members: Sequence[Trial], context: Context, evaluation: str = SCORECA
 
 def oracle_trials(plan: Plan) -> list[Trial]:
     """Networks that learn in versus out, one per data seed."""
-    assert plan.inside is not None and plan.outside is not None
-    data = binary_spec(plan.data, plan.inside, plan.outside)
+    assert plan.classes is not None and plan.ood_classes is not None
+    data = binary_spec(plan.data, plan.classes, plan.ood_classes)
     return [_erm(plan, data, seed) for seed in range(plan.seeds)]
 
 
@@ -313,14 +313,14 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
     rows = [row for row in work.rows if row["evaluation"] == SEARCH]
     by_number = {(*_line_of(trial), trial.trial, trial.data_seed): trial for trial in temperatures}
     ensembles: dict[Ensemble, None] = {}  # each once: where trials failed, the best five may be the best one
-    for k in sorted({min(k, plan.trials) for k in plan.members}) if rows else ():
+    for k in sorted({min(k, plan.trials) for k in plan.ensemble_sizes}) if rows else ():
         best = best_trials(rows, k, seeds=range(plan.seeds), trials=range(plan.trials))
         work.add_notes(*best.notes)
         for line, numbers in best.items():
             for seed in range(plan.seeds):
                 trials = tuple(by_number[*line, number, seed] for number in numbers)
                 ensembles[Ensemble(trials, tuple(temperatures[trial] for trial in trials))] = None
-    if max(plan.members) > plan.trials:
+    if max(plan.ensemble_sizes) > plan.trials:
         work.add_notes(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
     return list(ensembles)
 
@@ -331,7 +331,7 @@ def stand_ins(plan: Plan, steps: Mapping[Trial, Step]) -> list[Ensemble]:
     lines = list(dict.fromkeys(map(_line_of, steps)))
     chosen = [
         tuple(by_number[*line, number, seed] for number in range(k))
-        for k in sorted({min(k, plan.trials) for k in plan.members})
+        for k in sorted({min(k, plan.trials) for k in plan.ensemble_sizes})
         for line in lines
         for seed in range(plan.seeds)
     ]
@@ -342,10 +342,12 @@ def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before
     """The best networks of plain training, each averaged with others that differ in the initial seed alone."""
     best = {each.first: each.temperatures[0] for each in ensembles if each.first.method == MEMBER}
     others = {
-        trial: [replace(trial, init_seed=trial.init_seed + member * APART) for member in range(1, max(plan.members))]
+        trial: [
+            replace(trial, init_seed=trial.init_seed + member * APART) for member in range(1, max(plan.ensemble_sizes))
+        ]
         for trial in best
     }
-    steps = {each: trial_step(each, plan.outside, work.context.root) for more in others.values() for each in more}
+    steps = {each: trial_step(each, plan.ood_classes, work.context.root) for more in others.values() for each in more}
     done = {*work.run_stage(TRAIN, steps.values(), before)}
     fitted = {each: _calibrated(step, work.store)["temperature"] for each, step in steps.items() if step in done}
     if work.is_dry_run:
@@ -363,10 +365,10 @@ def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before
 def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None) -> Step:
     """Probes the average of the calibrated members, and takes every measure and metric of it."""
     trials, scales = ensemble.trials, ensemble.scales(calibrated)
-    shown = {split: images_of(ensemble.first, split, plan.outside) for split in SPLITS}
+    shown = {split: images_of(ensemble.first, split, plan.ood_classes) for split in SPLITS}
     exact = plan.exact_jacobian
     probes = {split: probe_step(trials, scales, images, root, exact=exact) for split, images in shown.items()}
-    dumps = [dump_steps(trial, plan.outside, root) for trial in trials]
+    dumps = [dump_steps(trial, plan.ood_classes, root) for trial in trials]
     title = title_of(ensemble.first)
     if len(trials) > 1:
         title = f"{len(trials)} × {title}{'' if ensemble.method == DEEP_ENSEMBLE else ' and others'}"

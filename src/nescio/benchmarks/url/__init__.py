@@ -32,16 +32,13 @@ class Plan(Validated):
     data: str = option("digits", part="dataset")
     classes: tuple[int, ...] | None = option((0, 1, 2, 3, 4), unset="all")
     downstream: tuple[str, ...] = option(("digits",), metavar="SET[#CLASSES],…")
-    human: tuple[str, ...] = option(
-        (), "datasets with several annotations per image", name="annotated", metavar="SET,…"
-    )
+    annotated: tuple[str, ...] = option((), "datasets with several annotations per image", metavar="SET,…")
     methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), part="method")
-    members: int = option(5, name="ensemble-size", introduced=5)
+    ensemble_size: int = option(5, introduced=5)
     backbones: tuple[str, ...] = option(("conv",))
-    pixels: tuple[int, ...] = option(
+    input_sizes: tuple[int, ...] = option(
         (),
         "image sizes for each backbone, in their order",
-        name="input-sizes",
         metavar="PIXELS,…",
         unset="those of the data",
         introduced=(),
@@ -54,34 +51,33 @@ class Plan(Validated):
         introduced=(),
     )
     hparams: tuple[str, ...] = fixed_option()
-    start: tuple[str, ...] = option(
+    starts: tuple[str, ...] = option(
         (),
         "initial weights of each backbone, as file:PATH, in their order",
-        name="starts",
         metavar="WEIGHTS,…",
         unset="random",
     )
     networks: tuple[str, ...] = networks_option(
-        "methods members backbones pixels batches hparams start trials extension stops seeds shots many training"
+        "methods ensemble_size backbones input_sizes batches hparams starts trials extension checkpoints seeds shots "
+        "upper_bound training"
     )
     measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
     trials: int = option(3)
     extension: int = option(2, "number of further trials beyond a range whose bound is best", metavar="N")
-    stops: int = option(
+    checkpoints: int = option(
         3,
         "epochs, evenly spaced, of which a training ends with that of the best R-AUROC on validation classes",
         introduced=1,
     )
     seeds: int = option(3)
-    least: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
-    validation: float = option(
+    min_recall: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
+    validation_share: float = option(
         0.5,
         "share of downstream classes for validation, for sets without a split",
-        name="validation-share",
         metavar="SHARE",
     )
     shots: tuple[int, ...] = option((1, 2, 5, 10), "numbers of training images per downstream class", metavar="K,…")
-    many: bool = option(True, "train an upper bound on held-out images of the test classes", name="upper-bound")
+    upper_bound: bool = option(True, "train an upper bound on held-out images of the test classes")
     bootstrap: int = option(200)
     limit: int | None = option(None, unset="all")
     seed: int = option(0, introduced=0)
@@ -91,15 +87,15 @@ class Plan(Validated):
 
     def check(self) -> None:
         check_preprocessing(self)
-        self.require_min(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
-        self.require_min(2, "members")
+        self.require_min(1, "trials", "checkpoints", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        self.require_min(2, "ensemble_size")
         self.require_min(0, "extension", "bootstrap", "seed")
-        for name in ("least", "validation"):
+        for name in ("min_recall", "validation_share"):
             if not 0 <= getattr(self, name) < 1:
-                raise BadInput(f"--{name} is a share from 0 to below 1, not {getattr(self, name):g}.")
+                raise BadInput(f"Plan.{name} is {getattr(self, name):g}: it must be at least 0 and below 1.")
         if not self.downstream:
             raise BadInput("Name at least one downstream set.")
-        for name in ("start", "pixels"):
+        for name in ("starts", "input_sizes"):
             given = getattr(self, name)
             if given and len(given) != len(self.backbones):
                 raise BadInput(f"--{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
@@ -107,7 +103,7 @@ class Plan(Validated):
             product(size)
         check_fixed(self.hparams)
         if min(self.shots, default=1) < 1:
-            raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
+            raise BadInput("Plan.shots must be at least 1; networks without labelled images are always evaluated.")
 
 
 DIGITS = Training(lr=0.05, epochs=15, batch_size=64, schedule="cosine", warmup=1.0, augment="shift")
@@ -144,7 +140,7 @@ SHORT = Training(
 )
 SCRATCH = replace(SHORT, lr=2e-3, epochs=32, batch_size=256, warmup=2.0, weight_decay=0.05)
 # with 100 classes elk's t of 64 is known to work
-REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), many=False, hparams=("elk.t=64",))
+REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), upper_bound=False, hparams=("elk.t=64",))
 PRESETS = {
     "small": Plan(training=DIGITS),
     "gpu": Plan(
@@ -155,7 +151,7 @@ PRESETS = {
         data="tiny-imagenet",
         downstream=("cub200", "cifar100"),
         backbones=("tf_efficientnet_lite0",),
-        pixels=(128,),
+        input_sizes=(128,),
         hparams=("elk.t=64", "sngp.bound=100"),  # pretrained layers stretch by up to 75: its usual 6 spoils them
         training=SHORT,
     ),
@@ -163,23 +159,23 @@ PRESETS = {
         REDUCED,
         data="cifar10",
         downstream=("cifar100",),
-        human=("cifar10h",),
+        annotated=("cifar10h",),
         backbones=("resnet18",),
-        stops=1,
+        checkpoints=1,
         training=SCRATCH,
     ),
     "paper": Plan(
         data="imagenet",
         classes=None,
         downstream=("cub200", "cars196", "sop"),
-        human=("cifar10h", "benthic", "pig", "turkey", "treeversity1"),
+        annotated=("cifar10h", "benthic", "pig", "turkey", "treeversity1"),
         methods=PAPER,
         backbones=("resnet50:max", VIT),  # embeddings are maxima over the map
-        pixels=(224, 256),
+        input_sizes=(224, 256),
         batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib/{VIT}=43x48"),
         hparams=("mc-infonce.average=losses",),  # equation 2
         trials=10,
-        stops=8,
+        checkpoints=8,
         training=LAMB,
     ),
 }

@@ -319,7 +319,7 @@ def figure_11(frame: Frame) -> Blocks:
     return levels_figure("fig11", title, words, lines, ("images of", "quantile", "length"))
 
 
-@report("url/fig13", needs="networks that learnt from a few images of the test classes (--shots)")
+@report("url/fig13", needs="networks trained on a few images of the test classes")
 def figure_13(frame: Frame) -> Blocks:
     """R-AUROC and R@1 against the number of labelled images of a test class."""
     few = judged(frame, BY_AREA).where(evaluation=FEW_SHOT)
@@ -413,7 +413,7 @@ def own_image(frame: Frame) -> Table:
     return table(rows, "Without labels: does a crop find its image?", index=LABELS, columns=heads, note=note)
 
 
-@report("url/human", needs="sets with human votes (--annotated)")
+@report("url/human", needs="sets with several annotations per image")
 def human(frame: Frame) -> Table:
     """Agreement of uncertainty and of the disagreement of human votes, on every set."""
     own = judged(frame, BY_AREA).where(metric="human_alignment", split="human")

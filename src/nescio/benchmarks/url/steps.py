@@ -107,7 +107,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         for first in [trial, *(ends[each] for each in seeds[trial])]
         for step in few_steps(first, plan, sets, root)
     ]
-    many = many_steps(plan, sets, root) if plan.many else []
+    many = many_steps(plan, sets, root) if plan.upper_bound else []
     work.evaluate(FEW, [*few, *many])
     note_tied(work)
     return plan
@@ -135,7 +135,9 @@ def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Netwo
     else:
         val, test = divided(data, plan, root, networks)
     if plan.trials > 1 and not val and not plan.networks:
-        raise BadInput(f"{text} has no validation classes to choose hyper-parameters by: name some, or say --trials 1.")
+        raise BadInput(
+            f"{text} has no validation classes to choose hyper-parameters by: name some, or set trials to 1."
+        )
     if overlap := set(val) & set(test):
         raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
     name = rename_content(data, lambda name: "#".join([name, *words]))
@@ -162,12 +164,12 @@ def divided(
     others = sorted(set(test).difference(*learnt))
     if test and not others:
         cure = (
-            "name other images with --downstream"
+            "name other downstream sets"
             if plan.networks
-            else "name some with --classes, the others are then downstream"
+            else "set classes to some of them, and the others are downstream"
         )
         raise BadInput(f"All classes of {data} are learnt: {cure}.")
-    choosing = round(plan.validation * len(others))
+    choosing = round(plan.validation_share * len(others))
     return tuple(others[:choosing]), tuple(others[choosing:])
 
 
@@ -185,9 +187,9 @@ def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) 
 
 def data_of(plan: Plan, backbone: str, root: str | None) -> str:
     """The upstream set, in the size of a backbone's images."""
-    if not plan.pixels:
+    if not plan.input_sizes:
         return plan.data
-    return name_for_keys(f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}", root)
+    return name_for_keys(f"{plan.data}@{plan.input_sizes[plan.backbones.index(backbone)]}", root)
 
 
 def budget(plan: Plan, method: str, backbone: str) -> Training:
@@ -212,7 +214,7 @@ def trial_of(plan: Plan, line: Line, hparams: HParams, number: int, seed: int = 
         trial=number,
         data_seed=seed,
         init_seed=seed,
-        start=plan.start[plan.backbones.index(backbone)] if plan.start else None,
+        start=plan.starts[plan.backbones.index(backbone)] if plan.starts else None,
     )
     return with_fixed(trial, plan.hparams)
 
@@ -242,7 +244,7 @@ def step_of(
         downstream={
             (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
         },
-        human={name: human(name, plan, root) for name in (name_for_keys(name, root) for name in plan.human)},
+        human={name: human(name, plan, root) for name in (name_for_keys(name, root) for name in plan.annotated)},
     )
     names = own_scores(network.trial.method if network.trial else None)
     facts = {"method": DEEP_ENSEMBLE, "members": 1 + len(others)} if others else {}
@@ -289,7 +291,7 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
 
     def validated(trial: Trial) -> Judged | None:
         facts, scores = trial.describe(), own_scores(trial.method)
-        best = judged(work.rows, facts, scores, "val", plan.least) if split == "val" else None
+        best = judged(work.rows, facts, scores, "val", plan.min_recall) if split == "val" else None
         if plan.trials == 1 and (split == "test" or (best and AREA not in best)):  # nothing is chosen
             best = judged(work.rows, facts, scores[:1], "test", 0.0)
         return best
@@ -307,7 +309,7 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         if not any(best and AREA in best for best in own.values()):
             work.add_notes(
                 f"No network of {line[0]} with {line[1]} can be chosen by R-AUROC: R@1 of validation classes is below "
-                f"{plan.least:g}, or always right, so that it has no R-AUROC."
+                f"{plan.min_recall:g}, or always right, so that it has no R-AUROC."
             )
         for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
             chosen.setdefault(trial, []).append(criterion)
@@ -324,11 +326,13 @@ def deep_ensembles(firsts: Sequence[Trial], plan: Plan, sets: Sequence[Downstrea
     root, split = work.context.root, _judging(sets)
     steps = []
     for first in firsts:
-        further = [replace(first, init_seed=first.init_seed + number * APART) for number in range(1, plan.members)]
+        further = [
+            replace(first, init_seed=first.init_seed + number * APART) for number in range(1, plan.ensemble_size)
+        ]
         others = [network_of_trial(trial, root) for trial in further]
         steps.append(step_of(network_of_trial(first, root), plan, sets, root, others))
     work.evaluate(TRAIN, steps, before)
-    facts = firsts[0].describe() | {"method": DEEP_ENSEMBLE, "members": plan.members}
+    facts = firsts[0].describe() | {"method": DEEP_ENSEMBLE, "members": plan.ensemble_size}
     choose(work, split, {"deep": facts}, {"deep": judged(work.rows, facts, own_scores(MEMBER), split, 0.0)})
 
 
@@ -342,7 +346,7 @@ def searched_words(hparams: HParams) -> str:
 def kept_epochs(plan: Plan) -> tuple[int, ...]:
     """The epochs before the last at which a training may stop."""
     last = plan.training.epochs
-    return tuple(sorted({round(last * number / plan.stops) for number in range(1, plan.stops)} - {0, last}))
+    return tuple(sorted({round(last * number / plan.checkpoints) for number in range(1, plan.checkpoints)} - {0, last}))
 
 
 def early_stopped(
@@ -358,7 +362,7 @@ def early_stopped(
     work.evaluate(STOP, [val_step(end, plan, sets, root, facts) for end, facts in several.items()], before)
 
     def area(end: Trial) -> float:
-        found = judged(work.rows, end.describe() | several[end], own_scores(end.method), "val", plan.least)
+        found = judged(work.rows, end.describe() | several[end], own_scores(end.method), "val", plan.min_recall)
         return found[AREA][0] if found and AREA in found else -1.0
 
     best = {trial: max(reversed(own), key=area) if len(own) > 1 else trial for trial, own in ends.items()}

@@ -14,6 +14,8 @@ from _table import best_of, show
 from nescio import Predictions, metrics
 from nescio.analysis import bootstrap as _bootstrap
 from nescio.analysis.comparison import compare
+from nescio.analysis.metric_specs import parse_metric
+from nescio.analysis.resamplers import RankingResampler, Resampler, SummaryResampler, have_numba
 from nescio.measures._softmax_pass import summary
 
 N, CLASSES, RESAMPLES, SEED = 50_000, 10, 1000, 0
@@ -31,18 +33,18 @@ def models() -> dict[str, Predictions]:
     return made
 
 
-def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootstrap.Resampler]:
-    wanted = [_bootstrap.parse_metric(name) for name in names]
-    found: list[_bootstrap.Resampler] = []
+def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[Resampler]:
+    wanted = [parse_metric(name) for name in names]
+    found: list[Resampler] = []
     for dump in dumps.values():
         answers = summary(dump).outcomes()
-        found.append(_bootstrap.SummaryResampler(answers, [each for each in wanted if not each.ranks]))
+        found.append(SummaryResampler(answers, [each for each in wanted if not each.ranks]))
         u, ranking = summary(dump).u["msp"], [each for each in wanted if each.ranks]
-        found.append(_bootstrap.RankingResampler(u, answers.wrong, ranking))
+        found.append(RankingResampler(u, answers.wrong, ranking))
     return found
 
 
-def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_bootstrap.Resampler]) -> None:
+def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[Resampler]) -> None:
     """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
     from sklearn.metrics import log_loss, roc_auc_score
 
@@ -104,7 +106,7 @@ def run() -> list[dict[str, Any]]:
         row(f"{work}, `compare`", whole_s, "≥ 12 ×", "with the sorts, intervals and p-values"),
         row(f"`compare`, all {len(result.rows) // 2} metrics, 2 models", all_s, "", "targets say nothing of it"),
     ]
-    if _bootstrap.have_numba():
+    if have_numba():
         quick = parts(dumps, METRICS)
         _bootstrap.resample(quick, N, 2, SEED, numba=True)  # compiles
         fast_s, fast = best_of(lambda: _bootstrap.resample(quick, N, RESAMPLES, SEED, numba=True))

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _table import best_of, show
 
 from nescio import Predictions, metrics
-from nescio.analysis.scorecard import Scorecard, scorecard
+from nescio.analysis.results import Scorecard
+from nescio.analysis.scorecard import scorecard
 from nescio.measures._softmax_pass import mean_probs, prob_blocks
 from nescio.metrics._calibration import classwise_ece_from_blocks
 
@@ -178,8 +179,8 @@ def run() -> list[dict[str, Any]]:
     usual_s, theirs = best_of(lambda: usual(logits, labels))
     check_usual(card, theirs)
     uncertainty_s, others = best_of(lambda: uncertainty(logits, labels), TIMES)
-    surest = int(np.argmin(card.drawn["raw"]["u"]["msp"]))
-    check_uncertainty(card, others, float(card.drawn["raw"]["wrong"][surest]))
+    surest = int(np.argmin(card.raw.uncertainty["msp"]))
+    check_uncertainty(card, others, float(card.raw.wrong[surest]))
     far, peak = check_float64(card, logits, labels), memory(logits, labels)
 
     predictions = Predictions(logits=logits, labels=labels)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nescio import datasets, measures, metrics
-from nescio.analysis.bootstrap import parse_metric
 from nescio.analysis.comparison import compare
+from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.thresholds import guarantee_threshold
 from nescio.cli import main
 from nescio.datasets.corruptions import ALIASES, CORRUPTIONS

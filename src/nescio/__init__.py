@@ -26,14 +26,14 @@ _HOMES = {  # of what is imported when it is first used: `import nescio` loads n
 }
 
 
-def presenter() -> Any:
-    """The module that shows scorecards and comparisons in a notebook; the room of analysis stands below it."""
-    return import_module("nescio.report.notebook")
+_WITH_CHARTS = ("compare", "scorecard")  # their results have charts and pages
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'nescio' has no attribute {name!r}")
+    if name in _WITH_CHARTS:
+        import_module("nescio.analysis.results").use_renderer(lambda: import_module("nescio.report.notebook"))
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from nescio import metrics
 from nescio.analysis.curves import corp_points, curves_of
+from nescio.analysis.score_sets import ScoreSet
 
 
-def test_curves_are_what_the_metrics_say() -> None:
+def test_curves_of__points_equal_the_metrics() -> None:
     rng = np.random.default_rng(1)
     wrong, u = rng.random(1000) < 0.2, rng.normal(size=1000)
     probs = rng.dirichlet(np.ones(3), 1000)
     answers = metrics.outcomes(probs, rng.integers(0, 3, 1000))
     out = {"entropy": {"noise": u + 1}}
-    drawn = {"raw": {"wrong": wrong, "u": {"entropy": u}, "out": out, "share": 0.3, "answers": answers}}
-    curves = curves_of(drawn)
+    curves = curves_of(ScoreSet({"entropy": u}, out, wrong, answers, ood_share=0.3))
     costs = curves["cost"]()
     prices, cost = costs["entropy"]["noise"]
     at = prices.tolist().index(0.4)
@@ -42,12 +42,11 @@ def test_curves_are_what_the_metrics_say() -> None:
 
 
 @pytest.mark.parametrize("u", [np.zeros(50), np.r_[np.zeros(49), 1.0], np.r_[np.zeros(49), 1e300]], ids=str)
-def test_histograms_of_constant_and_wild_scores(u: Any) -> None:
-    drawn = {"raw": {"wrong": np.arange(50) < 5, "u": {"x": u}, "out": {}}}
-    held = curves_of(drawn)["histogram"]["x"]
+def test_curves_of__histograms_of_constant_and_extreme_scores(u: Any) -> None:
+    held = curves_of(ScoreSet({"x": u}, wrong=np.arange(50) < 5))["histogram"]["x"]
     assert held["right"].sum() == 45 and held["wrong"].sum() == 5 and (np.diff(held["edges"]) > 0).all()
 
 
-def test_without_answers_or_labels_there_are_no_curves() -> None:
-    assert curves_of({}) == {}
-    assert curves_of({"raw": {"wrong": None, "u": {"norm": np.ones(3)}, "out": {}}}) == {}
+def test_curves_of__empty_without_labels() -> None:
+    assert curves_of(None) == {}
+    assert curves_of(ScoreSet({"norm": np.ones(3)})) == {}

@@ -123,7 +123,7 @@ def test_validation_rows_of_a_card_answer_what_they_can(card):
     (unknown,) = choose_scores(card, "unknown")
     assert unknown.measure == "cheat" and unknown.folds == 0 and unknown.ood_validation
     assert "validation rows chose" in " ".join(choice_of_score(unknown))
-    card.drawn["raw"]["val"]["out"].clear()
+    card.raw.val.ood.clear()
     (nested,) = choose_scores(card, "both", share=0.3)
     assert nested.folds == 25 and not nested.ood_validation and nested.elsewhere is not None
     assert "AUROC of the sets alone" in " ".join(choice_of_score(nested)), "mistakes have no part in it"

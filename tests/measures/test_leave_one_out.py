@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nescio import Predictions, measures, metrics
-from nescio.analysis.scorecard import cross_fitted, scorecard
+from nescio.analysis.cross_fitting import cross_fitted
+from nescio.analysis.scorecard import scorecard
 
 
 def clusters(n, d, classes, seed=0, apart=3.0):

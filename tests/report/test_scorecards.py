@@ -158,10 +158,10 @@ def test_headline_says_in_plain_words_what_the_rows_say() -> None:
 def test_a_calibration_that_does_not_help_or_means_little_says_so() -> None:
     card = sample_card()
     card.rows = [r | {"value": 0.09} if r["metric"] == "ece" and r["calibrated"] else r for r in card.rows]
-    card.doubt = "The calibration is fitted on 20 validation rows, which are few."
+    card.calibration_warning = "The calibration is fitted on 20 validation rows, which are few."
     said = report.headline(card)
     assert "Temperature scaling (T = 1.75) does not lower the ECE (0.0800 before, 0.0900 after)." in said
-    assert card.doubt in said
+    assert card.calibration_warning in said
     tables = tables_of(report.card_story([card]))
     assert tables[0].columns == ("raw", "calibrated (in doubt)")
     assert f"{RANKING}: calibrated (in doubt)" in {table.title for table in tables}
@@ -263,7 +263,7 @@ def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:
 
     card = sample_card()
     card.reasons.append({"measure": None, "metric": "in_as_in", "split": "test", "reason": "Give --val."})
-    card.reasons.append({"measure": None, "metric": "answers", "split": "test", "reason": "There are no labels."})
+    card.reasons.append({"measure": None, "metric": "predictions", "split": "test", "reason": "There are no labels."})
     console = Console(width=100, record=True, file=io.StringIO())
     report.print_terminal(report.short_story([card]), console)
     text = console.export_text()

@@ -9,6 +9,7 @@ import numpy as np
 
 from nescio import metrics
 from nescio.analysis.curves import curves_of
+from nescio.analysis.score_sets import ScoreSet
 from nescio.rows import COLUMNS
 
 MEASURES = ("msp", "entropy", "max_logit")
@@ -57,17 +58,17 @@ def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Simple
     labels = wrong.astype(int)
     answers = metrics.outcomes(probs, labels)
     softer = metrics.outcomes(np.column_stack([0.02 + 0.96 * probs[:, 0], 0.02 + 0.96 * probs[:, 1]]), labels)
-    drawn = {
-        "raw": {"wrong": wrong, "u": u, "out": out, "share": 0.5, "answers": answers},
-        "calibrated": {"wrong": wrong, "u": u, "out": {}, "answers": softer},
-    }
+    raw = ScoreSet(u, out, wrong, answers)
+    calibrated = ScoreSet(u, {}, wrong, softer)
     reasons = [
         {"measure": "energy", "metric": None, "split": "test", "reason": "The dump holds log-probabilities."},
         {"measure": "dempster_shafer", "metric": None, "split": "test", "reason": "The dump holds log-probabilities."},
         {"measure": None, "metric": "recall_at_1", "split": "test", "reason": "There are no embeddings in this dump."},
     ]
     notes = ["3 of 400 rows give their true class probability 0."]
-    return SimpleNamespace(name=name, rows=sample_rows(), reasons=reasons, notes=notes, curves=curves_of(drawn))
+    return SimpleNamespace(
+        name=name, rows=sample_rows(), reasons=reasons, notes=notes, curves=curves_of(raw, calibrated)
+    )
 
 
 def sample_comparison() -> SimpleNamespace:

@@ -363,3 +363,22 @@ def _keep_first(z: Array, scaled: Array) -> None:
     if moved.any():
         at = (*np.nonzero(moved), first[moved])
         scaled[at] = np.nextafter(scaled[at], np.inf)
+
+
+# ---- calibrations by name
+
+SCALERS: dict[str, Callable[[Predictions], Temperature | Vector]] = {"temperature": temperature, "vector": vector}
+FEW_ROWS = 50  # validation rows per parameter of a calibration; with fewer its numbers are unreliable
+
+
+def calibration_warning(scale: Temperature | Vector, val: Predictions) -> str | None:
+    """Why numbers under this calibration are unreliable, if they are."""
+    if isinstance(scale, Temperature):
+        if scale.note:
+            return scale.note
+        parameters = 1
+    else:
+        parameters = 2 * len(scale.scale)
+    if len(val) < FEW_ROWS * parameters:
+        return f"The calibration is fitted on only {len(val)} validation rows: calibrated numbers are unreliable."
+    return None

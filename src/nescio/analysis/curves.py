@@ -1,15 +1,16 @@
-"""Points of risk–coverage curves, reliability diagrams and histograms, from what a scorecard keeps of its rows."""
+"""Points of risk–coverage curves, reliability diagrams, histograms and cost curves of a scorecard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from nescio.metrics import CorpCurve
+from nescio.analysis.score_sets import ScoreSet
+from nescio.arrays.types import Array
+from nescio.metrics import CorpCurve
 
 OPTIMAL, RANDOM = "optimal", "random"  # lines beside the measures of a risk–coverage diagram
 GUIDES = (OPTIMAL, RANDOM)
@@ -19,35 +20,59 @@ CORP_POINTS = 60  # of a reliability diagram without bins
 TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
 
 
-def curves_of(versions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`reliability`, `corp`, `risk_coverage`, `histogram` and `cost`, as far as the versions of a scorecard allow.
+Line = tuple[Array, Array]  # x and y of every point
 
-    A version, raw or calibrated, holds `wrong` (n,), `u` {measure: (n,)}, `out` {measure: {set: (n,)}}, the `share` of
-    `out` in mixtures, and `answers`. `cost` is a function of nothing, since only a page draws it.
+
+class Histogram(TypedDict):
+    """Counts of rows in shared bins; `out` is by OOD set."""
+
+    edges: Array
+    right: Array
+    wrong: Array
+    out: dict[str, Array]
+
+
+class Curves(TypedDict, total=False):
+    """Points of the figures of a scorecard; a figure without data is missing.
+
+    reliability    version → rows, confidence and accuracy of every bin
+    corp           version → calibration curve without bins
+    risk_coverage  measure or guide → (coverage, risk)
+    histogram      measure → counts
+    cost           computes measure or guide → OOD set → (prices, costs)
     """
+
+    reliability: dict[str, tuple[Array, Array, Array]]
+    corp: dict[str, CorpCurve]
+    risk_coverage: dict[str, Line]
+    histogram: dict[str, Histogram]
+    cost: Callable[[], dict[str, dict[str, Line]]]
+
+
+def curves_of(raw: ScoreSet | None, calibrated: ScoreSet | None = None) -> Curves:
+    """Curves of a scorecard; `cost` is computed when called, because only pages draw it."""
     from nescio.metrics import corp_curve, reliability_curve
 
-    curves: dict[str, Any] = {}
-    for name, version in versions.items():
-        if version.get("answers") is not None:
-            bins = reliability_curve(version["answers"])
+    curves: Curves = {}
+    for name, version in {"raw": raw, "calibrated": calibrated}.items():
+        if version is not None and version.outcomes is not None:
+            bins = reliability_curve(version.outcomes)
             curves.setdefault("reliability", {})[name] = bins.count, bins.confidence, bins.accuracy
-            curves.setdefault("corp", {})[name] = corp_curve(version["answers"])
-    raw = versions.get("raw", {})
-    if raw.get("wrong") is None or not raw.get("u"):
+            curves.setdefault("corp", {})[name] = corp_curve(version.outcomes)
+    if raw is None or raw.wrong is None or not raw.uncertainty:
         return curves
-    wrong, outside = np.asarray(raw["wrong"], bool), raw.get("out") or {}
-    curves["risk_coverage"] = _risk_coverage(raw["u"], wrong)
+    wrong = np.asarray(raw.wrong, bool)
+    curves["risk_coverage"] = _risk_coverage(raw.uncertainty, wrong)
     curves["histogram"] = {
-        measure: _histogram(np.asarray(u), wrong, outside.get(measure, {})) for measure, u in raw["u"].items()
+        measure: _histogram(np.asarray(u), wrong, raw.ood.get(measure, {})) for measure, u in raw.uncertainty.items()
     }
-    if any(outside.values()):
-        curves["cost"] = partial(_costs, raw["u"], wrong, outside, raw["share"])
+    if any(raw.ood.values()):
+        curves["cost"] = partial(_costs, raw, wrong)
     return curves
 
 
 def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Any]]:
-    """Diagrams at no more points than can be seen, with the bands in which they would lie if they were calibrated."""
+    """At most 60 points of every curve, with the band of a calibrated model."""
     from nescio.metrics import corp_band
 
     points = {}
@@ -59,24 +84,27 @@ def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Any]]:
     return points
 
 
-def _costs(
-    measures: Mapping[str, Any], wrong: Any, outside: Mapping[str, Mapping[str, Any]], share: float
-) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """(prices, costs) of every measure and out-of-distribution set, and of the guides under the name of a measure: the
-    best possible order, and none at all. The share is stated, so that these are the same for all sets."""
-    from nescio.metrics import ABSTENTION_PRICES as prices
-    from nescio.metrics import Mixture, cost_curve
+def _costs(raw: ScoreSet, wrong: Array) -> dict[str, dict[str, Line]]:
+    """(prices, costs) of every measure and OOD set, and of the guides: the best possible order, and a random one.
+
+    The share of OOD rows is fixed, so the guides are the same for all sets.
+    """
+    from nescio.metrics import ABSTENTION_PRICES, Mixture, cost_curve
 
     lines = {
-        measure: {name: cost_curve(Mixture(measures[measure], wrong, u, share).ranking()) for name, u in own.items()}
-        for measure, own in outside.items()
+        measure: {
+            name: cost_curve(Mixture(raw.uncertainty[measure], wrong, u, raw.ood_share).ranking())
+            for name, u in sets.items()
+        }
+        for measure, sets in raw.ood.items()
     }
-    failures = share + (1 - share) * float(np.mean(wrong))
-    at = np.array(prices)
-    return {**lines, OPTIMAL: {"": (at, at * failures)}, RANDOM: {"": (at, np.minimum(at, failures))}}
+    failures = raw.ood_share + (1 - raw.ood_share) * float(np.mean(wrong))
+    prices = np.array(ABSTENTION_PRICES)
+    guides = {OPTIMAL: {"": (prices, prices * failures)}, RANDOM: {"": (prices, np.minimum(prices, failures))}}
+    return lines | guides
 
 
-def _risk_coverage(measures: Mapping[str, Any], wrong: Any) -> dict[str, tuple[Any, Any]]:
+def _risk_coverage(measures: Mapping[str, Array], wrong: Array) -> dict[str, Line]:
     """(coverage, risk) of every measure, of the best possible order and of a random one."""
     from nescio.metrics import risk_coverage
 
@@ -92,9 +120,9 @@ def _risk_coverage(measures: Mapping[str, Any], wrong: Any) -> dict[str, tuple[A
     return lines
 
 
-def _histogram(u: Any, wrong: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
+def _histogram(u: Array, wrong: Array, ood: Mapping[str, Array]) -> Histogram:
     """Counts of right, wrong and out-of-distribution rows in shared bins; the outermost bins hold the far tails."""
-    pooled = np.concatenate([u, *outside.values()]).astype(np.float64)
+    pooled = np.concatenate([u, *ood.values()]).astype(np.float64)
     low, high = np.quantile(pooled, TAILS)
     if not high > low:
         low, high = float(pooled.min()), float(pooled.max())
@@ -102,12 +130,12 @@ def _histogram(u: Any, wrong: Any, outside: Mapping[str, Any]) -> dict[str, Any]
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
 
-    def count(values: Any) -> Any:
+    def count(values: Array) -> Array:
         return np.histogram(np.clip(np.asarray(values, np.float64), low, high), edges)[0]
 
     return {
         "edges": edges,
         "right": count(u[~wrong]),
         "wrong": count(u[wrong]),
-        "out": {name: count(values) for name, values in outside.items()},
+        "out": {name: count(values) for name, values in ood.items()},
     }

@@ -9,7 +9,7 @@ import numpy as np
 
 from nescio import measures
 from nescio.analysis import calibration
-from nescio.analysis.scorecard import cross_fitted
+from nescio.analysis.cross_fitting import cross_fitted
 from nescio.predictions import Predictions, stack
 
 MEMBERS_GMM = "gmm of members"  # a score of ensembles

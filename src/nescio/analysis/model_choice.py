@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nescio import measures
-from nescio.analysis.bootstrap import parse_metric
-from nescio.analysis.comparison import Comparison, compare, shared_rows
+from nescio.analysis.comparison import compare
 from nescio.analysis.evaluation_rows import labelled_in_distribution, resolve_measure
+from nescio.analysis.metric_specs import parse_metric
+from nescio.analysis.results import Comparison
+from nescio.analysis.shared_rows import shared_rows
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
 from nescio.metrics import Ranking, auroc

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from nescio.analysis.scorecard import Scorecard
+from nescio.analysis.results import Scorecard
 from nescio.analysis.significance import DeLongComponents, area_interval, best_by_delong, delong_components
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -146,13 +146,15 @@ def choose_scores(
     Validation rows choose where the scorecard has what the question needs of them (labels for mistakes, out-of-
     distribution validation sets for unknown rows), else nested folds of the test rows.
     """
-    raw = card.drawn["raw"]
-    if unknown := [name for name in ood_tuned if name not in raw["u"]]:
-        raise BadInput(f"There is no score {unknown[0]!r} to be marked as tuned. There are: {', '.join(raw['u'])}.")
-    test = question_rows(question, raw["u"], raw["wrong"], _by_set(raw["out"]), share)
-    val = raw.get("val", {})
+    raw = card.raw
+    if raw is None:
+        raise Undefined("The scorecard has no scores to choose from.")
+    if unknown := [name for name in ood_tuned if name not in raw.uncertainty]:
+        there = ", ".join(raw.uncertainty)
+        raise BadInput(f"There is no score {unknown[0]!r} to be marked as tuned. There are: {there}.")
+    test = question_rows(question, raw.uncertainty, raw.wrong, _by_set(raw.ood), share)
     try:
-        chooser = question_rows(question, val.get("u", {}), val.get("wrong"), _by_set(val.get("out", {})), share)
+        chooser = question_rows(question, raw.val.uncertainty, raw.val.wrong, _by_set(raw.val.ood), share)
     except Undefined:
         chooser = None
     choices = []

@@ -1,41 +1,47 @@
-"""A scorecard of more rows than memory holds: shards are read once, one by one, and what they add to it is summed.
+"""Scorecard of more rows than memory holds: shards are read one by one, and their contributions are summed.
 
-Means over rows and the gaps of ECE add up; ranking metrics are of counts of right and wrong rows by score
-(`metrics.ScoreCounts`). What needs all rows at once is left out, with the reason.
+Means over rows and the gaps of ECE add up. Ranking metrics are computed from counts of right and wrong rows by score
+(`metrics.ScoreCounts`). Metrics that need all rows at once are omitted, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from nescio import measures
-from nescio.analysis.bootstrap import scorecard_metrics
+from nescio import measures, metrics
+from nescio.analysis.cross_fitting import Score
 from nescio.analysis.evaluation_rows import labelled_in_distribution
-from nescio.analysis.scorecard import OOD_ROWS, Scorecard, floored_note, member_count
+from nescio.analysis.metric_kinds import KINDS
+from nescio.analysis.metric_specs import MetricSpec
+from nescio.analysis.results import Scorecard
+from nescio.analysis.scorecard import OOD_ROWS, member_count
+from nescio.analysis.scorecard_builder import floored_note
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.measures import summary, top_k_outcomes
-from nescio.metrics import ScoreCounts, ece_gaps
+from nescio.metrics import Outcomes, ScoreCounts
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-MEANS = ("accuracy", "nll", "brier")  # over rows: a shard adds its mean times its rows
-AT_ONCE = "It needs all rows at once, and these are read in shards."
-FITTED = "It is fitted on other rows, and scores of shards are of the answers alone."
+ALL_ROWS = "It needs all rows at once, and these are read in shards."
+FITTED = "It is fitted on other rows; scorecards of shards contain measures of the predictions alone."
+A = TypeVar("A", float, Array, ScoreCounts)
+BOUNDED = ("auroc", "aurc", "augrc")  # metrics whose rounding error is reported
 
 
 @dataclass(frozen=True, eq=False)
 class ShardScores:
-    """What the rows of a shard add to the numbers of the whole dump; shards add up.
+    """Contributions of one shard to the metrics of all rows; add them with +.
 
-    sums     metric -> its mean over the rows, times their number
-    gaps     metric -> (bins,) right answers minus confidence by bin of confidence
-    counts   measure -> right and wrong rows by score; of out-of-distribution rows, all of them as wrong
-    reasons  (measure, metric) -> why it is in none of these
+    sums     metric → its mean over the rows, times their number
+    gaps     metric → (bins,) sum of right − confidence in every bin of confidence
+    counts   measure → right and wrong rows by score; OOD rows all count as wrong
+    reasons  (measure, metric) → why it is missing
+    faults   errors of plug-in measures
     """
 
     n: int
@@ -44,68 +50,80 @@ class ShardScores:
     gaps: dict[str, Array]
     counts: dict[str, ScoreCounts]
     reasons: dict[tuple[str | None, str | None], str]
-    faults: tuple[str, ...] = ()  # what outside measures did wrong
+    faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, dump: Predictions, outside: bool = False) -> ShardScores:
-        """Scores of one shard; of out-of-distribution rows, uncertainties only."""
-        scores = cls(len(dump), 0, {}, {}, {}, {}) if outside else cls._of_answers(dump)
-        wrong = np.ones(len(dump), bool) if outside else summary(dump).outcomes().wrong
-        for name, of in _plain_measures(dump):
+    def from_predictions(cls, rows: Predictions, ood: bool = False) -> ShardScores:
+        """Contributions of one shard; of OOD rows, uncertainties only."""
+        scores = cls(len(rows), 0, {}, {}, {}, {}) if ood else cls._from_outcomes(rows)
+        wrong = np.ones(len(rows), bool) if ood else summary(rows).outcomes().wrong
+        for name, score in _plain_measures(rows):
             try:
-                scores.counts[name] = ScoreCounts.count(of(dump), wrong)
-            except (Undefined, BadInput) as reason:  # one measure is lost, the others are not
+                scores.counts[name] = ScoreCounts.count(score(rows), wrong)
+            except (Undefined, BadInput) as reason:  # other measures are unaffected
                 scores.reasons[name, None] = str(reason)
                 if isinstance(reason, FaultyPlugin):
                     scores = replace(scores, faults=(*scores.faults, str(reason)))
         return scores
 
     @classmethod
-    def _of_answers(cls, dump: Predictions) -> ShardScores:
-        answers = summary(labelled_in_distribution(dump)).outcomes()
-        scores = cls(answers.n, answers.floored, {}, {}, {}, {})
-        for wanted in scorecard_metrics("predictions"):
+    def _from_outcomes(cls, rows: Predictions) -> ShardScores:
+        outcomes = summary(labelled_in_distribution(rows)).outcomes()
+        scores = cls(outcomes.n, outcomes.floored, {}, {}, {}, {})
+        for spec in KINDS["predictions"].metrics():
             try:
-                if wanted.metric.name in MEANS:
-                    scores.sums[wanted.label] = wanted(answers) * answers.n
-                elif wanted.metric.name == "ece":
-                    scores.gaps[wanted.label] = ece_gaps(answers)
-                elif wanted.metric.name == "top_k_ece":
-                    scores.gaps[wanted.label] = ece_gaps(top_k_outcomes(dump, wanted.option("k")))
+                if spec.metric.row_values is not None:
+                    scores.sums[spec.label] = spec(outcomes) * outcomes.n
                 else:
-                    raise Undefined(AT_ONCE)
+                    scores.gaps[spec.label] = _bin_gaps(spec, rows, outcomes)
             except Undefined as reason:
-                scores.reasons[None, wanted.label] = str(reason)
+                scores.reasons[None, spec.label] = str(reason)
         return scores
 
     def __add__(self, other: ShardScores) -> ShardScores:
         return ShardScores(
             self.n + other.n,
             self.floored + other.floored,
-            _added(self.sums, other.sums),
-            _added(self.gaps, other.gaps),
-            _added(self.counts, other.counts),
+            _sum(self.sums, other.sums),
+            _sum(self.gaps, other.gaps),
+            _sum(self.counts, other.counts),
             self.reasons | other.reasons,
             (*self.faults, *other.faults),
         )
 
-    def answers(self) -> Iterator[tuple[str, float]]:
-        """(metric, value) of the answers."""
+    def values(self) -> Iterator[tuple[str, float]]:
+        """(metric, value) of the metrics of predictions."""
         yield from ((metric, total / self.n) for metric, total in self.sums.items())
         yield from ((metric, float(np.abs(gaps).sum() / self.n)) for metric, gaps in self.gaps.items())
 
 
-def _added(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """What both have; what one shard lacks, the whole cannot have."""
-    return {name: value + theirs[name] for name, value in ours.items() if name in theirs}
+def _bin_gaps(spec: MetricSpec, rows: Predictions, outcomes: Outcomes) -> Array:
+    """(bins,) sum of right − confidence in every bin; Undefined for metrics that need all rows at once."""
+    metric, options, of_top = spec.metric, spec.options, spec.metric.of_top
+    if of_top is not None:  # a metric of the k most probable classes together
+        metric, options = next(other for other in metrics.registry.parts() if other.function is of_top), {}
+    if metric.row_bins is None:
+        raise Undefined(ALL_ROWS)
+    if of_top is not None:
+        outcomes = top_k_outcomes(rows, spec.option("k"))
+    metric.function(outcomes, **options)  # raises Undefined without confidences
+    bins = metric.row_bins(outcomes, **options)
+    if bins is None:
+        raise Undefined(ALL_ROWS)
+    return np.bincount(bins[0], outcomes.correct - outcomes.confidence, bins[1])
 
 
-def _plain_measures(dump: Predictions) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
-    for part in measures.registry.parts():
-        if part.kind == "plain" and part.equivalent_to is None and (dump.draws != 1 or not part.needs_draws):
-            yield part.name, part.compute
-    for name in measures.score_names(dump):
-        yield name, measures.find_measure(name, dump).compute
+def _sum(one: Mapping[str, A], other: Mapping[str, A]) -> dict[str, A]:
+    """Sums of what both have; metrics that one shard lacks are missing in the whole."""
+    return {name: value + other[name] for name, value in one.items() if name in other}
+
+
+def _plain_measures(rows: Predictions) -> Iterator[tuple[str, Score]]:
+    for measure in measures.registry.parts():
+        if measure.kind == "plain" and measure.equivalent_to is None and (rows.draws != 1 or not measure.needs_draws):
+            yield measure.name, measure.compute
+    for name in measures.score_names(rows):
+        yield name, measures.find_measure(name, rows).compute
 
 
 def scorecard_of_shards(
@@ -115,80 +133,73 @@ def scorecard_of_shards(
     name: str = "",
     split: str = "test",
 ) -> Scorecard:
-    """The scorecard of a dump that comes in shards, in the memory of one of them.
+    """Scorecard of predictions that come in shards, in the memory of one of them.
 
-    ood  out-of-distribution shards by name; rows of `shards` that are not in-distribution are "ood_rows"
+    ood  OOD shards by name; rows of `shards` that are not in-distribution are "ood_rows"
     """
-    inside: ShardScores | None = None
-    outside: dict[str, ShardScores] = {}
+    known: ShardScores | None = None
+    ood_sets: dict[str, ShardScores] = {}
     members: int | None = None
 
-    def add(label: str, dump: Predictions) -> None:
-        scores = ShardScores.of(dump, outside=True)
-        outside[label] = outside[label] + scores if label in outside else scores
+    def add_ood(label: str, rows: Predictions) -> None:
+        scores = ShardScores.from_predictions(rows, ood=True)
+        ood_sets[label] = ood_sets[label] + scores if label in ood_sets else scores
 
     notes: list[str] = []
     for shard in shards:
-        members, known = member_count(shard), shard
+        members, in_distribution = member_count(shard), shard
         notes += [note for note in shard.notes if note not in notes]
         if shard.in_distribution is not None and not shard.in_distribution.all():
-            add(OOD_ROWS, shard.take(~shard.in_distribution))
+            add_ood(OOD_ROWS, shard.take(~shard.in_distribution))
             if not shard.in_distribution.any():
                 continue
-            known = shard.take(shard.in_distribution)
-        scores = ShardScores.of(known)
-        inside = scores if inside is None else inside + scores
-    if inside is None:
-        raise BadInput("Every row is of a class that was not in training; give this file as out-of-distribution rows.")
-    for label, parts in (ood or {}).items():
-        for part in parts:
-            add(label, part)
+            in_distribution = shard.take(shard.in_distribution)
+        scores = ShardScores.from_predictions(in_distribution)
+        known = scores if known is None else known + scores
+    if known is None:
+        raise BadInput("Every row is out-of-distribution; give these predictions as ood.")
+    for label, ood_shards in (ood or {}).items():
+        for shard in ood_shards:
+            add_ood(label, shard)
     card = Scorecard(name, notes=notes)
-    _fill(card, dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members}, split, inside, outside)
+    _fill(card, dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members}, split, known, ood_sets)
     return card
 
 
-def _fill(card: Scorecard, base: Row, split: str, inside: ShardScores, outside: Mapping[str, ShardScores]) -> None:
-    """Writes rows, reasons and notes."""
+def _fill(card: Scorecard, columns: Row, split: str, known: ShardScores, ood_sets: Mapping[str, ShardScores]) -> None:
+    """Add rows, reasons and notes."""
     card.rows += [
-        base | {"metric": metric, "value": value, "n": inside.n, "split": split} for metric, value in inside.answers()
+        columns | {"metric": metric, "value": value, "n": known.n, "split": split} for metric, value in known.values()
     ]
-    for (measure, metric), reason in inside.reasons.items():
+    for (measure, metric), reason in known.reasons.items():
         card.reasons.append({"measure": measure, "metric": metric, "split": split, "reason": reason})
-    card.notes += dict.fromkeys(fault for scores in (inside, *outside.values()) for fault in scores.faults)
+    card.notes += dict.fromkeys(fault for scores in (known, *ood_sets.values()) for fault in scores.faults)
     for part in measures.registry.parts():
         if part.kind != "plain" and part.equivalent_to is None:
             card.reasons.append({"measure": part.name, "metric": None, "split": split, "reason": FITTED})
-    off = 0.0
-    for measure, counts in inside.counts.items():
-        off = max(off, _rank(card, base | {"measure": measure, "split": split}, counts, "ranking"))
-        for label, scores in outside.items():
-            if measure in scores.counts:
-                both = counts.against(scores.counts[measure])
-                off = max(off, _rank(card, base | {"measure": measure, "split": label}, both, "detection"))
-    if off:
-        card.notes.append(
-            "Scores of so many rows are distinguished by their first digits: no AUROC, AURC or AUGRC is off by more "
-            f"than {off:.1g}."
-        )
-    if inside.floored:
-        card.notes.append(floored_note(inside.floored, inside.n))
+    error = 0.0
+    for name, counts in known.counts.items():
+        error = max(error, _add_ranking(card, columns | {"measure": name, "split": split}, counts, "ranking"))
+        for label, scores in ood_sets.items():
+            if name in scores.counts:
+                both = counts.against(scores.counts[name])
+                error = max(error, _add_ranking(card, columns | {"measure": name, "split": label}, both, "detection"))
+    if error:
+        card.notes.append(f"Scores are rounded to their first digits: AUROC, AURC and AUGRC are exact to {error:.1g}.")
+    if known.floored:
+        card.notes.append(floored_note(known.floored, known.n))
 
 
-BOUNDED = ("auroc", "aurc", "augrc")  # metrics whose distance from the value of all rows is reported
-
-
-def _rank(card: Scorecard, base: Row, counts: ScoreCounts, kind: str) -> float:
-    """Writes the rows of one measure; returns how far they can be from those of the scores themselves."""
-    order, off = counts.ranking(), 0.0
-    for wanted in scorecard_metrics(kind):
+def _add_ranking(card: Scorecard, columns: Row, counts: ScoreCounts, kind: str) -> float:
+    """Add the rows of one measure; return the largest rounding error of a bounded metric."""
+    ranking, error = counts.ranking(), 0.0
+    for spec in KINDS[kind].metrics():
         try:
-            card.rows.append(base | {"metric": wanted.label, "value": wanted(order), "n": counts.n})
+            card.rows.append(columns | {"metric": spec.label, "value": spec(ranking), "n": counts.n})
         except Undefined as reason:
-            card.reasons.append(
-                {name: base[name] for name in ("measure", "split")} | {"metric": wanted.label, "reason": str(reason)}
-            )
+            cell = {"measure": columns["measure"], "split": columns["split"]}
+            card.reasons.append(cell | {"metric": spec.label, "reason": str(reason)})
         else:
-            if wanted.metric.name in BOUNDED:
-                off = max(off, counts.bound(wanted.metric.function, **wanted.options))
-    return off
+            if spec.metric.name in BOUNDED:
+                error = max(error, counts.bound(spec.metric.function, **spec.options))
+    return error

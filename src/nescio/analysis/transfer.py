@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.bootstrap import MetricSpec, Resampler, ShareResampler, check_resampling, interval, resample
-from nescio.analysis.scorecard import retrieval_resampler
+from nescio.analysis.bootstrap import check_resampling, interval, resample
+from nescio.analysis.metric_kinds import retrieval_resampler
+from nescio.analysis.metric_specs import MetricSpec
+from nescio.analysis.resamplers import Resampler, ShareResampler
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures.gallery import CONSISTENCY, MARGIN, UNCERTAINTY, J, K, Search, search_rows
@@ -71,7 +73,7 @@ def transfer(
     reference        embeddings of images like those that the network learnt from, best held-out ones
     search           of nearest neighbours; see `nescio.measures.gallery`
     """
-    check_resampling(resamples, level, seed, least=0)
+    check_resampling(resamples, level, seed, minimum=0)
     result = TransferResult(name, dump.index, notes=list(dump.notes))
     known = measures.gallery_scores(dump, views, siblings, k=k, j=j, search=search)
     for score, sees, u in (*_image_scores(dump, result.reasons), *((s, GALLERY, u) for s, u in known.u.items())):

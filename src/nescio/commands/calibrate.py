@@ -40,7 +40,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.analysis.scorecard import SCALERS, calibration_warning
+    from nescio.analysis.calibration import SCALERS, calibration_warning
 
     files = options.inputs.files(options.files)
     if len(files) > 1:
@@ -55,7 +55,7 @@ def run(options: Options) -> int:
     scale: Any = SCALERS[options.calibration](val)
     calibrated = scale(dump)
     place = calibrated.save(options.output)
-    doubt = calibration_warning(scale, val, dump.classes)
+    doubt = calibration_warning(scale, val)
     plain = {
         "file": str(place),
         "method": options.calibration,

@@ -101,7 +101,7 @@ def run(options: Options) -> int:
 
     if options.predictions is not None or options.score_maps:
         return _pixels(options)
-    check_resampling(options.bootstrap, 0.95, options.seed, least=0)
+    check_resampling(options.bootstrap, 0.95, options.seed, minimum=0)
     files = options.inputs.files(options.files)
     if len(set(files)) < len(files):
         raise BadInput("A file is given twice; evaluate different models.")
@@ -127,7 +127,7 @@ def run(options: Options) -> int:
     plain = {"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]}
     for file, card in zip(plain["files"], cards, strict=True):
         if options.choose:
-            file["choices"] = [{**asdict(own), "beats_baseline": own.beats_baseline} for own in card.choices]
+            file["choices"] = [{**asdict(own), "beats_baseline": own.beats_baseline} for own in card.score_choices]
     return _tell(options, story, short, report.rows_of(cards), plain)
 
 
@@ -175,7 +175,7 @@ def _given(options: Any, but: Sequence[str]) -> list[str]:
 
 def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     """A scorecard of each model, with intervals where they are wanted."""
-    from nescio.analysis.comparison import add_intervals
+    from nescio.analysis.intervals import add_intervals
     from nescio.analysis.score_choice import choose_scores
     from nescio.analysis.scorecard import scorecard
 
@@ -204,14 +204,14 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             by=options.group_by,
             calibration=options.calibration,
             classwise=options.classwise or None,
-            heavy=options.all,
+            slow=options.all,
             views=[read(file, seed) for file in options.views],
             siblings=[read(file, seed) for file in options.siblings],
             val_ood=val_outside,
             ood_share=options.ood_share,
         )
         if options.choose:
-            card.choices = choose_scores(
+            card.score_choices = choose_scores(
                 card, options.choose, share=options.ood_share, ood_tuned=options.ood_tuned, seed=seed
             )
         card.notes += shared

@@ -15,7 +15,17 @@ from nescio.measures._softmax import (
     mutual_information,
 )
 from nescio.measures._softmax_pass import mean_probs, prob_blocks, summary, top_k_outcomes
-from nescio.measures._spec import SCORE, Measure, canonical, find_measure, measure, registry, score_names, uncertainty
+from nescio.measures._spec import (
+    SCORE,
+    Measure,
+    cached,
+    canonical,
+    find_measure,
+    measure,
+    registry,
+    score_names,
+    uncertainty,
+)
 from nescio.measures.classifier import LastLayer, recover_last_layer
 from nescio.measures.feature_scores import (
     fdbd,
@@ -66,6 +76,7 @@ __all__ = [
     "ash",
     "brier_aleatoric",
     "brier_epistemic",
+    "cached",
     "canonical",
     "choose_components",
     "decomposition",

@@ -53,11 +53,12 @@ from nescio.metrics._selective import (
     sac,
     selective_risk,
 )
-from nescio.metrics._spec import Metric, metric, registry
+from nescio.metrics._spec import KINDS, Metric, metric, registry
 
 __all__ = [
     "ABSTENTION_PRICES",
     "DEFAULT_OOD_SHARE",
+    "KINDS",
     "MAX_SCORES",
     "MIXTURE_METRICS",
     "TENTHS",

@@ -60,7 +60,7 @@ def human_alignment(u: Any, annotations: Any) -> float:
     return spearman(u[counted], vote_entropy(votes[counted]))
 
 
-@metric("pairs", better="higher")
+@metric("pairs", "crops", better="higher")
 def crop_agreement(u: Any, u_cropped: Any) -> float:
     """Share of images whose cropped version has a strictly higher u; ties count as failures.
 

@@ -15,7 +15,12 @@ from nescio.metrics._outcomes import BLOCK, Outcomes, as_whole, checked, outcome
 from nescio.metrics._spec import metric
 
 
-@metric("predictions", better="lower", prepared=True, bias="calibrated")
+def _bins_of_equal_width(a: Outcomes, bins: int = 15, scheme: str = "width") -> tuple[Array, int] | None:
+    """(bin of every row, number of bins); None for bins of equal mass, which depend on all rows."""
+    return (bins_of(a, bins, scheme), bins) if scheme == "width" else None
+
+
+@metric("predictions", better="lower", prepared=True, bias="calibrated", row_bins=_bins_of_equal_width)
 def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> float:
     """Mean gap between confidence and accuracy over bins of confidence, each bin weighted by its rows.
 

@@ -25,7 +25,7 @@ def threshold(u_val: Any, level: float = 0.95) -> float:
     return float(np.quantile(scores, share))
 
 
-@metric("threshold", better="higher")
+@metric("threshold", "acceptance", better="higher")
 def in_as_in(u: Any, threshold: float) -> float:
     """Share of in-distribution rows that are accepted as such: u ≤ threshold.
 
@@ -34,7 +34,7 @@ def in_as_in(u: Any, threshold: float) -> float:
     return float(np.mean(as_scores(u) <= _finite(threshold)))
 
 
-@metric("threshold", better="higher")
+@metric("threshold", "rejection", better="higher")
 def out_as_out(u: Any, threshold: float) -> float:
     """Share of out-of-distribution rows that are rejected: u > threshold.
 

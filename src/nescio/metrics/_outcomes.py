@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,12 @@ def _count(flags: Array) -> Array:
 # ---- metrics
 
 
-@metric("predictions", better="higher", prepared=True, values={"k": (1, 5)})
+def _in_top_k(a: Outcomes, k: float = 1) -> Array:
+    """(n,) whether the label is among the k most probable classes; NaN if there are fewer classes."""
+    return a.rank < k if k <= a.classes else np.full(a.n, np.nan)
+
+
+@metric("predictions", better="higher", prepared=True, values={"k": (1, 5)}, row_values=_in_top_k)
 def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     """Share of rows whose label is among the k most probable classes, ties broken by lower class index.
 
@@ -143,7 +149,7 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     return float(np.count_nonzero(a.rank < k) / a.n)
 
 
-@metric("predictions", better="lower", prepared=True)
+@metric("predictions", better="lower", prepared=True, row_values=attrgetter("log_loss"))
 def nll(probs: Any, labels: Any = None) -> float:
     """Mean negative log-likelihood of the label, in nats.
 
@@ -152,7 +158,7 @@ def nll(probs: Any, labels: Any = None) -> float:
     return float(_of_all_classes(outcomes(probs, labels), "NLL").log_loss.mean())
 
 
-@metric("predictions", better="lower", prepared=True)
+@metric("predictions", better="lower", prepared=True, row_values=attrgetter("brier"))
 def brier(probs: Any, labels: Any = None) -> float:
     """Mean squared distance between the probabilities and the one-hot label, summed over classes (0 to 2).
 

@@ -6,23 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.registry import Registry, source_file
 
-Kind = Literal[
-    "predictions",  # f(probs, labels)
-    "ranking",  # f(u, wrong): does u rank wrong answers above right ones
-    "detection",  # f(u, out): does u rank out-of-distribution rows above the others
-    "mixture",  # f(u, wrong, u_out): does u rank failures, out-of-distribution rows among them, above right answers
-    "threshold",  # f(u, threshold)
-    "retrieval",  # f(embeddings, labels)
-    "retrieval-ranking",  # f(embeddings, labels, u)
-    "votes",  # f(u, annotations)
-    "pairs",  # f(a, b): two numbers for every row
-    "segmentation",  # f(predicted, labels, classes)
-    "curve",  # not a scalar: f(u, wrong) -> arrays
-    "other",
-]
+Kind = str  # a key of KINDS
+KINDS: dict[str, str] = {  # kind -> the arrays that its metrics read; `nescio.analysis.metric_kinds` prepares them
+    "predictions": "f(probs, labels)",
+    "ranking": "f(u, wrong): does u rank wrong answers above right ones",
+    "detection": "f(u, out): does u rank out-of-distribution rows above the others",
+    "mixture": "f(u, wrong, u_out): does u rank failures, out-of-distribution rows among them, above right answers",
+    "threshold": "f(u, threshold)",
+    "acceptance": "share of in-distribution rows up to a threshold on u",
+    "rejection": "share of out-of-distribution rows above a threshold on u",
+    "retrieval": "f(embeddings, labels)",
+    "retrieval-ranking": "f(embeddings, labels, u)",
+    "votes": "f(u, annotations)",
+    "pairs": "f(a, b): two numbers for every row",
+    "crops": "f(u, u_cropped): whole images and their crops",
+    "segmentation": "f(predicted, labels, classes)",
+    "curve": "not a scalar: f(u, wrong) -> arrays",
+    "other": "other arrays",
+}
 Bias = Literal[
     "none",
     "positive",  # higher on few rows than in the population
@@ -46,6 +51,8 @@ class Metric:
     of_blocks: Callable[..., float] | None = None  # the same of (probs, labels) that come in row blocks
     of_top: Callable[[Any], float] | None = None  # the same of the Answers of the k most probable classes together
     bias: Bias = "none"
+    row_values: Callable[..., Array] | None = None  # (n,) of Outcomes: the metric is their mean
+    row_bins: Callable[..., tuple[Array, int] | None] | None = None  # of Outcomes: bins whose gaps add up to the metric
 
     @property
     def sentence(self) -> str:
@@ -85,6 +92,8 @@ def metric(
     of_blocks: Callable[..., float] | None = None,
     of_top: Callable[[Any], float] | None = None,
     bias: Bias = "none",
+    row_values: Callable[..., Array] | None = None,
+    row_bins: Callable[..., tuple[Array, int] | None] | None = None,
 ) -> Callable[[F], F]:
     """Registers a pure function of arrays as a metric and returns it unchanged."""
 
@@ -93,10 +102,10 @@ def metric(
         where = f"The metric {label} ({source_file(function)})"
         if better not in get_args(Better):
             raise BadInput(f"{where} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
-        if unknown := next((kind for kind in kinds if kind not in get_args(Kind)), None):
-            raise BadInput(f"{where} is of the kind {unknown!r}: the kinds are {', '.join(get_args(Kind))}.")
-        registered = Metric(label, function, kinds, better, prepared, values or {}, classwise, of_blocks, of_top, bias)
-        registry.add(label, registered)
+        if unknown := next((kind for kind in kinds if kind not in KINDS), None):
+            raise BadInput(f"{where} is of the kind {unknown!r}: the kinds are {', '.join(KINDS)}.")
+        efficient = (classwise, of_blocks, of_top, bias, row_values, row_bins)
+        registry.add(label, Metric(label, function, kinds, better, prepared, values or {}, *efficient))
         return function
 
     return register

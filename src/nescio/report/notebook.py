@@ -6,8 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nescio.analysis.comparison import Comparison
-from nescio.analysis.scorecard import Scorecard
+from nescio.analysis.results import Comparison, Scorecard
 from nescio.errors import BadInput, Undefined
 from nescio.report.charts import histogram_chart, intervals_chart, on_paper, reliability_chart, risk_coverage_chart
 from nescio.report.pages import write_page

@@ -93,7 +93,7 @@ VERDICTS = (  # metric, what it means, how its values are written
     ("accuracy", "Right most often", format_percent),
     ("auroc", "Knows best when it is wrong (AUROC)", format_number),
 )
-MISSED = ("answers", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
+MISSED = ("predictions", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
 SUMMARY = "The models side by side"
 FILES = ("--val", "--ood", "--train")  # options with files that close gaps
 MORE = "Charts with --output DIR."
@@ -443,7 +443,7 @@ def _calibration(card: Any) -> list[str]:
     change = f"lowers the ECE from {format_number(raw)} to {format_number(calibrated)}"
     if calibrated >= raw:
         change = f"does not lower the ECE ({format_number(raw)} before, {format_number(calibrated)} after)"
-    doubt = getattr(card, "doubt", None)
+    doubt = getattr(card, "calibration_warning", None)
     return [f"{name} {change}.", *([doubt] if doubt else [])]
 
 
@@ -453,8 +453,10 @@ def _is_ece(row: Row) -> bool:
 
 def rejection(card: Any) -> list[str]:
     """Which measure of uncertainty rejects wrong answers best, which what is out of distribution, and their equals."""
-    drawn = (getattr(card, "drawn", None) or {}).get("raw", {})
-    known, wrong, outside = drawn.get("u") or {}, drawn.get("wrong"), drawn.get("out") or {}
+    raw = getattr(card, "raw", None)
+    if raw is None:
+        return []
+    known, wrong, outside = raw.uncertainty, raw.wrong, raw.ood
     sentences = [] if wrong is None else _best_at("wrong answers", known, wrong)
     for split in dict.fromkeys(split for sets in outside.values() for split in sets):
         names = [name for name, sets in outside.items() if split in sets and name in known]
@@ -632,7 +634,7 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", in
             *opening,
             *_score_choice(card, several),
             _card_panel(curves[name], at),
-            *card_blocks(card.rows, getattr(card, "doubt", None)),
+            *card_blocks(card.rows, getattr(card, "calibration_warning", None)),
             *_gaps(card),
         ]
         models.append(Section(name if several else "", name if several else "", blocks, model=several))
@@ -658,7 +660,7 @@ def _lead(cards: Sequence[Any], comparison: Any, incomparable: str) -> list[str]
 
 
 def _choices(card: Any) -> list[Any]:
-    return getattr(card, "choices", None) or []
+    return getattr(card, "score_choices", None) or []
 
 
 def _score_choice(card: Any, several: bool) -> list[Block]:
@@ -752,7 +754,7 @@ def _optional(measure: str | None) -> bool:
 def essentials(card: Any) -> Table:
     """The figures of one model that most people look for first, raw and calibrated."""
     own, measure = own_splits(card.rows), default_measure(card.rows)
-    doubt = getattr(card, "doubt", None)
+    doubt = getattr(card, "calibration_warning", None)
     rows = []
     for row in _without_members(Frame(card.rows).where(subgroup=None)):
         question, ranked = question_of(row, own), row.get("measure") == measure

@@ -269,6 +269,7 @@ METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] 
     "pairs": (pair_promises,),
     "segmentation": (segmentation_promises,),
     "curve": (curve_promises,),
+    **dict.fromkeys(("acceptance", "rejection", "crops"), ()),  # beside "threshold" and "pairs"
     "other": (),  # its own tests hold it to its meaning
 }
 

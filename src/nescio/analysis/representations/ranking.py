@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.analysis.bootstrap import Estimate, MetricSpec, check_resampling, draw_counts, interval
-from nescio.analysis.comparison import Comparison, add_verdict
+from nescio.analysis.bootstrap import Estimate, check_resampling, draw_counts, interval
+from nescio.analysis.comparison import add_verdict
+from nescio.analysis.metric_specs import MetricSpec
 from nescio.analysis.representations.candidates import (
     Candidate,
     EvaluationRows,
@@ -26,6 +27,7 @@ from nescio.analysis.representations.candidates import (
     layer_warnings,
 )
 from nescio.analysis.representations.downstream import LOSSES, DownstreamLosses, concat_losses, downstream_losses
+from nescio.analysis.results import Comparison
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated

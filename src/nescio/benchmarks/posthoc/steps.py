@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from nescio import datasets, measures
+from nescio.analysis.results import Scorecard
 from nescio.analysis.score_choice import question_rows
-from nescio.analysis.scorecard import Scorecard, scorecard
+from nescio.analysis.scorecard import scorecard
 from nescio.analysis.significance import best_by_delong
 from nescio.benchmarks import shift
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
@@ -200,13 +201,13 @@ def card_of(dumps: Mapping[str, Predictions], others: Sequence[str]) -> Scorecar
 
 def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Scorecard]) -> dict[str, Predictions]:
     """The averaged answers; with scores that need embeddings, which are means of the members' own."""
-    raw = [card.drawn["raw"] for card in cards]
+    raw = [card.raw for card in cards if card.raw is not None]
     whole = {name: stack([own[name] for own in members]) for name in members[0]}
     featured = [part.name for part in measures.registry.parts() if "embeddings" in part.needs]
-    names = [name for name in featured if all(name in drawn["u"] for drawn in raw)]
+    names = [name for name in featured if all(name in scores.uncertainty for scores in raw)]
     for split, dump in whole.items():
         u = {
-            name: [drawn["u"][name] if split == TEST else drawn["out"][name].get(split) for drawn in raw]
+            name: [scores.uncertainty[name] if split == TEST else scores.ood[name][split] for scores in raw]
             for name in names
             if split not in ("train", "val")
         }
@@ -216,10 +217,11 @@ def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Score
 
 def best_group(made: ShiftRows, card: Scorecard, group: str) -> None:
     """Which scores cannot be told from the best of a question: DeLong's paired test over rows, Holm's adjustment."""
-    raw = card.drawn["raw"]
-    sets = [name for name in next(iter(raw["out"].values()), {}) if name.startswith(f"{group}:")]
-    outside = {each: {name: own[each] for name, own in raw["out"].items() if each in own} for each in sets}
-    rows = question_rows("unknown" if sets else "mistakes", raw["u"], raw["wrong"], outside)
+    raw = card.raw
+    assert raw is not None
+    sets = [name for name in next(iter(raw.ood.values()), {}) if name.startswith(f"{group}:")]
+    outside = {each: {name: own[each] for name, own in raw.ood.items() if each in own} for each in sets}
+    rows = question_rows("unknown" if sets else "mistakes", raw.uncertainty, raw.wrong, outside)
     if rows.least < 2:
         made.omit("Fewer than two rows of a kind: no score can be told from another.", metric=AMONG_BEST)
         return

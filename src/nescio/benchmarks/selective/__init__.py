@@ -13,10 +13,10 @@ import numpy as np
 
 from nescio import metrics
 from nescio.analysis import significance
-from nescio.analysis.bootstrap import parse_metric
 from nescio.analysis.calibration import Temperature, temperature_or_reason
 from nescio.analysis.comparison import compare
 from nescio.analysis.evaluation_rows import MC_DROPOUT, dropout_mean, labelled_in_distribution
+from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.thresholds import stratified_split
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from nescio import metrics
-from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.metric_specs import parse_metric
 from nescio.report.blocks import Figure
 from nescio.report.charts import curves_figure
 from nescio.report.frame import Frame

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from nescio import datasets
-from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.pixels import PixelCounts
 from nescio.arrays.types import Array
 from nescio.benchmarks.shift import CORRUPTION, NAME, VERSION, Plan

@@ -17,7 +17,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from nescio import datasets, measures, metrics
-from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.selection import best_trials
 from nescio.arrays.types import Array
 from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels

@@ -10,8 +10,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.bootstrap import ShareResampler, interval, parse_metric, resample
-from nescio.analysis.scorecard import retrieval_resampler
+from nescio.analysis.bootstrap import interval, resample
+from nescio.analysis.metric_kinds import retrieval_resampler
+from nescio.analysis.metric_specs import parse_metric
+from nescio.analysis.resamplers import Resampler, ShareResampler
 from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.benchmarks.url import NAME, VERSION, Plan
@@ -204,7 +206,7 @@ class TransferRows(RowBuilder):
     def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Unpack[Columns]) -> None:
         """R@1, and R-AUROC of every measure, with intervals over resampled images."""
         share = ShareResampler(right, parse_metric("recall_at_1"))
-        parts = {name: retrieval_resampler(values, right) for name, values in u.items()}
+        parts: dict[str, Resampler] = {name: retrieval_resampler(values, right) for name, values in u.items()}
         values = resample([share, *parts.values()], len(right), self.resamples, 0) if self.resamples else None
         for place, (name, part) in enumerate([(None, share), *parts.items()]):
             metric, (value,) = "r_auroc" if name else "recall_at_1", part.point()

@@ -1,0 +1,108 @@
+"""The measures of a scorecard: which ones apply, fitted on reference rows, and cross-fitted on validation rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from nescio import measures
+from nescio.analysis.cross_fitting import Fit, Score, cross_fitted_all
+from nescio.arrays.types import Array
+from nescio.errors import BadInput, Undefined
+from nescio.measures import Measure
+from nescio.predictions import Predictions
+
+LARGE = 20_000_000  # above this many probabilities slow measures take longer than all others together
+
+
+class MeasureScores:
+    """Measures as functions of predictions.
+
+    train, val  reference rows of fitted measures: `train`, else `val`; tuned measures are fitted on `val`
+    only        names of the measures; None: all that apply
+    slow        include slow measures of large predictions
+    omit        called with (measure, reason) for every measure that does not apply
+    """
+
+    def __init__(
+        self,
+        train: Predictions | None,
+        val: Predictions | None,
+        only: Sequence[str] | None,
+        slow: bool,
+        omit: Callable[[str, ValueError], None],
+    ) -> None:
+        self.val, self.only, self.slow, self._omit = val, only, slow, omit
+        self.reference = train if train is not None else val
+        self.has_train = train is not None  # measures that train for seconds need it
+        self._fitted: dict[str, Score] = {}
+        self._fits_on_val: dict[str, Fit] = {}  # of measures whose reference rows are the validation rows
+        self._cross_fitted: Mapping[str, Array | ValueError] = {}
+
+    def applicable(self, rows: Predictions, raw: bool) -> Iterator[tuple[str, Score]]:
+        """(name, score) of every measure; of calibrated predictions those that depend on the logits alone."""
+        for measure in measures.registry.parts():
+            name = measure.name
+            if raw and measure.equivalent_to and self.only is None:
+                self._omit(name, Undefined(f"Equivalent to {measure.equivalent_to}; reported as it."))
+            selected = measure.equivalent_to is None if self.only is None else name in self.only
+            if not selected or (not raw and (measure.kind != "plain" or "logits" not in measure.needs)):
+                continue
+            if reason := self._reason_against(measure, rows, raw):
+                self._omit(name, Undefined(reason))
+            elif measure.kind == "plain":
+                yield name, measure.compute
+            elif measure.kind in ("fitted", "tuned") and (fitted := self._fit(measure, rows)) is not None:
+                yield name, partial(measure.checked, fitted)
+        for name in measures.score_names(rows) if raw else ():
+            if self.only is None or name in self.only:
+                yield name, measures.find_measure(name, rows).function
+
+    def _reason_against(self, measure: Measure, rows: Predictions, raw: bool) -> str | None:
+        if measure.slow and not (self.slow or self.has_train) and self.only is None and is_large(rows):
+            return "Skipped for large predictions, as it doubles the run time: ask for all measures, or give train."
+        if measure.kind == "plain" and rows.draws == 1 and measure.needs_draws:
+            return "It needs several draws per row, and the model gives one."
+        if measure.trains and not self.has_train and self.only is None:
+            return "It trains for some seconds: give train."
+        if measure.kind == "ensemble" and raw:
+            return "It compares several networks, and one predictions file holds one of them."
+        return None
+
+    def _fit(self, measure: Measure, rows: Predictions) -> Score | None:
+        """The fitted measure; None, with a reason, if it cannot be fitted."""
+        if measure.name not in self._fitted:
+            reference = self.val if measure.kind == "tuned" else self.reference
+            try:
+                measure.check(rows, but=("labels",))
+                if reference is None and measure.kind == "tuned":
+                    raise Undefined("It is fitted on rows that the network was not trained on: give val.")
+                if reference is None:
+                    raise Undefined("It is fitted on reference rows: give train or val.")
+                measure.check(reference)
+                self._fitted[measure.name] = measure.fit(reference)
+                if reference is self.val:
+                    self._fits_on_val[measure.name] = measure.fit_checked
+            except (Undefined, BadInput) as reason:
+                self._omit(measure.name, reason)
+                return None
+        return self._fitted[measure.name]
+
+    def of_validation(self, measure: str, score: Score, val: Predictions) -> Array:
+        """Scores of the validation rows for the rejection threshold, cross-fitted if the measure is fitted on them."""
+        if measure not in self._fits_on_val or self.val is None:
+            return score(val)
+        if measures.registry[measure].kind == "tuned":
+            raise Undefined("It is fitted on val, which cannot also set its threshold.")
+        if measure not in self._cross_fitted:
+            fits = {name: fit for name, fit in self._fits_on_val.items() if measures.registry[name].kind == "fitted"}
+            self._cross_fitted = cross_fitted_all(fits, self.val)
+        values = self._cross_fitted[measure]
+        if isinstance(values, Exception):
+            raise values
+        return values
+
+
+def is_large(predictions: Predictions) -> bool:
+    """Whether slow measures and class-wise metrics are skipped by default."""
+    return predictions.logits is not None and len(predictions) * predictions.classes > LARGE

@@ -272,7 +272,7 @@ def test_the_page_answers_to_a_reader_and_asks_for_nothing_outside(several: Path
     assert found, dom[-2000:]
     result = json.loads(found[1].replace("&lt;", "<"))
     risk, histogram, models, intervals = result.pop("tips")
-    assert "coverage" in risk and "wrong among them" in risk
+    assert "coverage" in risk and "risk" in risk
     assert "right" in histogram and "out-of-distribution: noise" in histogram
     assert all(f"wrong: {name}" in models for name in ("forest", "logistic", "tree"))
     assert "cannot be told from the best" in intervals or "behind the best" in intervals

@@ -72,7 +72,6 @@ NAMES_PENDING = {
     "work",
 }
 PROSE_PENDING = {
-    "README.md",
     "__init__",
     "__main__",
     "analysis",
@@ -83,7 +82,6 @@ PROSE_PENDING = {
     "commands",
     "datasets",
     "distributions",
-    "docs",
     "errors",
     "files",
     "heads",
@@ -126,14 +124,11 @@ ASSERTIONS_PENDING = {
     "test_backbones.py",
     "test_cli.py",
     "test_content_names.py",
-    "test_coverage.py",
-    "test_examples.py",
     "test_habits.py",
     "test_identity.py",
     "test_options.py",
     "test_plugin.py",
     "test_probes.py",
-    "test_readme.py",
     "test_recording.py",
     "test_rows.py",
     "test_scale.py",
@@ -202,14 +197,40 @@ def test_identifiers_are_nouns_of_the_domain_or_verbs() -> None:
 
 def test_prose_uses_the_vocabulary() -> None:
     paths = [path for path in SOURCE.rglob("*.py") if room_of(path) not in PROSE_PENDING]
-    paths += [path for path in (ROOT / "docs").glob("*.md") if "docs" not in PROSE_PENDING]
-    paths += [ROOT / "README.md"] if "README.md" not in PROSE_PENDING else []
+    paths += [path for path in (ROOT / "docs").glob("*.md") if path.name != "glossary.md"]
+    paths += [ROOT / "README.md"]
     wrong = []
     for path in paths:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = re.sub(r"<!-- generated: .+? -->.*?<!-- end -->", "", path.read_text(), flags=re.DOTALL)
+        for number, line in enumerate(text.splitlines(), 1):
             if match := re.search(PRIVATE, line):
                 wrong.append(f"{path.relative_to(ROOT)}:{number} {match[0]}")
     assert not wrong, "\n".join(wrong)
+
+
+def prose(text: str) -> str:
+    """A page without code, links and generated parts."""
+    text = re.sub(r"<!-- generated: .+? -->.*?<!-- end -->|```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    return re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+
+
+def second_words() -> list[str]:
+    """The last column of docs/glossary.md: words that have a better one."""
+    rows = re.findall(r"^\| .* \| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    return [word for row in rows[2:] for word in row.split(", ") if word != "–"]
+
+
+def test_documents_use_one_word_per_concept() -> None:
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, second_words()))})(s|ed)?\b", re.IGNORECASE)
+    wrong = []
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        if path.name != "glossary.md":
+            wrong += [f"{path.name}: {match[0]}" for match in pattern.finditer(prose(path.read_text("utf-8")))]
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_second_words_are_read_from_the_glossary() -> None:
+    assert {"dump", "recipe", "protocol", "answer"} <= set(second_words())
 
 
 def asserted(tree: ast.AST) -> Iterator[tuple[int, str]]:

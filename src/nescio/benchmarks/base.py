@@ -40,7 +40,7 @@ from nescio.work.store import Run as KeptRun
 from nescio.work.store import Store
 from nescio.work.store_errors import Corrupted, StoreError
 
-BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
+BUILT_IN = ("all", "uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
 
 
 @dataclass(frozen=True)

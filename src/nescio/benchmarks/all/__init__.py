@@ -1,0 +1,101 @@
+"""Every method under every question: its plan; `steps` has what is done, `reports` what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.names import corruption_names, method_names
+from nescio.benchmarks.recipes import check_fixed, fixed_option
+from nescio.errors import BadInput
+from nescio.identity import Validated, tag
+from nescio.networks.preprocessing import Preprocessing
+from nescio.options import nested, option
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "all", 1
+DIGITS = Training(lr=0.1, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, weight_decay=5e-4, augment="shift")
+CIFAR = Training(
+    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
+)
+
+
+@tag("plan:all")
+@dataclass(frozen=True)
+class Plan(Validated):
+    """Networks, evaluations and the training budget."""
+
+    data: str = option("digits", part="dataset")
+    left_out: int = option(0, "number of last classes to use as a near OOD set", metavar="N")
+    methods: tuple[str, ...] = option((), parse=method_names, unset="all, and deep-ensemble")
+    hparams: tuple[str, ...] = fixed_option()
+    backbone: str = option("conv")
+    seeds: int = option(3)
+    trials: int = option(1)
+    search_seed: int = option(0)
+    members: tuple[int, ...] = option((5,), name="ensemble-sizes", unset="none")
+    ensembled: tuple[str, ...] = option(
+        (), "further methods whose networks are averaged as ensembles", name="ensemble-methods", part="method"
+    )
+    networks: tuple[str, ...] = networks_option(
+        "methods hparams backbone seeds trials members ensembled left_out training"
+    )
+    evaluations: tuple[str, ...] = option((), "evaluations to run", metavar="NAME,…", part="evaluation", unset="all")
+    near: tuple[str, ...] = option((), "OOD sets that are similar to the data", name="near-ood", metavar="SET,…")
+    far: tuple[str, ...] = option((), "OOD sets that are not similar to the data", name="far-ood", metavar="SET,…")
+    downstream: tuple[str, ...] = option((), part="dataset")
+    human: tuple[str, ...] = option((), "datasets with several human votes per image", metavar="SET,…")
+    corruptions: tuple[str, ...] = option(
+        (), "corruptions of the test images", metavar="NAME,…", parse=corruption_names, unset="all fifteen"
+    )
+    severities: tuple[int, ...] = option((), "severities of corruptions, from 1 (weakest)", metavar="LIST", unset="all")
+    limit: int | None = option(None, unset="all")
+    seed: int = option(0)
+    reaches: float | None = option(
+        None,
+        "training accuracy of plain training; networks far below are marked as undertrained",
+        name="reference-accuracy",
+        unset="the median of erm",
+    )
+    against: str | None = option(None, "finished study to compare with: its folder or rows.parquet", metavar="STUDY")
+    training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing())
+
+    def check(self) -> None:
+        check_preprocessing(self)
+        check_fixed(self.hparams)
+        self.require_min(1, "seeds", "trials", "limit")
+        self.require_min(0, "left_out", "seed", "search_seed")
+        if min(self.members, default=2) < 2:
+            raise BadInput("Plan.members must be at least 2: single networks are always evaluated.")
+        if self.reaches is not None and not 0 < self.reaches <= 1:
+            raise BadInput(f"Plan.reaches is {self.reaches:g}: it must be between 0 and 1.")
+
+
+SMALL = Plan(left_out=4, training=DIGITS)
+PRESETS = {
+    "small": SMALL,
+    "quick": replace(SMALL, seeds=2, members=(), severities=(1, 3, 5), training=replace(DIGITS, epochs=10)),
+    "gpu": Plan(data="cifar10", backbone="resnet18", training=CIFAR),
+}
+
+
+@benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.all.reports")
+def run(plan: Plan, work: Work) -> Any:
+    """Every method under every question, with one dataset, backbone and training budget.
+
+    Trains each method under several seeds, predicts every image set once, and runs all evaluations that apply. The
+    report has a leaderboard with significance groups, a profile of each method, trade-offs, and rank correlations.
+
+    examples:
+      nescio run all                                                digits, all methods, two cores
+      nescio run all --methods erm,mine --plugin mine.py            a method of your own beside plain training
+      nescio run all --methods mine --plugin mine.py --against results/cifar10 --preset gpu
+      nescio run all --preset gpu --near-ood cifar100 --far-ood mnist,fashion-mnist
+      nescio run all --data imagenet:PATH --networks resnet50,vit_small_patch16_224 --far-ood folder:PATH
+    """
+    from nescio.benchmarks.all.steps import compare  # torch stays out of --help
+
+    return compare(plan, work)

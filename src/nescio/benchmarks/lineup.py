@@ -1,0 +1,217 @@
+"""Which networks take part in a benchmark: trained ones, averages of several, and existing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any, Literal
+
+from nescio import datasets, measures, metrics
+from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average
+from nescio.benchmarks.recipes import with_fixed
+from nescio.datasets.image_set import ImageSet
+from nescio.datasets.names import same_images
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.networks.candidates import Candidate
+from nescio.networks.models import (
+    describe_preprocessing,
+    find_network,
+    network_of_trial,
+    with_preprocessing,
+    with_weights,
+)
+from nescio.networks.preprocessing import Preprocessing
+from nescio.predict import OutputSpec, load_predictions, predict_step
+from nescio.rows import Row, RowBuilder
+from nescio.search import HParams, draw
+from nescio.training import title_of, train_step
+from nescio.trials import Training, Trial
+from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
+from nescio.work.store import StepFolder
+
+TRAIN, SEARCH = "train", "search hyper-parameters"  # stages
+UNDERTRAINED_GAP = 0.05  # below the training accuracy of plain training
+Task = Literal["classification", "segmentation"]
+
+
+def plain_trial(
+    method: str,
+    data: str,
+    backbone: str,
+    training: Training,
+    *,
+    seed: int = 0,
+    member: int = 0,
+    fixed: Iterable[str] = (),
+    hparams: HParams | None = None,
+    classes: tuple[int, ...] | None = None,
+    number: int = 0,
+    task: Task = "classification",
+) -> Trial:
+    """A method under one seed, at its defaults but for `fixed` hyper-parameters, METHOD.FIELD=VALUE.
+
+    seed    of the validation images and the initial weights
+    member  of an ensemble: other initial weights, the same validation images
+    number  of the hyper-parameters
+
+    A method that compares views of an image has augmentations of its own.
+    """
+    cls = methods[method]
+    augment: Any = cls.augment or training.augment
+    trial = Trial(
+        method=method,
+        hparams=hparams or cls.hparams_class(),
+        data=data,
+        backbone=backbone,
+        training=replace(training, augment=augment),
+        classes=classes,
+        spectral=cls.spectral_default,
+        trial=number,
+        data_seed=seed,
+        init_seed=seed + member * APART,
+        task=task,
+    )
+    return with_fixed(trial, fixed)
+
+
+def average(trials: Sequence[Trial], root: str | None, augment: str | None = None) -> Candidate:
+    """The networks of these trials, averaged; one alone is a candidate of one.
+
+    augment  the augmentation of the plan, to mark candidates that have another
+    """
+    columns: Row = trials[0].describe() | {"members": len(trials)}
+    columns["method"] = name_of_average(trials[0].method, len(trials))
+    other = augment is not None and trials[0].training.augment != augment
+    return Candidate(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
+
+
+def train(candidates: Sequence[Candidate], work: Work, before: Callable[[], None] | None = None) -> list[Candidate]:
+    """Train every network; return the candidates whose networks are all trained."""
+    root = work.context.root
+    steps = {trial: train_step(trial, root) for candidate in candidates for trial in candidate.trials}
+    work.run_stage(TRAIN, steps.values(), before)
+    return [each for each in candidates if all(work.will_exist(steps[trial]) for trial in each.trials)]
+
+
+def lines(names: Sequence[str], ensemble_names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """(method, networks) of every line of a table: single networks first, then averages."""
+    single = [(name, 1) for name in names if name != DEEP_ENSEMBLE]
+    averaged = [*ensemble_names, *([MEMBER] if DEEP_ENSEMBLE in names else [])]
+    return single + [(name, size) for size in sorted(sizes) for name in averaged]
+
+
+def search(
+    trial_of: Callable[[str, HParams, int], Trial], names: Iterable[str], count: int, seed: int, work: Work
+) -> dict[str, tuple[int, HParams]]:
+    """Method → number and hyper-parameters with the lowest NLL of validation images, of `count` random draws.
+
+    trial_of  (method, hyper-parameters, their number) → the trial of the first seed
+
+    Draw 0 has the defaults, and fields that methods share are drawn alike for all of them. A method that predicts no
+    classes keeps its defaults.
+    """
+    drawn = {
+        name: [draw(methods[name].hparams_class, number, seed) for number in range(count)]
+        for name in names
+        if methods[name].classifies
+    }
+    root = work.context.root
+    steps = {
+        (name, number): search_step(trial_of(name, hparams, number), root)
+        for name, several in drawn.items()
+        for number, hparams in enumerate(several)
+    }
+    chosen = {name: (0, methods[name].hparams_class()) for name in names}
+    if count == 1:
+        return chosen
+    done = set(work.evaluate(SEARCH, steps.values()))
+    nll: Mapping[tuple[str, int], float] = {
+        key: next(row["value"] for row in step.rows(work.store)[0]) for key, step in steps.items() if step in done
+    }
+    for name, several in drawn.items():
+        numbers = [number for number in range(count) if (name, number) in nll]
+        if numbers:
+            best = min(numbers, key=lambda number: nll[name, number])
+            chosen[name] = best, several[best]
+    return chosen
+
+
+def search_step(trial: Trial, root: str | None) -> Step:
+    """Train one trial and keep the NLL of its validation images."""
+    images = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed)
+    spec = OutputSpec(fields=("logits",), precision="float32")
+    predictions = predict_step(network_of_trial(trial, root), images, root=root, output_spec=spec)
+    make = partial(_validation_nll, trial=trial, predictions=predictions)
+    return make_evaluation("search", 1, title_of(trial), {"criterion": "nll"}, [predictions], make)
+
+
+def _validation_nll(step_folder: StepFolder, context: Context, trial: Trial, predictions: Step) -> Files:
+    results = RowBuilder(trial.describe() | {"members": 1, "evaluation": "search", "split": "val", "criterion": "nll"})
+    outcomes = measures.summary(load_predictions(predictions, context.store)).outcomes()
+    results.add("nll", metrics.nll(outcomes), outcomes.n)
+    return files_of(results)
+
+
+# ---- existing networks
+
+
+def existing(names: Sequence[str], data: str, preprocessing: Preprocessing, work: Work) -> list[Candidate]:
+    """Networks by name: timm's, torchvision's, checkpoints, and those of the store."""
+    root = work.context.root
+    found = [with_weights(find_network(name, work.store, root, (data,))) for name in names]
+    found = with_preprocessing(found, preprocessing, data)
+    work.add_notes(*describe_preprocessing(found))
+    for name, network in zip(names, found, strict=True):
+        if network.trial and not same_images(network.trial.data, data, root):
+            refuse_other_classes(name, network.trial, data, root)
+    shared = {"dataset": data, "members": 1}
+    columns = [
+        network.trial.describe() | shared
+        if network.trial
+        else shared | {"method": "pretrained", "backbone": network.name}
+        for network in found
+    ]
+    named = [(line["method"], line["backbone"]) for line in columns]
+    for name, line, pair in zip(names, columns, named, strict=True):
+        if named.count(pair) > 1:  # seeds of one line would be averaged, and these are different networks
+            line["method"] = f"{line['method']} {name}"
+    return [Candidate((network,), line) for network, line in zip(found, columns, strict=True)]
+
+
+def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -> None:
+    """Refuse a network whose classes are not those of the data."""
+    first, second = datasets.load(trial.data, root), datasets.load(data, root, "test")
+    trained_on, wanted = ([str(label) for label in dataset.classes] for dataset in (first, second))
+    trained_on = trained_on if trial.classes is None else [trained_on[label] for label in trial.classes]
+    if trained_on != wanted:
+        raise BadInput(
+            f"{name} was trained on {trial.data}, whose classes ({', '.join(trained_on[:3])} …) are not those of "
+            f"{data} ({', '.join(wanted[:3])} …)."
+        )
+
+
+# ---- undertrained networks
+
+
+def mark_undertrained(networks: Sequence[Row], reference: float | None) -> list[str]:
+    """Mark networks whose training accuracy is far below the reference; return warnings.
+
+    reference  training accuracy of plain training (default: the median of the single networks of erm)
+    """
+    known = [entry for entry in networks if entry.get("train_accuracy") is not None]
+    plain = [entry["train_accuracy"] for entry in known if (entry["method"], entry["members"]) == (MEMBER, 1)]
+    reference = median(plain) if reference is None and plain else reference
+    if reference is None:
+        return ["No network is marked as undertrained: no reference accuracy is known."] if known else []
+    low = [entry for entry in known if entry["train_accuracy"] < reference - UNDERTRAINED_GAP]
+    for entry in low:
+        entry["undertrained"] = True
+    return [
+        f"Warning: {method} is undertrained: training accuracy "
+        f"{min(entry['train_accuracy'] for entry in low if entry['method'] == method):.3f}, reference {reference:.3g}. "
+        "Its results are not findings about the method."
+        for method in dict.fromkeys(entry["method"] for entry in low)
+    ]

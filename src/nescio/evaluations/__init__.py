@@ -1,0 +1,53 @@
+"""Evaluations: what is measured of networks. A benchmark is networks × evaluations."""
+
+from nescio.evaluations import (
+    activity,
+    calibration,
+    cost,
+    crops,
+    few_shot,
+    graded_ood,
+    human,
+    misclassification,
+    ood,
+    posthoc,
+    shift,
+    transfer,
+)
+from nescio.evaluations.base import (
+    Evaluation,
+    Headline,
+    Inapplicable,
+    Outputs,
+    Subject,
+    average_predictions,
+    evaluation,
+    registry,
+)
+
+BUILT_IN = (
+    calibration,
+    misclassification,
+    ood,
+    graded_ood,
+    shift,
+    transfer,
+    crops,
+    human,
+    few_shot,
+    posthoc,
+    cost,
+    activity,
+)  # importing them registers them
+
+__all__ = [
+    "BUILT_IN",
+    "Evaluation",
+    "Headline",
+    "Inapplicable",
+    "Outputs",
+    "Subject",
+    "average_predictions",
+    "evaluation",
+    "registry",
+]

@@ -1,0 +1,115 @@
+"""The steps of networks × evaluations: every image set is predicted once per network, for all evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, get_args
+
+from nescio.datasets.image_set import ImageSet
+from nescio.errors import BadInput, Undefined
+from nescio.evaluations.base import Evaluation, Field, Inapplicable, Outputs, Subject
+from nescio.networks.candidates import Candidate
+from nescio.networks.models import Network
+from nescio.predict import OutputSpec, predict_step
+from nescio.rows import Row, RowBuilder
+from nescio.work.steps import Context, Files, Step, files_of
+from nescio.work.store import StepFolder
+
+
+@dataclass
+class Planned:
+    """The steps of networks × evaluations, and the reasons for pairs that have none."""
+
+    steps: list[Step] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+
+
+def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], root: str | None) -> Planned:
+    """One step for every subject and evaluation that apply to each other.
+
+    An evaluation of siblings has one step for all networks that differ in their seeds alone.
+    """
+    planned = Planned()
+    pairs: list[tuple[Subject, Evaluation, Mapping[str, ImageSet]]] = []
+    subjects = list(subjects)
+    for each in evaluations:
+        for subject in sibling_subjects(subjects) if each.siblings else subjects:
+            try:
+                pairs.append((subject, each, each.image_sets(subject)))
+            except (Inapplicable, Undefined, BadInput) as reason:
+                planned.reasons.append(_reason(subject, each, reason))
+    fields: dict[ImageSet, set[str]] = {}
+    for _, each, sets in pairs:
+        for images in sets.values():
+            fields.setdefault(images, set()).update(each.fields)
+    predicted: dict[tuple[Network, ImageSet], Step] = {}
+
+    def predictions_of(network: Network, images: ImageSet) -> Step:
+        if (network, images) not in predicted:
+            spec = output_spec(fields[images])
+            predicted[network, images] = predict_step(network, images, root=root, output_spec=spec)
+        return predicted[network, images]
+
+    for subject, each, sets in pairs:
+        networks = subject.candidate.networks
+        steps = {name: tuple(predictions_of(network, images) for network in networks) for name, images in sets.items()}
+        planned.steps.append(_step(subject, each, sets, steps))
+    return planned
+
+
+def output_spec(fields: Iterable[str]) -> OutputSpec:
+    """What is kept of an image set, in float32: bf16 has too few digits to order neighbours."""
+    return OutputSpec(fields=tuple(name for name in get_args(Field) if name in set(fields)), precision="float32")
+
+
+def sibling_subjects(subjects: Sequence[Subject]) -> list[Subject]:
+    """One subject for the single networks that differ in their seeds alone."""
+    groups: dict[Any, list[Subject]] = {}
+    for subject in subjects:
+        columns = subject.candidate.columns
+        if columns.get("members", 1) == 1:
+            seedless = {name: value for name, value in columns.items() if name not in ("data_seed", "init_seed")}
+            groups.setdefault((subject.data, str(sorted(seedless.items(), key=str))), []).append(subject)
+    return [_joined(group) for group in groups.values()]
+
+
+def _joined(group: Sequence[Subject]) -> Subject:
+    first = group[0].candidate
+    columns = {**first.columns, "data_seed": None, "init_seed": None}
+    networks = tuple(network for subject in group for network in subject.candidate.networks)
+    return replace(group[0], candidate=Candidate(networks, columns, first.own_augmentation))
+
+
+def _step(
+    subject: Subject, each: Evaluation, sets: Mapping[str, ImageSet], steps: Mapping[str, Sequence[Step]]
+) -> Step:
+    columns = {**subject.candidate.columns, "evaluation": each.name}
+    config = {"evaluation": each, "columns": columns, "sets": list(sets)}
+    make = partial(_evaluate, subject=subject, each=each, sets=sets, steps=steps, columns=columns)
+    parents = tuple(dict.fromkeys(step for members in steps.values() for step in members))
+    return Step(f"{subject.candidate.title}, {each.name}", "evaluate", config, make, parents, each.version)
+
+
+def _evaluate(
+    step_folder: StepFolder,
+    context: Context,
+    subject: Subject,
+    each: Evaluation,
+    sets: Mapping[str, ImageSet],
+    steps: Mapping[str, Sequence[Step]],
+    columns: Row,
+) -> Files:
+    results = RowBuilder(columns, reported=("method", "members", "evaluation"))
+    try:
+        each.measure(Outputs(steps, sets, context), subject, results)
+    except (Undefined, Inapplicable) as reason:
+        results.omit(reason)
+    return files_of(results)
+
+
+def _reason(subject: Subject, each: Evaluation, reason: Exception) -> Row:
+    columns = subject.candidate.columns
+    named = {name: columns.get(name) for name in ("method", "members")}
+    return named | {"evaluation": each.name, "split": None, "measure": None, "metric": None, "reason": str(reason)}

@@ -1,0 +1,74 @@
+"""Graded OOD detection: other classes from the easiest to the hardest for each network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from nescio.analysis.graded_ood import grade_ood, split_ood_classes, window_size
+from nescio.datasets.image_set import ImageSet
+from nescio.evaluations.base import Evaluation, Headline, Inapplicable, Outputs, Subject, evaluation
+from nescio.evaluations.ood import other_classes
+from nescio.evaluations.scoring import compute_scores
+from nescio.rows import RowBuilder
+
+FEWEST_CLASSES, FEWEST_IMAGES = 4, 8
+
+
+@evaluation("graded-ood", question="How hard must other classes be before they are no longer detected?")
+@dataclass(frozen=True)
+class GradedOOD(Evaluation):
+    """AUROC of groups of other classes, sorted by the confidence of the network itself (Galil et al. 2023).
+
+    Three quarters of the images of a class set its severity, the others are detected.
+    """
+
+    headlines: ClassVar[tuple[Headline, ...]] = (
+        Headline("auroc", "higher", title="AUROC of the hardest other classes", columns={"severity": 10.0}),
+    )
+    near: tuple[str, ...] = ()
+    far: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ("native", "entropy", "msp")
+    groups: int = 11
+
+    def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
+        subject.require_logits()
+        sets = other_classes(subject, self.near, self.far)
+        graded = {name: images for name, images in sets.items() if class_counts(images, subject.root) is not None}
+        if not graded:
+            raise Inapplicable(
+                f"No out-of-distribution set has {FEWEST_CLASSES} classes with {FEWEST_IMAGES} images each."
+            )
+        return {"test": subject.test_images} | graded
+
+    def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
+        inside = compute_scores(outputs["test"], self.scores, results)
+        in_classes = len(np.unique(np.asarray(outputs["test"].labels)))
+        for name in (name for name in outputs if name != "test"):
+            group, _, target = name.partition(":")
+            predictions = outputs[name]
+            fewest = int(np.unique(np.asarray(predictions.labels), return_counts=True)[1].min())
+            test = max(2, fewest // 4)
+            division = split_ood_classes(predictions.labels, predictions.index, fewest - test, test)
+            window = window_size(None, in_classes, len(division.classes))
+            outside = compute_scores(predictions, inside)
+            for score in (score for score in inside if score in outside):
+                grades = grade_ood(inside[score], outside[score], division, window, self.groups)
+                count = len(inside[score]) + window * test
+                for severity, value in enumerate(grades.aurocs):
+                    results.add(
+                        "auroc", value, count, split=group, target=target, severity=float(severity), measure=score
+                    )
+
+
+def class_counts(images: ImageSet, root: str | None) -> Sequence[int] | None:
+    """Images of each class; None if there are too few classes or images to grade."""
+    loaded = images.load(root)
+    if not loaded.labelled:
+        return None
+    counts = np.unique(loaded.labels, return_counts=True)[1]
+    enough = len(counts) >= FEWEST_CLASSES and counts.min() >= FEWEST_IMAGES
+    return counts.tolist() if enough else None

@@ -1,0 +1,45 @@
+"""Human votes: is an image uncertain about which people disagree?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from nescio import metrics
+from nescio.datasets.image_set import ImageSet
+from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
+from nescio.evaluations.scoring import compute_scores
+from nescio.rows import RowBuilder
+
+
+@evaluation("human", question="Is an image uncertain about which people disagree?")
+@dataclass(frozen=True)
+class HumanAlignment(Evaluation):
+    """Rank correlation of uncertainty with the entropy of human votes (Kirchhof et al. 2023, section 4.3)."""
+
+    fields: ClassVar[tuple[Field, ...]] = ("logits", "embeddings", "scores")
+    headlines: ClassVar[tuple[Headline, ...]] = (
+        Headline("human_alignment", "higher", title="alignment with human votes"),
+    )
+    voted: tuple[str, ...] = ()  # sets with several votes of every image
+    limit: int | None = 10_000
+    scores: tuple[str, ...] = ("native", "entropy", "msp", "norm")
+
+    def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
+        sets = {name: ImageSet(name, "test_or_all", sample_size=self.limit) for name in self.voted}
+        if not sets and subject.test_images.load(subject.root).images.annotations is not None:
+            sets = {"test": subject.test_images}
+        if not sets:
+            raise Inapplicable("The test images have no human votes: name a set that has, such as cifar10h.")
+        return sets
+
+    def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
+        for target in outputs:
+            votes = outputs.images(target).images.annotations
+            if votes is None or len(votes) != len(outputs[target]):
+                results.omit("The images have no human votes.", target=target)
+                continue
+            for name, values in compute_scores(outputs[target], self.scores, results).items():
+                alignment = partial(metrics.human_alignment, values, votes)
+                results.attempt("human_alignment", alignment, len(values), split="human", target=target, measure=name)

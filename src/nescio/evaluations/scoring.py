@@ -1,0 +1,65 @@
+"""What evaluations share: the uncertainty scores of predictions, and metrics of how they rank rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Unpack
+
+import numpy as np
+
+from nescio import measures, metrics
+from nescio.analysis.bootstrap import parse_metric
+from nescio.arrays.types import Array
+from nescio.errors import BadInput, Undefined
+from nescio.predictions import Predictions
+from nescio.rows import Columns, RowBuilder
+
+SCORES = ("native", "entropy", "msp", "max_logit", "energy")  # read from logits alone, or given by the method
+
+
+def compute_scores(
+    predictions: Predictions, names: Iterable[str], results: RowBuilder | None = None
+) -> dict[str, Array]:
+    """Score → uncertainty of every row; `results` keeps the reasons for missing ones."""
+    scores: dict[str, Array] = {}
+    for name in dict.fromkeys(names):
+        try:
+            scores[name] = measures.uncertainty(name, predictions)
+        except (Undefined, BadInput) as reason:
+            if results is not None:
+                results.omit(reason, measure=name)
+    return scores
+
+
+def rank_rows(
+    scores: Mapping[str, Array],
+    positive: Array,
+    metric_names: Sequence[str],
+    results: RowBuilder,
+    **columns: Unpack[Columns],
+) -> None:
+    """How every score ranks positive rows (wrong predictions, other classes) above the others."""
+    for name, values in scores.items():
+        columns["measure"] = name
+        try:
+            ranking = metrics.Ranking(values, positive)
+        except BadInput as reason:
+            results.omit(reason, **columns)
+            continue
+        for metric in metric_names:
+            results.attempt(metric, partial(parse_metric(metric), ranking), ranking.n, **columns)
+
+
+def rank_sets(
+    inside: Mapping[str, Array],
+    outside: Mapping[str, Array],
+    metric_names: Sequence[str],
+    results: RowBuilder,
+    **columns: Unpack[Columns],
+) -> None:
+    """How every score ranks the rows of one set above those of another."""
+    for name in (name for name in inside if name in outside):
+        both = np.concatenate([inside[name], outside[name]])
+        positive = np.repeat([False, True], [len(inside[name]), len(outside[name])])
+        rank_rows({name: both}, positive, metric_names, results, **columns)

@@ -1,0 +1,107 @@
+"""Distribution shift: does uncertainty rank right and wrong predictions when images are corrupted or rotated?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+from typing import ClassVar
+
+import numpy as np
+
+from nescio import measures
+from nescio.analysis.bootstrap import parse_metric
+from nescio.arrays.types import Array
+from nescio.datasets.changes import Change, Rotation
+from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
+from nescio.datasets.image_set import ImageSet
+from nescio.evaluations.base import Evaluation, Headline, Outputs, Subject, evaluation
+from nescio.evaluations.scoring import compute_scores, rank_rows
+from nescio.rows import RowBuilder
+
+OUTCOMES, RANKING = ("accuracy", "nll", "ece"), ("auroc", "raulc")
+CLEAN, ALL = "clean", "all"
+
+
+class Shifted(Evaluation):
+    """Test images, clean and changed. Rankings pool the clean set and all severities of one change."""
+
+    headlines: ClassVar[tuple[Headline, ...]] = (
+        Headline("raulc", "higher", title="rAULC under shift", columns={"shift": ALL}),
+    )
+
+    def changes(self) -> Iterable[Change]:
+        raise NotImplementedError
+
+    def score_names(self) -> Sequence[str]:
+        return ("native", "entropy")
+
+    def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
+        subject.require_logits()
+        clean = subject.test_images
+        changed = {f"{each.condition}/{each.level:g}": replace(clean, change=each) for each in self.changes()}
+        return {f"{CLEAN}/0": clean, **changed}
+
+    def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
+        wrong: dict[str, list[Array]] = {}
+        scores: dict[str, list[dict[str, Array]]] = {}
+        for name in outputs:
+            shift, _, severity = name.rpartition("/")
+            outcomes = measures.summary(outputs[name]).outcomes()
+            for metric in OUTCOMES:
+                value = partial(parse_metric(metric), outcomes)
+                results.attempt(metric, value, outcomes.n, shift=shift, severity=float(severity))
+            found = compute_scores(outputs[name], self.score_names(), results)
+            rank_rows(found, outcomes.wrong, RANKING, results, shift=shift, severity=float(severity))
+            wrong.setdefault(shift, []).append(outcomes.wrong)
+            scores.setdefault(shift, []).append(found)
+        for shift in (name for name in wrong if name != CLEAN):
+            parts = scores[CLEAN] + scores[shift]
+            pooled = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            rank_rows(pooled, np.concatenate(wrong[CLEAN] + wrong[shift]), RANKING, results, shift=shift)
+        for metric in RANKING:
+            for score in scores[CLEAN][0]:
+                rows = [
+                    row
+                    for row in results.rows
+                    if (row["metric"], row["measure"], row["severity"]) == (metric, score, None)
+                    and row["shift"] not in (CLEAN, ALL)
+                ]
+                if rows:
+                    mean = fmean(row["value"] for row in rows)
+                    results.add(metric, mean, rows[0]["n"], measure=score, shift=ALL)
+
+
+@evaluation("shift", question="Does uncertainty rank right and wrong predictions of corrupted images?")
+@dataclass(frozen=True)
+class CorruptionShift(Shifted):
+    """Fifteen corruptions at five severities (Hendrycks and Dietterich 2019; Postels et al. 2022)."""
+
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    severities: tuple[int, ...] = tuple(SEVERITIES)
+    scores: tuple[str, ...] = ("native", "entropy")
+
+    def changes(self) -> Iterable[Change]:
+        return [Corruption(name, severity) for name in self.corruptions for severity in self.severities]
+
+    def score_names(self) -> Sequence[str]:
+        return self.scores
+
+
+@evaluation("rotation", question="Does uncertainty rank right and wrong predictions of rotated images?")
+@dataclass(frozen=True)
+class RotationShift(Shifted):
+    """Test images at several angles (Postels et al. 2022, section 4.2)."""
+
+    headlines: ClassVar[tuple[Headline, ...]] = (
+        Headline("raulc", "higher", title="rAULC under rotation", columns={"shift": ALL}),
+    )
+    degrees: tuple[float, ...] = (30.0, 60.0, 90.0, 120.0, 150.0, 180.0)
+    scores: tuple[str, ...] = ("native", "entropy")
+
+    def changes(self) -> Iterable[Change]:
+        return [Rotation(angle) for angle in self.degrees]
+
+    def score_names(self) -> Sequence[str]:
+        return self.scores

@@ -34,6 +34,7 @@ TIERS = [
     "networks",
     "predict",
     "testing",
+    "evaluations",
     "benchmarks",
     "commands",
     "cli",

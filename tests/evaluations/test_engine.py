@@ -64,8 +64,8 @@ def test_left_out_classes_are_a_near_set_and_new_classes() -> None:
 def test_sibling_subjects_joins_seeds_and_leaves_averages_out() -> None:
     several = [subject(seed=seed) for seed in range(3)] + [subject("mc-dropout"), subject(members=2)]
     joined = sibling_subjects(several)
-    assert [len(each.candidate.networks) for each in joined] == [3, 1]
-    assert joined[0].candidate.columns["data_seed"] is None
+    assert [len(each.group.networks) for each in joined] == [3, 1]
+    assert joined[0].group.columns["data_seed"] is None
 
 
 def predictions(seed: int, rows: int = 40) -> Predictions:
@@ -111,7 +111,7 @@ from nescio.evaluations import Evaluation, Headline, evaluation
 @evaluation("two-best", question="Do the two most likely classes share the probability?")
 @dataclass(frozen=True)
 class TwoBest(Evaluation):
-    headlines: ClassVar = (Headline("accuracy", "higher", by_score=False, title="share below one half"),)
+    headlines: ClassVar = (Headline("accuracy", "higher", by_score=False, title="small-gap share"),)
     level: float = 0.5
 
     def image_sets(self, subject):
@@ -137,7 +137,7 @@ def test_an_outside_evaluation_of_one_file_is_on_the_leaderboard(tmp_path: Path,
     done = subprocess.run([sys.executable, "-m", "nescio", *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     pages = list((tmp_path / "store" / "report").glob("*/index.html"))
-    assert len(pages) == 1 and "share below one half" in pages[0].read_text()
+    assert len(pages) == 1 and "small-gap share" in pages[0].read_text()
     again = subprocess.run(
         [sys.executable, "-m", "nescio", *words, "--format", "json"], capture_output=True, text=True, cwd=tmp_path
     )

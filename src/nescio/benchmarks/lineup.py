@@ -15,7 +15,7 @@ from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import same_images
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
-from nescio.networks.candidates import Candidate
+from nescio.networks.groups import NetworkGroup
 from nescio.networks.models import (
     describe_preprocessing,
     find_network,
@@ -29,8 +29,8 @@ from nescio.rows import Row, RowBuilder
 from nescio.search import HParams, draw
 from nescio.training import title_of, train_step
 from nescio.trials import Training, Trial
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
-from nescio.work.store import StepFolder
 
 TRAIN, SEARCH = "train", "search hyper-parameters"  # stages
 UNDERTRAINED_GAP = 0.05  # below the training accuracy of plain training
@@ -77,23 +77,23 @@ def plain_trial(
     return with_fixed(trial, fixed)
 
 
-def average(trials: Sequence[Trial], root: str | None, augment: str | None = None) -> Candidate:
-    """The networks of these trials, averaged; one alone is a candidate of one.
+def average(trials: Sequence[Trial], root: str | None, augment: str | None = None) -> NetworkGroup:
+    """The networks of these trials, averaged; one alone is a group of one.
 
-    augment  the augmentation of the plan, to mark candidates that have another
+    augment  the augmentation of the plan, to mark groups that have another
     """
     columns: Row = trials[0].describe() | {"members": len(trials)}
     columns["method"] = name_of_average(trials[0].method, len(trials))
     other = augment is not None and trials[0].training.augment != augment
-    return Candidate(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
+    return NetworkGroup(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
 
 
-def train(candidates: Sequence[Candidate], work: Work, before: Callable[[], None] | None = None) -> list[Candidate]:
-    """Train every network; return the candidates whose networks are all trained."""
+def train(groups: Sequence[NetworkGroup], work: Work, before: Callable[[], None] | None = None) -> list[NetworkGroup]:
+    """Train every network; return the groups whose networks are all trained."""
     root = work.context.root
-    steps = {trial: train_step(trial, root) for candidate in candidates for trial in candidate.trials}
+    steps = {trial: train_step(trial, root) for group in groups for trial in group.trials}
     work.run_stage(TRAIN, steps.values(), before)
-    return [each for each in candidates if all(work.will_exist(steps[trial]) for trial in each.trials)]
+    return [each for each in groups if all(work.will_exist(steps[trial]) for trial in each.trials)]
 
 
 def lines(names: Sequence[str], ensemble_names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, int]]:
@@ -158,7 +158,7 @@ def _validation_nll(step_folder: StepFolder, context: Context, trial: Trial, pre
 # ---- existing networks
 
 
-def existing(names: Sequence[str], data: str, preprocessing: Preprocessing, work: Work) -> list[Candidate]:
+def existing(names: Sequence[str], data: str, preprocessing: Preprocessing, work: Work) -> list[NetworkGroup]:
     """Networks by name: timm's, torchvision's, checkpoints, and those of the store."""
     root = work.context.root
     found = [with_weights(find_network(name, work.store, root, (data,))) for name in names]
@@ -178,7 +178,7 @@ def existing(names: Sequence[str], data: str, preprocessing: Preprocessing, work
     for name, line, pair in zip(names, columns, named, strict=True):
         if named.count(pair) > 1:  # seeds of one line would be averaged, and these are different networks
             line["method"] = f"{line['method']} {name}"
-    return [Candidate((network,), line) for network, line in zip(found, columns, strict=True)]
+    return [NetworkGroup((network,), line) for network, line in zip(found, columns, strict=True)]
 
 
 def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -> None:

@@ -19,7 +19,7 @@ class Activity(Evaluation):
     fields: ClassVar[tuple[Field, ...]] = ("embeddings",)
 
     def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
-        if len(subject.candidate.trials) != 1:
+        if len(subject.group.trials) != 1:
             raise Inapplicable("Only single networks that were trained here have evidence.")
         return {"test": subject.test_images}
 
@@ -28,7 +28,7 @@ class Activity(Evaluation):
         from nescio.testing.evidence import method_evidence
         from nescio.training import load_method, train_step
 
-        (trial,) = subject.candidate.trials
+        (trial,) = subject.group.trials
         context = outputs.context
         runtime = runtime_for("cpu", "float32")
         key = train_step(trial, context.root).key

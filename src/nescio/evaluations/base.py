@@ -35,7 +35,7 @@ from nescio.rows import Row, RowBuilder
 from nescio.work.steps import Context, Step
 
 if TYPE_CHECKING:  # networks need torch, and a report of stored results does not
-    from nescio.networks.candidates import Candidate
+    from nescio.networks.groups import NetworkGroup
 
 Field = Literal["logits", "embeddings", "scores"]
 ENTROPY, NATIVE = "entropy", "native"
@@ -62,13 +62,12 @@ class Headline:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated: a candidate, or siblings, which differ in their seeds alone; and its data.
+    """What is evaluated: a group of networks and its data; for some evaluations, siblings that differ in their seeds.
 
-    left_out    classes of the data that no network was trained on
-    downstream  further sets whose classes no network was trained on
+    limit  size of a random sample of the images, drawn by `seed`
     """
 
-    candidate: Candidate
+    group: NetworkGroup
     data: str
     root: str | None = None
     limit: int | None = None
@@ -76,14 +75,14 @@ class Subject:
 
     @property
     def trained_here(self) -> bool:
-        """Whether the candidate was trained on this data."""
-        trial = self.candidate.trial
+        """Whether the networks were trained on this data."""
+        trial = self.group.trial
         return trial is not None and same_images(trial.data, self.data, self.root)
 
     @property
     def classes(self) -> tuple[int, ...] | None:
         """The trained classes; None: all classes of the data."""
-        trial = self.candidate.trial
+        trial = self.group.trial
         return trial.classes if trial is not None and self.trained_here else None
 
     @property
@@ -102,14 +101,14 @@ class Subject:
     @property
     def val_images(self) -> ImageSet:
         """Validation images; Inapplicable for a network from elsewhere, of which no image is known to be held out."""
-        trial = self.candidate.trial
+        trial = self.group.trial
         if trial is None or not self.trained_here:
             raise Inapplicable("No validation images are known for networks that were trained elsewhere.")
         return ImageSet(self.data, "val", self.classes, seed=trial.data_seed)
 
     @property
     def train_images(self) -> ImageSet:
-        trial = self.candidate.trial
+        trial = self.group.trial
         if trial is None or not self.trained_here:
             raise Inapplicable("The training images are not known for networks that were trained elsewhere.")
         return ImageSet(self.data, "train", self.classes, seed=trial.data_seed)
@@ -118,7 +117,7 @@ class Subject:
     def classifies(self) -> bool:
         from nescio.methods import registry
 
-        trial = self.candidate.trial
+        trial = self.group.trial
         return trial is None or registry[trial.method].classifies
 
     def require_logits(self) -> None:
@@ -128,7 +127,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Outputs(Mapping[str, Predictions]):
-    """The predictions of a candidate by the name of the image set; those of several networks are averaged."""
+    """The predictions of a group of networks by the name of the image set; those of several networks are averaged."""
 
     steps: Mapping[str, Sequence[Step]]
     sets: Mapping[str, ImageSet]
@@ -164,10 +163,10 @@ def average_predictions(members: Sequence[Predictions]) -> Predictions:
     """
     if len(members) == 1:
         return members[0]
-    together = stack(list(members))
-    scores = {NATIVE: measures.mutual_information(together)} if together.logits is not None else {}
+    stacked = stack(list(members))
+    scores = {NATIVE: measures.mutual_information(stacked)} if stacked.logits is not None else {}
     if any(member.embeddings is None for member in members):
-        return together.replace(scores=scores)
+        return stacked.replace(scores=scores)
     embeddings = [np.asarray(member.embeddings, np.float64) for member in members]
     lengths = [np.linalg.norm(rows, axis=1, keepdims=True) for rows in embeddings]
     units = [
@@ -175,7 +174,7 @@ def average_predictions(members: Sequence[Predictions]) -> Predictions:
         for rows, length in zip(embeddings, lengths, strict=True)
     ]
     joined = np.concatenate(units, axis=1) * np.mean(lengths, axis=0) / len(members) ** 0.5
-    return together.replace(embeddings=joined.astype(np.float32), scores=scores)
+    return stacked.replace(embeddings=joined.astype(np.float32), scores=scores)
 
 
 class Evaluation(Validated):
@@ -186,7 +185,7 @@ class Evaluation(Validated):
     question: ClassVar[str] = ""
     fields: ClassVar[tuple[Field, ...]] = ("logits", "scores")  # outputs that it reads
     headlines: ClassVar[tuple[Headline, ...]] = ()  # the first is the one of a single column
-    siblings: ClassVar[bool] = False  # it evaluates networks that differ in their seeds alone, together
+    siblings: ClassVar[bool] = False  # it evaluates networks that differ in their seeds alone, stacked
 
     def image_sets(self, subject: Subject) -> Mapping[str, ImageSet]:
         """The images whose predictions it reads, by name; Inapplicable if the subject cannot be evaluated."""

@@ -13,7 +13,7 @@ from nescio.rows import RowBuilder
 
 @evaluation("cost", question="What do training and inference cost?")
 @dataclass(frozen=True)
-class Cost(Evaluation):
+class NetworkCost(Evaluation):
     """Parameters of all members, seconds of an epoch, and milliseconds per image. Times are no part of the results."""
 
     fields: ClassVar[tuple[Field, ...]] = ("logits", "scores")
@@ -29,7 +29,7 @@ class Cost(Evaluation):
         predicted = [read_json(step.folder(store) / FACTS) for step in outputs.steps["test"]]
         results.add("parameters", sum(facts["params"] for facts in predicted), len(predicted), split=None)
         results.time(inference_ms=sum(1000 / max(facts["images_per_second"], 1e-9) for facts in predicted))
-        if trials := subject.candidate.trials:
+        if trials := subject.group.trials:
             trained = [(facts_of(train_step(trial, root), store), trial.training.epochs) for trial in trials]
             results.time(epoch_seconds=sum(facts["seconds"] / epochs for facts, epochs in trained))
             accuracies = [facts["train_accuracy"] for facts, _ in trained if "train_accuracy" in facts]

@@ -10,12 +10,12 @@ from typing import Any, get_args
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput, Undefined
 from nescio.evaluations.base import Evaluation, Field, Inapplicable, Outputs, Subject
-from nescio.networks.candidates import Candidate
+from nescio.networks.groups import NetworkGroup
 from nescio.networks.models import Network
 from nescio.predict import OutputSpec, predict_step
 from nescio.rows import Row, RowBuilder
+from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, files_of
-from nescio.work.store import StepFolder
 
 
 @dataclass
@@ -34,16 +34,16 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
     planned = Planned()
     pairs: list[tuple[Subject, Evaluation, Mapping[str, ImageSet]]] = []
     subjects = list(subjects)
-    for each in evaluations:
-        for subject in sibling_subjects(subjects) if each.siblings else subjects:
+    for evaluation in evaluations:
+        for subject in sibling_subjects(subjects) if evaluation.siblings else subjects:
             try:
-                pairs.append((subject, each, each.image_sets(subject)))
+                pairs.append((subject, evaluation, evaluation.image_sets(subject)))
             except (Inapplicable, Undefined, BadInput) as reason:
-                planned.reasons.append(_reason(subject, each, reason))
+                planned.reasons.append(_reason(subject, evaluation, reason))
     fields: dict[ImageSet, set[str]] = {}
-    for _, each, sets in pairs:
+    for _, evaluation, sets in pairs:
         for images in sets.values():
-            fields.setdefault(images, set()).update(each.fields)
+            fields.setdefault(images, set()).update(evaluation.fields)
     predicted: dict[tuple[Network, ImageSet], Step] = {}
 
     def predictions_of(network: Network, images: ImageSet) -> Step:
@@ -52,10 +52,10 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
             predicted[network, images] = predict_step(network, images, root=root, output_spec=spec)
         return predicted[network, images]
 
-    for subject, each, sets in pairs:
-        networks = subject.candidate.networks
+    for subject, evaluation, sets in pairs:
+        networks = subject.group.networks
         steps = {name: tuple(predictions_of(network, images) for network in networks) for name, images in sets.items()}
-        planned.steps.append(_step(subject, each, sets, steps))
+        planned.steps.append(_step(subject, evaluation, sets, steps))
     return planned
 
 
@@ -68,7 +68,7 @@ def sibling_subjects(subjects: Sequence[Subject]) -> list[Subject]:
     """One subject for the single networks that differ in their seeds alone."""
     groups: dict[Any, list[Subject]] = {}
     for subject in subjects:
-        columns = subject.candidate.columns
+        columns = subject.group.columns
         if columns.get("members", 1) == 1:
             seedless = {name: value for name, value in columns.items() if name not in ("data_seed", "init_seed")}
             groups.setdefault((subject.data, str(sorted(seedless.items(), key=str))), []).append(subject)
@@ -76,40 +76,40 @@ def sibling_subjects(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _joined(group: Sequence[Subject]) -> Subject:
-    first = group[0].candidate
+    first = group[0].group
     columns = {**first.columns, "data_seed": None, "init_seed": None}
-    networks = tuple(network for subject in group for network in subject.candidate.networks)
-    return replace(group[0], candidate=Candidate(networks, columns, first.own_augmentation))
+    networks = tuple(network for subject in group for network in subject.group.networks)
+    return replace(group[0], group=NetworkGroup(networks, columns, first.own_augmentation))
 
 
 def _step(
-    subject: Subject, each: Evaluation, sets: Mapping[str, ImageSet], steps: Mapping[str, Sequence[Step]]
+    subject: Subject, evaluation: Evaluation, sets: Mapping[str, ImageSet], steps: Mapping[str, Sequence[Step]]
 ) -> Step:
-    columns = {**subject.candidate.columns, "evaluation": each.name}
-    config = {"evaluation": each, "columns": columns, "sets": list(sets)}
-    make = partial(_evaluate, subject=subject, each=each, sets=sets, steps=steps, columns=columns)
+    columns = {**subject.group.columns, "evaluation": evaluation.name}
+    config = {"evaluation": evaluation, "columns": columns, "sets": list(sets)}
+    make = partial(_evaluate, subject=subject, evaluation=evaluation, sets=sets, steps=steps, columns=columns)
     parents = tuple(dict.fromkeys(step for members in steps.values() for step in members))
-    return Step(f"{subject.candidate.title}, {each.name}", "evaluate", config, make, parents, each.version)
+    return Step(f"{subject.group.title}, {evaluation.name}", "evaluate", config, make, parents, evaluation.version)
 
 
 def _evaluate(
     step_folder: StepFolder,
     context: Context,
     subject: Subject,
-    each: Evaluation,
+    evaluation: Evaluation,
     sets: Mapping[str, ImageSet],
     steps: Mapping[str, Sequence[Step]],
     columns: Row,
 ) -> Files:
     results = RowBuilder(columns, reported=("method", "members", "evaluation"))
     try:
-        each.measure(Outputs(steps, sets, context), subject, results)
+        evaluation.measure(Outputs(steps, sets, context), subject, results)
     except (Undefined, Inapplicable) as reason:
         results.omit(reason)
     return files_of(results)
 
 
-def _reason(subject: Subject, each: Evaluation, reason: Exception) -> Row:
-    columns = subject.candidate.columns
-    named = {name: columns.get(name) for name in ("method", "members")}
-    return named | {"evaluation": each.name, "split": None, "measure": None, "metric": None, "reason": str(reason)}
+def _reason(subject: Subject, evaluation: Evaluation, reason: Exception) -> Row:
+    columns = subject.group.columns
+    named = {name: columns.get(name) for name in ("method", "members")} | {"evaluation": evaluation.name}
+    return named | {"split": None, "measure": None, "metric": None, "reason": str(reason)}

@@ -47,11 +47,11 @@ class FewShot(Evaluation):
                 if any(draw is None for draw in draws):
                     results.omit(f"A class has no more than {shots} images.", target=target, metric="accuracy")
                     continue
-                found = [draw for draw in draws if draw is not None]
-                rows = sum(len(wrong) for wrong, _ in found)
+                finished = [draw for draw in draws if draw is not None]
+                rows = sum(len(wrong) for wrong, _ in finished)
                 columns = {"split": "downstream", "target": target, "shots": shots}
-                results.add("accuracy", 1 - float(np.mean([wrong.mean() for wrong, _ in found])), rows, **columns)  # type: ignore[arg-type]
-                both = [(wrong, u) for wrong, u in found if wrong.any() and not wrong.all()]
+                results.add("accuracy", 1 - float(np.mean([wrong.mean() for wrong, _ in finished])), rows, **columns)  # type: ignore[arg-type]
+                both = [(wrong, u) for wrong, u in finished if wrong.any() and not wrong.all()]
                 if both:
                     area = partial(np.mean, [metrics.auroc(u, wrong) for wrong, u in both])
                     results.attempt("auroc", area, rows, measure="class_mean_margin", **columns)  # type: ignore[arg-type]

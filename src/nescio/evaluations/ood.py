@@ -19,7 +19,7 @@ MOST = 10_000  # images of each set
 
 
 def other_classes(subject: Subject, near: Sequence[str], far: Sequence[str]) -> dict[str, ImageSet]:
-    """near:NAME or far:NAME → images of classes that the candidate was not trained on."""
+    """near:NAME or far:NAME → images of classes that the networks were not trained on."""
     sets: dict[str, ImageSet] = {}
     if subject.left_out:
         sets[f"{NEAR}:{LEFT_OUT}"] = ImageSet(subject.data, "out", subject.classes)

@@ -29,7 +29,7 @@ class PostHoc(Evaluation):
 
     def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
         subject.require_logits()
-        if len(subject.candidate.networks) > 1:
+        if len(subject.group.networks) > 1:
             raise Inapplicable("Scores of features are those of single networks: see the members of the ensemble.")
         sets = {"test": subject.test_images}
         with suppress(Inapplicable):  # networks from elsewhere: scores that are fitted are missing, with a reason

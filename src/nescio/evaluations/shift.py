@@ -52,13 +52,13 @@ class Shifted(Evaluation):
             for metric in OUTCOMES:
                 value = partial(parse_metric(metric), outcomes)
                 results.attempt(metric, value, outcomes.n, shift=shift, severity=float(severity))
-            found = compute_scores(outputs[name], self.score_names(), results)
-            rank_rows(found, outcomes.wrong, RANKING, results, shift=shift, severity=float(severity))
+            computed = compute_scores(outputs[name], self.score_names(), results)
+            rank_rows(computed, outcomes.wrong, RANKING, results, shift=shift, severity=float(severity))
             wrong.setdefault(shift, []).append(outcomes.wrong)
-            scores.setdefault(shift, []).append(found)
+            scores.setdefault(shift, []).append(computed)
         for shift in (name for name in wrong if name != CLEAN):
             parts = scores[CLEAN] + scores[shift]
-            pooled = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            pooled = {name: np.concatenate([scored[name] for scored in parts]) for name in parts[0]}
             rank_rows(pooled, np.concatenate(wrong[CLEAN] + wrong[shift]), RANKING, results, shift=shift)
         for metric in RANKING:
             for score in scores[CLEAN][0]:

@@ -27,7 +27,7 @@ VIEW = Crop(0.7, 0.9)
 
 
 def new_classes(subject: Subject, downstream: Sequence[str], limit: int | None) -> dict[str, ImageSet]:
-    """Target → images of classes that the candidate was not trained on."""
+    """Target → images of classes that the networks were not trained on."""
     sets = {name: ImageSet(name, "all_ood", sample_size=limit) for name in downstream}
     if subject.left_out:
         sets[LEFT_OUT] = ImageSet(subject.data, "out", subject.classes)
@@ -41,10 +41,10 @@ def find_neighbours(predictions: Predictions) -> Array:
     if predictions.embeddings is None:
         raise Inapplicable("The network gives no embeddings: it has no last layer whose input could be taken.")
     embeddings, labels = np.asarray(predictions.embeddings), np.asarray(predictions.labels)
-    usable, found = embeddings.any(1), np.zeros(len(labels), bool)
+    usable, hits = embeddings.any(1), np.zeros(len(labels), bool)
     if usable.sum() > 1:
-        found[usable] = metrics.retrieved(embeddings[usable], labels[usable])
-    return found
+        hits[usable] = metrics.retrieved(embeddings[usable], labels[usable])
+    return hits
 
 
 @evaluation("transfer", question="Do embeddings of new classes retrieve their class, and are wrong ones uncertain?")
@@ -68,8 +68,8 @@ class Transfer(Evaluation):
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
         for target in (name for name in outputs if not name.endswith("/view")):
             predictions = outputs[target]
-            found = find_neighbours(predictions)
-            results.add("recall_at_1", found.mean(), len(found), split="downstream", target=target)
+            hits = find_neighbours(predictions)
+            results.add("recall_at_1", hits.mean(), len(hits), split="downstream", target=target)
             scores = compute_scores(predictions, self.scores, results)
             try:
                 gallery = gallery_scores(predictions, [outputs[f"{target}/view"]])
@@ -77,8 +77,8 @@ class Transfer(Evaluation):
             except (BadInput, Undefined) as reason:
                 results.omit(reason, measure="gallery_uncertainty", target=target)
             for name, values in scores.items():
-                area = partial(metrics.auroc, values, ~found)
-                results.attempt("r_auroc", area, len(found), split="downstream", target=target, measure=name)
+                area = partial(metrics.auroc, values, ~hits)
+                results.attempt("r_auroc", area, len(hits), split="downstream", target=target, measure=name)
         add_means(results)
 
 

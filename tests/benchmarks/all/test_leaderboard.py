@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nescio.benchmarks.all.leaderboard import Leaderboard, Question, best_group, rank_lines
+from nescio.benchmarks.all.leaderboard import Leaderboard, LeaderboardQuestion, best_group, rank_lines
 from nescio.evaluations import Headline
 from nescio.report.frame import Frame
 from nescio.rows import COLUMNS, Row
 
-ACCURACY = Question("calibration", Headline("accuracy", "higher", by_score=False))
-NLL = Question("calibration", Headline("nll", "lower", by_score=False))
-AREA = Question("misclassification", Headline("auroc", "higher"))
+ACCURACY = LeaderboardQuestion("calibration", Headline("accuracy", "higher", by_score=False))
+NLL = LeaderboardQuestion("calibration", Headline("nll", "lower", by_score=False))
+AREA = LeaderboardQuestion("misclassification", Headline("auroc", "higher"))
 A, B, C = (("a", "conv", 1), ("b", "conv", 1), ("c", "conv", 1))
 
 
@@ -25,7 +25,7 @@ def rows(metric: str, values: dict[str, list[float]], **more: object) -> list[Ro
     return [row(method, seed, metric, value, **more) for method, seed, value in pairs]
 
 
-def board(found: list[Row], *questions: Question, **more: object) -> Leaderboard:
+def board(found: list[Row], *questions: LeaderboardQuestion, **more: object) -> Leaderboard:
     return Leaderboard(Frame(found), questions, **more)  # type: ignore[arg-type]
 
 

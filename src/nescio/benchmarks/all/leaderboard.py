@@ -24,7 +24,7 @@ Better = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True)
-class Question:
+class LeaderboardQuestion:
     """One column of a leaderboard."""
 
     evaluation: str
@@ -48,9 +48,9 @@ class Standing:
     keys: tuple[str, ...] = ()
 
 
-def questions(evaluations: Iterable[type[Evaluation]]) -> list[Question]:
+def questions(evaluations: Iterable[type[Evaluation]]) -> list[LeaderboardQuestion]:
     """Every headline of the evaluations, in their order."""
-    return [Question(each.name, headline) for each in evaluations for headline in each.headlines]
+    return [LeaderboardQuestion(each.name, headline) for each in evaluations for headline in each.headlines]
 
 
 def line_of(row: Row) -> Line:
@@ -66,7 +66,7 @@ class Leaderboard:
     """
 
     rows: Frame
-    questions: Sequence[Question]
+    questions: Sequence[LeaderboardQuestion]
     scores: Sequence[str] = (NATIVE, ENTROPY)
     undertrained: frozenset[Line] = field(default_factory=frozenset)
 
@@ -78,12 +78,12 @@ class Leaderboard:
         return sorted(found, key=lambda line: (line not in mean, mean[line][0] if line in mean else 0.0, line))
 
     @cached_property
-    def standings(self) -> dict[Question, dict[Line, Standing]]:
-        """Question → line → standing, of questions that two lines or more answer."""
+    def standings(self) -> dict[LeaderboardQuestion, dict[Line, Standing]]:
+        """LeaderboardQuestion → line → standing, of questions that two lines or more answer."""
         found = {question: self._standings(question) for question in self.questions}
         return {question: standings for question, standings in found.items() if len(standings) > 1}
 
-    def _standings(self, question: Question) -> dict[Line, Standing]:
+    def _standings(self, question: LeaderboardQuestion) -> dict[Line, Standing]:
         headline = question.headline
         rows = self.rows.where(evaluation=question.evaluation, metric=headline.metric, **headline.columns)
         values: dict[Line, dict[int, float]] = {}
@@ -136,12 +136,12 @@ class Leaderboard:
         return {line: rank for line, rank in found.items() if 2 * rank[2] >= len(self.standings)}
 
     @cached_property
-    def correlations(self) -> dict[tuple[Question, Question], tuple[float, int]]:
+    def correlations(self) -> dict[tuple[LeaderboardQuestion, LeaderboardQuestion], tuple[float, int]]:
         """Spearman's correlation of two questions over the ranked lines that answer both, and their number."""
-        found: dict[tuple[Question, Question], tuple[float, int]] = {}
-        asked = list(self.standings)
-        for number, first in enumerate(asked):
-            for second in asked[number + 1 :]:
+        found: dict[tuple[LeaderboardQuestion, LeaderboardQuestion], tuple[float, int]] = {}
+        columns = list(self.standings)
+        for number, first in enumerate(columns):
+            for second in columns[number + 1 :]:
                 a, b = (self._better_is_higher(question) for question in (first, second))
                 both = [line for line in a if line in b]
                 try:
@@ -154,7 +154,7 @@ class Leaderboard:
                     continue
         return found
 
-    def _better_is_higher(self, question: Question) -> dict[Line, float]:
+    def _better_is_higher(self, question: LeaderboardQuestion) -> dict[Line, float]:
         sign = 1 if question.headline.better == "higher" else -1
         standings = self.standings[question]
         return {line: sign * each.mean for line, each in standings.items() if each.rank is not None}

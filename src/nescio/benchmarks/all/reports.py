@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 
 from nescio import evaluations
-from nescio.benchmarks.all.leaderboard import ENTROPY, NATIVE, Leaderboard, Line, line_of, questions
+from nescio.benchmarks.all.leaderboard import ENTROPY, NATIVE, Leaderboard, Line, Standing, line_of, questions
 from nescio.errors import Undefined
 from nescio.metrics import spearman
 from nescio.report.blocks import Blocks, Details, Figure, SectionSpec, Story, Tabs
@@ -30,9 +30,9 @@ NOTE = (
 
 def leaderboard_of(frame: Frame, scores: Sequence[str] = PREFERENCES[METHOD_SCORE]) -> Leaderboard:
     """The leaderboard of the rows of a study."""
-    asked = questions(evaluations.registry[name] for name in evaluations.registry)
+    columns = questions(evaluations.registry[name] for name in evaluations.registry)
     undertrained = frozenset(line_of(row) for row in frame.where(undertrained=True))
-    return Leaderboard(frame.where(evaluation=lambda name: name is not None), asked, scores, undertrained)
+    return Leaderboard(frame.where(evaluation=lambda name: name is not None), columns, scores, undertrained)
 
 
 def line_label(line: Line, lines: Iterable[Line]) -> str:
@@ -174,7 +174,7 @@ def tradeoffs(frame: Frame) -> Blocks:
         )
         if figures:
             options[question.title] = figures
-    return Tabs("Question", options)
+    return Tabs("LeaderboardQuestion", options)
 
 
 def _scatter(

@@ -19,7 +19,7 @@ from nescio.evaluations import Evaluation, Subject
 from nescio.evaluations.engine import plan_steps
 from nescio.identity import canonical
 from nescio.methods import registry as methods
-from nescio.networks.candidates import Candidate
+from nescio.networks.groups import NetworkGroup
 from nescio.report.studies import read_study
 from nescio.rows import merge_networks
 from nescio.search import HParams
@@ -43,10 +43,10 @@ def compare(plan: Plan, work: Work) -> Plan:
         methods=own_names(plan.methods or (*sorted(methods), *([DEEP_ENSEMBLE] if plan.members else []))),
     )
     if not plan.networks:
-        candidates = lineup.train(candidates_of(plan, work), work, partial(refuse_impossible, plan, root))
+        groups = lineup.train(groups_of(plan, work), work, partial(refuse_impossible, plan, root))
     else:
-        candidates = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
-    subjects = [Subject(each, plan.data, root, plan.limit, plan.seed) for each in candidates]
+        groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
+    subjects = [Subject(each, plan.data, root, plan.limit, plan.seed) for each in groups]
     planned = plan_steps(subjects, evaluations_of(plan), root)
     work.reasons += [reason for reason in planned.reasons if reason not in work.reasons]
     work.evaluate(EVALUATE, planned.steps)
@@ -101,7 +101,7 @@ def trained_classes(plan: Plan, root: str | None) -> tuple[int, ...] | None:
     return tuple(range(count - plan.left_out))
 
 
-def candidates_of(plan: Plan, work: Work) -> list[Candidate]:
+def groups_of(plan: Plan, work: Work) -> list[NetworkGroup]:
     """Single networks, then averages, of every method; the first seed of all methods comes first."""
     root = work.context.root
     classes = trained_classes(plan, root)
@@ -123,13 +123,13 @@ def candidates_of(plan: Plan, work: Work) -> list[Candidate]:
     names = trained_methods(plan.methods)
     chosen = lineup.search(trial_of, names, plan.trials, plan.search_seed, work)
 
-    def candidate(name: str, size: int, seed: int) -> Candidate:
+    def group(name: str, size: int, seed: int) -> NetworkGroup:
         number, hparams = chosen[name]
         trials = [trial_of(name, hparams, number, seed, member) for member in range(size)]
         return lineup.average(trials, root, plan.training.augment)
 
     lines = lineup.lines(plan.methods, plan.ensembled, plan.members)
-    return [candidate(name, size, seed) for seed in range(plan.seeds) for name, size in lines]
+    return [group(name, size, seed) for seed in range(plan.seeds) for name, size in lines]
 
 
 def evaluations_of(plan: Plan) -> list[Evaluation]:

@@ -1,4 +1,4 @@
-"""A candidate: one network that is evaluated, or several whose predictions are averaged."""
+"""A group of networks: one network that is evaluated, or several whose predictions are averaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nescio.trials import Trial
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NetworkGroup:
     """One network, or several whose predictions are averaged."""
 
     networks: tuple[Network, ...]
@@ -34,6 +34,6 @@ class Candidate:
         return title if len(self.networks) == 1 else f"{len(self.networks)} × {title}"
 
     @property
-    def members(self) -> list[Candidate]:
-        """Every network as a candidate of its own."""
+    def members(self) -> list[NetworkGroup]:
+        """Every network as a group of its own."""
         return [replace(self, networks=(network,)) for network in self.networks]

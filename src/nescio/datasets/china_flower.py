@@ -18,14 +18,14 @@ NAMES = ("china", "flower")
 SIZE, CROPS = 32, 500  # pixels of an image, and images of each photograph
 
 
-@dataset("photos")
-def photos(request: DatasetRequest) -> Dataset:
+@dataset("china-flower")
+def china_flower(request: DatasetRequest) -> Dataset:
     """Scikit-learn's two photographs in 1,000 crops of 32 × 32 pixels, all of them test images: a far
     out-of-distribution set that needs no download."""
     crops = [_crops(_photograph(name), CROPS) for name in NAMES]
     labels = np.repeat(np.arange(len(NAMES)), CROPS)
     nothing = np.zeros((0, SIZE, SIZE, 3), np.uint8), np.zeros(0, np.int64)
-    return dataset_from_arrays("photos", nothing, (np.concatenate(crops), labels), NAMES)
+    return dataset_from_arrays("china-flower", nothing, (np.concatenate(crops), labels), NAMES)
 
 
 def _photograph(name: str) -> Array:

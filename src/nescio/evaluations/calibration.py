@@ -7,8 +7,8 @@ from functools import partial
 from typing import ClassVar
 
 from nescio import measures
-from nescio.analysis.bootstrap import parse_metric
 from nescio.analysis.calibration import Temperature, temperature_or_reason
+from nescio.analysis.metric_specs import parse_metric
 from nescio.datasets.image_set import ImageSet
 from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
 from nescio.predictions import Predictions

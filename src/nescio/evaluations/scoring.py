@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.metric_specs import parse_metric
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions

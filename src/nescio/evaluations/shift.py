@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from nescio import measures
-from nescio.analysis.bootstrap import parse_metric
+from nescio.analysis.metric_specs import parse_metric
 from nescio.arrays.types import Array
 from nescio.datasets.changes import Change, Rotation
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption

@@ -72,7 +72,7 @@ def identity(data: str) -> tuple[Any, ...]:
     step = predict_step(network_of_trial(own), images)
     return (
         training.train_step(own).key,
-        training._seed(own, dataset),
+        training.loop.training_seed(own, dataset),
         step.key,
         seed_for(images.with_content_name()),
         images.load().index.tolist(),

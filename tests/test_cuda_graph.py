@@ -37,7 +37,7 @@ def weights(name: str, *, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[s
     augment: Any = method.augment or "none"
     plan = replace(FEW, augment=augment)
     trial = Trial(method=name, hparams=method.hparams_class(), data="digits", backbone="conv", training=plan)
-    monkeypatch.setattr(training._Stream, "__len__", lambda self: steps)
+    monkeypatch.setattr(training.streams.TrainingStream, "__len__", lambda self: steps)
     here = Runtime(torch.device("cuda:0"), "float32")
     trained, _ = fit(trial, datasets.load("digits"), here, None, 1e9, None)
     return {key: value.clone() for key, value in trained.named_parameters()}

@@ -145,7 +145,6 @@ LONG_PENDING = {
     "bootstrap",
     "charts",
     "comparison",
-    "corruptions",
     "export",
     "models",
     "options",
@@ -155,7 +154,6 @@ LONG_PENDING = {
     "scorecards",
     "steps",
     "store",
-    "training",
     "zoo",
 }
 

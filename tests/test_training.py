@@ -78,14 +78,14 @@ def kill_at(number, trial, root):
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
-        act, numbers = training._Step.__call__, itertools.count(1)
+        act, numbers = training.optimizers.OptimizerStep.__call__, itertools.count(1)
 
         def step(self, loss):
             act(self, loss)
             if next(numbers) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        training._Step.__call__ = step
+        training.optimizers.OptimizerStep.__call__ = step
         train(trial, Store(root), runtime_for("cpu", "float32"), checkpoint_seconds=0.0)
     finally:
         os._exit(1)
@@ -114,7 +114,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimiz
 def test_a_finished_trial_is_not_trained_again(tmp_path, monkeypatch):
     store, here = Store(tmp_path), runtime_for("cpu")
     key = train(trial_of(), store, here)
-    monkeypatch.setattr("nescio.training.fit", lambda *_: pytest.fail("it trained again"))
+    monkeypatch.setattr("nescio.training.steps.fit", lambda *_: pytest.fail("it trained again"))
     assert train(trial_of(), store, here) == key
 
 
@@ -218,8 +218,8 @@ def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
     torch.save(build(trial_of(backbone="conv"), datasets.load("digits"), 0).state_dict(), tmp_path / "conv.pth")
     for start, sentence in (
         (f"file:{tmp_path / 'conv.pth'}", r"conv.pth does not fit this backbone: it lacks features\..*of \d+ tensors"),
-        (f"file:{tmp_path / 'none.pth'}", "starts from store:KEY or from file:PATH"),
-        ("elsewhere", "starts from store:KEY or from file:PATH of a checkpoint, not from 'elsewhere'"),
+        (f"file:{tmp_path / 'none.pth'}", "store:KEY, or file:PATH"),
+        ("elsewhere", "store:KEY, or file:PATH of a checkpoint, not from 'elsewhere'"),
         ("store:0123456789abcdef", "There is no trained network 0123456789abcdef"),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -562,7 +562,7 @@ FAST = ("duq", "moco", "postnet")
     [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in registry],
 )
 def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(training._Stream, "epoch", same_parts)
+    monkeypatch.setattr(training.streams.TrainingStream, "epoch", same_parts)
     plan = Training(epochs=1, batch_size=128, augment=registry[name].augment or "none", lr=0.05)
     trial = trial_of(name, training=plan)
     ((two, other),) = fitted_by_two([trial], tmp_path)
@@ -603,7 +603,7 @@ def test_the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
         seen.append(runtime.precision)
         raise Diverged("Seen enough.")
 
-    monkeypatch.setattr("nescio.training.fit", look)
+    monkeypatch.setattr("nescio.training.steps.fit", look)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     for precision in ("float32", "bf16"):
         with pytest.raises(Diverged):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from scipy.ndimage import zoom
 
-from nescio.datasets import corruptions
+from nescio.datasets import corruption_filters, corruptions
 from nescio.datasets.changes import Crop, Rotation, bits, normals, uniforms
 from nescio.datasets.corruptions import CONSTANTS, CORRUPTIONS, SEVERITIES, Corruption
 from nescio.errors import BadInput
@@ -248,7 +248,7 @@ def test_shot_noise_of_black_is_black_and_noise_is_clipped():
 
 def test_a_blur_along_a_line_is_the_sum_over_its_steps():
     x, angle = X[:6].float(), torch.tensor([0.7, -0.3, 0.1, 0.7, -0.75, 0.0])
-    found = corruptions._along(x, 4, 2.0, angle)
+    found = corruption_filters._along(x, 4, 2.0, angle)
     weights = torch.exp(-(torch.arange(9.0) ** 2) / 8)
     for row in range(6):
         total = torch.zeros(32, 32, 3)
@@ -285,7 +285,7 @@ def test_a_zoom_blur_is_the_mean_of_its_zooms(size):
 @pytest.mark.parametrize(("h", "w"), [(32, 32), (33, 21), (1, 9), (3, 2)])
 def test_flakes_of_snow_are_enlarged_as_published(h, w, factor):
     flakes = torch.rand(h, w, 2)
-    assert np.allclose(corruptions._zoomed(flakes, factor), enlarged(flakes.numpy(), factor), atol=1e-5)
+    assert np.allclose(corruption_filters._zoomed(flakes, factor), enlarged(flakes.numpy(), factor), atol=1e-5)
 
 
 def test_glass_copies_one_pixel_after_the_other():
@@ -294,21 +294,21 @@ def test_glass_copies_one_pixel_after_the_other():
     in_turn = values.clone()
     for number in range(299, -1, -1):
         in_turn[number] = in_turn[places[number]]
-    assert torch.equal(values[corruptions._in_turn(places)], in_turn)
+    assert torch.equal(values[corruption_filters._in_turn(places)], in_turn)
 
 
 def test_pixels_travel_further_through_glass_where_copies_are_copied(monkeypatch):
     shown = torch.randint(0, 256, (4, 120, 120, 3), dtype=torch.uint8)
     shown = torch.from_numpy(zoom(shown.numpy()[:, ::6, ::6].astype(float), (1, 6, 6, 1), order=1)).byte()
     in_turn = moved("glass_blur", 3, shown)
-    monkeypatch.setattr(corruptions, "_in_turn", lambda places: places)  # all at once
+    monkeypatch.setattr(corruption_filters, "_in_turn", lambda places: places)  # all at once
     assert in_turn > 1.05 * moved("glass_blur", 3, shown)
 
 
 @pytest.mark.parametrize("decay", [3.0, 2.0, 1.4])
 def test_octaves_of_fog_fall_by_the_square_of_the_decay(decay):
     """Published: the wobble is drawn between plus and minus a wobble, and multiplied by it."""
-    clouds = corruptions._plasma(torch.arange(64), 64, decay, 0)
+    clouds = corruption_filters._plasma(torch.arange(64), 64, decay, 0)
 
     def wobble(step):
         """Deviation of the middles of squares from the mean of their corners."""
@@ -331,7 +331,7 @@ def test_motion_leaves_flat_images_as_they_are(size):
 def test_ice_is_as_bright_and_as_rough_as_the_photographs():
     """Measured on the published photographs: mean 165, neighbours 19 apart at a fifth of their size and 12 in full."""
     for size, rough in ((32, 19.1), (224, 12.0)):
-        ice = corruptions._ice(size, size, 0, torch.device("cpu"))
+        ice = corruption_filters._ice(size, size, 0, torch.device("cpu"))
         assert float(ice.mean()) * 0.933 == pytest.approx(165, rel=0.03)  # the mean of its tint
         assert float(ice.diff(dim=1).abs().mean()) == pytest.approx(rough, rel=0.1)
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from nescio import datasets
 from nescio.datasets import builders, decode, load, readers, split_dataset, stratified
+from nescio.datasets.pickled import read_pickle
 from nescio.datasets.pixels import EncodedImages, Pixels
 from nescio.errors import BadInput
 from nescio.identity import seed_for
@@ -573,10 +574,34 @@ def test_a_list_that_doubles_itself_is_refused(tmp_path):
         load("cifar10", tmp_path)
 
 
-def test_no_pickle_is_run_anywhere_in_the_readers():
-    for name in ("standard", "pickled", "readers", "builders", "pixels", "images"):
-        text = (Path(readers.__file__).parent / f"{name}.py").read_text()
-        assert "import pickle\n" not in text and "Unpickler" not in text and "allow_pickle=True" not in text
+def test_no_reader_but_pickled_unpickles():
+    for path in Path(readers.__file__).parent.glob("*.py"):
+        text = path.read_text()
+        assert "allow_pickle=True" not in text
+        assert path.name == "pickled.py" or ("import pickle\n" not in text and "Unpickler" not in text)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",  # a call
+        b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R.",  # the same, named on the stack
+        b"(S'true'\nios\nsystem\n.",  # INST
+        b"(cos\nsystem\nS'true'\no.",  # OBJ
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of 2³¹ entries
+        b"\x80\x02cnumpy\nndarray\n.",  # not a dictionary
+        b"cnumpy.core.multiarray\n_reconstruct\n(K\x01tR(K\x01J\xff\xff\xff\x7f\x85cnumpy\ndtype\n(U\x02u1tR\x89U\x01xtb.",
+        b"\x80\x82\x01.",  # an extension
+        b"(" * 9,
+    ],
+)
+def test_read_pickle_calls_nothing(tmp_path, monkeypatch, program):
+    monkeypatch.setattr("os.system", lambda command: pytest.fail(command))
+    (tmp_path / "data").write_bytes(program)
+    try:
+        assert read_pickle(tmp_path / "data") == {}
+    except BadInput as error:
+        assert str(tmp_path / "data") in str(error)
 
 
 def test_names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path):

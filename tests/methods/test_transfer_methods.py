@@ -328,8 +328,8 @@ def test_features_are_computed_once_for_all_trials(started, monkeypatch):
 def test_every_epoch_shows_every_row_of_its_turn_once(started):
     store, _, _, second = started
     dataset = datasets.load("digits")
-    method, stream = training._begin(second, dataset, HERE, 7, store)
-    cached = training._cached(second, method, stream, store)
+    method, stream = training.loop.begin(second, dataset, HERE, 7, store)
+    cached = training.streams.cached_features(second, method, stream, store)
     files = [load(path.read_bytes())[FEATURES].float() for path in cached.files]
     orders = []
     for epoch in range(3):

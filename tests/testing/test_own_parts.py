@@ -49,7 +49,7 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
     )
     weights = [training.weights_of(training.fit(trial, digits, runtime_for("cpu"), None, 60.0, None)[0])]
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_check_forward", lambda *_: None)
+        patch.setattr(training.loop, "_check_forward", lambda *_: None)
         weights.append(training.weights_of(training.fit(trial, digits, runtime_for("cpu"), None, 60.0, None)[0]))
     assert weights[0] == weights[1]
 

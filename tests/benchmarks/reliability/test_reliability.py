@@ -210,7 +210,7 @@ def test_a_second_run_trains_nothing_and_says_the_same(study, context, monkeypat
     def refuse(*_, **__):
         raise AssertionError("a network is trained again")
 
-    monkeypatch.setattr(training, "fit", refuse)
+    monkeypatch.setattr(training.steps, "fit", refuse)
     heard = []
     again = run(PLAN, context, lambda *counts: heard.append(counts))
     assert again.rows == study.rows and not again.failures and heard == []
@@ -330,7 +330,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
             raise RuntimeError("it broke")
         return fit(trial, *rest)
 
-    monkeypatch.setattr(training, "fit", fragile)
+    monkeypatch.setattr(training.steps, "fit", fragile)
     plan = replace(PLAN, reference_samples=1, distances=("cosine",), scores=("nc", "dist"), ks=(), backbones=("mlp",))
     found = run(plan, context_in(tmp_path))
     assert [failure.reason for failure in found.failures] == ["RuntimeError: it broke"]
@@ -613,7 +613,7 @@ def test_the_paper_preset_is_the_paper():
 
 
 def test_the_command_shows_a_finished_study_without_training(study, context, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("a network is trained again"))
+    monkeypatch.setattr(training.steps, "fit", lambda *_: pytest.fail("a network is trained again"))
     assert main([*words_of(study, context), "--workers", "0", "--report", str(tmp_path / "report")]) == 0
     out = capsys.readouterr().out
     assert reports.WHICH in out and "SimCLR" in out

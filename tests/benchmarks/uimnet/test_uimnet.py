@@ -251,7 +251,7 @@ def test_a_guided_study_runs_and_finds_itself_finished(context, monkeypatch):
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     first = run(plan, context)
     assert first.failures == [] and {r["trial"] for r in first.rows if r["evaluation"] == "search"} == {0, 1}
-    monkeypatch.setattr(training, "fit", forbidden)
+    monkeypatch.setattr(training.steps, "fit", forbidden)
     assert run(plan, context).rows == first.rows
 
 
@@ -265,7 +265,7 @@ def test_a_guided_trial_that_failed_stops_nothing(tmp_path, monkeypatch):
             raise training.Diverged("The loss became nan in epoch 1.")
         return fit(trial, *args)
 
-    monkeypatch.setattr(training, "fit", diverging)
+    monkeypatch.setattr(training.steps, "fit", diverging)
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     study = run(plan, Context(Store(tmp_path), device="cpu"))
     assert [failure.reason for failure in study.failures] == ["The loss became nan in epoch 1."]
@@ -664,7 +664,7 @@ def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
     def broken(*_):
         raise training.Diverged("The loss became nan in epoch 1; a smaller learning rate may help.")
 
-    monkeypatch.setattr(training, "fit", broken)
+    monkeypatch.setattr(training.steps, "fit", broken)
     with pytest.raises(StoreError, match="The classes could not be divided: The loss became nan"):
         run(replace(DIVIDED, partition_features="reference"), Context(Store(tmp_path), device="cpu"))
 

@@ -561,7 +561,7 @@ def test_the_page_holds_everything(study):
 
 
 def test_a_second_run_trains_nothing_and_gives_the_same_rows(study, plan, context, monkeypatch):
-    monkeypatch.setattr(training, "fit", None)
+    monkeypatch.setattr(training.steps, "fit", None)
     assert run(plan, context).rows == study.rows
 
 

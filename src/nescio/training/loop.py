@@ -1,0 +1,285 @@
+"""The only training loop."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nescio import datasets
+from nescio.cuda_graph import StepGraph
+from nescio.datasets.names import content_name
+from nescio.errors import BadInput
+from nescio.identity import ContentName, seed_for
+from nescio.layers.spectral import settle
+from nescio.methods.base import Method, accuracy_of, check_output
+from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
+from nescio.training.initial import build, take_weights, weights_of
+from nescio.training.optimizers import OptimizerStep, WeightAverage, average_of, optimizer_of
+from nescio.training.streams import TrainingStream, cached_features
+from nescio.trials import Training, Trial
+from nescio.work.step_folder import shutdown_requested
+from nescio.work.store import Store
+from nescio.work.store_errors import Interrupted
+
+SCORED_ROWS = 5000  # training rows, at most, on which the training accuracy is measured …
+
+
+SCORED_MAPS = 64  # … and training images with label maps, whose every location is a row
+
+
+SAVE_AND_STOP = 2  # due: save a checkpoint and end
+
+
+CHECK_STEPS = 50  # optimiser steps between two looks at the loss: looking waits for the device …
+
+
+CHECK_SECONDS = 5.0  # … or seconds, where steps are slow and somebody watches
+
+
+Watch = Callable[[dict[str, Any]], None]
+
+
+class Diverged(RuntimeError):
+    """The loss, or a weight, stopped being a number."""
+
+
+def kept_name(epoch: int | None) -> str:
+    """The file of the weights that are kept after an epoch."""
+    return f"epoch-{epoch}.safetensors"
+
+
+def fit(
+    trial: Trial,
+    dataset: datasets.Dataset,
+    runtime: Runtime,
+    step_folder: Any,
+    checkpoint_seconds: float,
+    watch: Watch | None,
+    store: Store | None = None,
+) -> tuple[Method, dict[str, Any]]:
+    """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
+    with runtime.threads(trial.training.threads):
+        return _fit(trial, dataset, runtime, step_folder, checkpoint_seconds, watch, store)
+
+
+def _fit(
+    trial: Trial,
+    dataset: datasets.Dataset,
+    runtime: Runtime,
+    step_folder: Any,
+    checkpoint_seconds: float,
+    watch: Watch | None,
+    store: Store | None,
+) -> tuple[Method, dict[str, Any]]:
+    plan, seed = trial.training, training_seed(trial, dataset)
+    method, stream = begin(trial, dataset, runtime, seed, store)
+    _check_forward(method, stream, runtime)
+    if method.frozen_epochs:
+        assert store is not None, "only what starts from other weights is frozen"
+        stream = cached_features(trial, method, stream, store)
+    optimizer = optimizer_of(plan, method, runtime)
+    average = average_of(method)
+    if plan.compile:
+        method.features.compile()
+    step = OptimizerStep(plan, method, optimizer, runtime, average, len(stream))
+    update: Callable[[Tensor, Tensor], Tensor] = partial(method.update, step=step)
+    if step.can_be_recorded:
+        update = StepGraph(method, step.backward, step.move)
+    seed_everything(seed_for(seed, "steps", runtime.rank))
+    epoch, batch, kept = _resume(step_folder, method, optimizer, average, step, runtime, seed)
+    buffers = [buffer for buffer in method.buffers() if buffer.is_floating_point()]
+    method.train()
+    started = saved = time.monotonic()
+    looked, seen, since, losses = started, 0, 0, torch.zeros((), device=runtime.device)
+
+    def look() -> None:
+        nonlocal since, looked
+        looked = time.monotonic()
+        mean = _check_loss_value(losses, since, epoch)
+        losses.zero_()
+        since = 0
+        if watch:
+            pace = seen / (time.monotonic() - started)
+            left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch_size / plan.accumulate / pace
+            done = {"step": step.steps, "epoch": epoch + batch / len(stream), "epochs": plan.epochs}
+            watch({**done, "loss": mean, "rate": optimizer.param_groups[0]["lr"], "images/s": pace, "left": left})
+
+    while epoch < plan.epochs:
+        for x, y, _ in method.as_rows(stream.epoch(epoch, batch)):
+            with runtime.autocast():
+                loss = update(x, y)
+            losses += loss.detach()
+            seen += plan.batch_size // plan.accumulate
+            batch, since = batch + 1, since + 1
+            slow = watch is not None and time.monotonic() - looked > CHECK_SECONDS
+            if since == CHECK_STEPS * plan.accumulate or slow:
+                look()
+            if step.whole and (due := runtime.largest(_save_due(step_folder, saved, checkpoint_seconds))):
+                runtime.mean(buffers)
+                if step_folder is not None:
+                    _save(step_folder, method, optimizer, average, step, epoch, batch, kept)
+                if due == SAVE_AND_STOP:
+                    raise Interrupted
+                saved = time.monotonic()
+        if since:
+            look()
+        runtime.mean(buffers)
+        epoch, batch = epoch + 1, 0
+        if epoch in trial.kept:
+            state = random_state()
+            kept[kept_name(epoch)] = weights_of(_finish(deepcopy(method), average, stream, seed))
+            restore_random_state(state)
+    seconds = time.monotonic() - started
+    if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # the last steps had no look at a loss
+        raise Diverged("Weights are not finite after the last step; a smaller learning rate may help.")
+    _finish(method, average, stream, seed)
+    for name, content in kept.items() if step_folder is not None else ():
+        step_folder.write(name, content)
+    learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
+    facts: dict[str, Any] = {"params": learnt, "seconds": seconds, "images": seen}
+    if method.classifies:
+        with evaluating(method), runtime.autocast():
+            some = stream.some(SCORED_MAPS if method.spec.dense else SCORED_ROWS)
+            facts["train_accuracy"] = accuracy_of(method, method.as_rows(some))
+    return method.eval(), facts | method.facts()
+
+
+def _save_due(step_folder: Any, saved: float, seconds: float) -> int:
+    """SAVE_AND_STOP when this process is to end, else 1 when it is time to save a checkpoint of `part`, else 0."""
+    return (
+        SAVE_AND_STOP
+        if shutdown_requested.is_set()
+        else int(step_folder is not None and step_folder.due(saved, seconds))
+    )
+
+
+def _finish(method: Any, average: WeightAverage | None, stream: TrainingStream, seed: int) -> Method:
+    """The method after what follows its last step: the average of its weights, bounds that hold, `finalize`."""
+    if average is not None:
+        average.copy_to(method)
+    settle(method)
+    seed_everything(seed_for(seed, "finalize"))
+    with evaluating(method), stream.runtime.autocast():
+        method.finalize(method.as_rows(stream.plain()))
+    return method  # type: ignore[no-any-return]
+
+
+def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
+    """A trial's method as it is before the first step."""
+    method, _ = begin(trial, dataset, runtime, training_seed(trial, dataset), store)
+    return method.eval()  # type: ignore[no-any-return]
+
+
+def training_seed(trial: Trial, dataset: datasets.Dataset) -> int:
+    """Of everything random in training. What only changes speed and memory shows the same images in the same order."""
+    usual = Training()
+    speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
+    data = trial.data if isinstance(trial.data, ContentName) else content_name(trial.data, dataset)
+    return seed_for("train", replace(trial, data=data, training=replace(trial.training, **speed), kept=(), stop=None))
+
+
+def begin(
+    trial: Trial, dataset: datasets.Dataset, runtime: Runtime, seed: int, store: Store | None = None
+) -> tuple[Any, TrainingStream]:
+    images = datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
+    method: Any = build(trial, dataset, rows=len(images.labels))
+    if trial.start is not None:
+        if store is None:
+            raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
+        method.on_start(take_weights(method, trial.start, store))
+    method = runtime.place(method)
+    stream = TrainingStream(images, dataset, trial.training, runtime, seed, method.views)
+    seed_everything(seed_for(seed, "prepare"))
+    # The data flows on the device that the runtime chose; a method sees only batches.
+    with evaluating(method), torch.no_grad(), runtime.autocast():
+        method.prepare(method.as_rows(stream.plain()))
+        # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
+        runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
+    return method, stream
+
+
+@torch.no_grad()
+def _check_forward(method: Method, stream: TrainingStream, runtime: Runtime) -> None:
+    """Refuses outputs of other shapes than a method promises before the first step; nothing random moves.
+
+    What is fitted at the end of training may be missing yet: a forward pass that fails is left for then, and so are
+    the names of scores.
+    """
+    state, copy = random_state(), deepcopy(method).eval()
+    try:
+        with runtime.autocast():
+            x, _, _ = next(iter(copy.as_rows(stream.some(1))))
+            output = copy(x[:2])
+    except Exception:  # anything that a method of one's own raises
+        return
+    finally:
+        restore_random_state(state)
+    check_output(method, output, None if method.spec.dense else len(x[:2]), finished=False)
+
+
+def _check_loss_value(losses: Tensor, count: int, epoch: int) -> float:
+    mean = float(losses) / count
+    if not math.isfinite(mean):
+        raise Diverged(f"The loss became {mean} in epoch {epoch + 1}; a smaller learning rate may help.")
+    return mean
+
+
+def _save(
+    step_folder: Any,
+    method: Any,
+    optimizer: Any,
+    average: WeightAverage | None,
+    step: OptimizerStep,
+    epoch: int,
+    batch: int,
+    kept: dict[str, bytes],
+) -> None:
+    state = {
+        "method": method.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "average": None if average is None else average.state,
+        "random": random_state(),
+        "steps": step.steps,
+        "epoch": epoch,
+        "batch": batch,
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    step_folder.save_checkpoint({"state": buffer.getvalue(), **kept}, {"epoch": epoch, "batch": batch})
+
+
+def _resume(
+    step_folder: Any,
+    method: Any,
+    optimizer: Any,
+    average: WeightAverage | None,
+    step: OptimizerStep,
+    runtime: Runtime,
+    seed: int,
+) -> tuple[int, int, dict[str, bytes]]:
+    """(epoch, batch) to go on from, with every state as it was, and the weights that were kept so far."""
+    checkpoint = None if step_folder is None else step_folder.load_checkpoint()
+    kept = {} if checkpoint is None else dict(checkpoint.tensors)
+    written = runtime.share(kept.pop("state", None))
+    if written is None:
+        return 0, 0, kept
+    state = torch.load(io.BytesIO(written), map_location=runtime.device, weights_only=True)
+    method.load_state_dict(state["method"])
+    optimizer.load_state_dict(state["optimizer"])
+    if average is not None:
+        average.state = state["average"]
+    step.steps = state["steps"]
+    if runtime.rank == 0:
+        restore_random_state(state["random"])
+    else:  # only the first process's state was saved
+        seed_everything(seed_for(seed, "steps", runtime.rank, step.steps))
+    return state["epoch"], state["batch"], kept

@@ -1,0 +1,161 @@
+"""Batches of training images, or of features of a frozen backbone, for every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nescio import datasets
+from nescio.datasets import Batches
+from nescio.errors import BadInput
+from nescio.identity import seed_for
+from nescio.methods.base import Method
+from nescio.runtime import Runtime, evaluating
+from nescio.training.initial import start_key
+from nescio.trials import Training, Trial
+from nescio.work.step_folder import StepFolder
+from nescio.work.steps import Context, Step
+from nescio.work.store import Store
+from nescio.work.versions import TRAIN as VERSION
+
+FEATURES = "features"  # the stage of features of frozen backbones, and their name in its files
+
+
+FEATURE_BATCH = 256  # images of a batch whose features are computed to be kept
+
+
+def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
+    """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them; of images with
+    label maps, which hold many rows each, 8."""
+    batch = Training().batch_size if task == "classification" else 8
+    while batch > rows / 16 and batch > max(8, parts):
+        batch //= 2
+    return batch
+
+
+def check_batch(plan: Training, rows: int, world: int = 1) -> None:
+    """Raises BadInput when a batch cannot be cut into its parts, or the rows do not fill one part."""
+    parts = plan.accumulate * world
+    if plan.batch_size % parts:
+        raise BadInput(f"A batch of {plan.batch_size} cannot be cut into {parts} equal parts.")
+    if plan.batch_size // parts < 2:
+        raise BadInput(f"A batch of {plan.batch_size} in {parts} part(s) is too small: batch-norm needs two rows.")
+    if rows < plan.batch_size // plan.accumulate:
+        raise BadInput(
+            f"There are {rows} training rows, fewer than one batch of {plan.batch_size // plan.accumulate}; "
+            "make the batch smaller."
+        )
+
+
+def check_views(plan: Training, views: int) -> None:
+    """Raises BadInput when the views of an image that a method compares would all be the same."""
+    if views > 1 and plan.augment == "none":
+        raise BadInput(
+            f"The method compares {views} views of an image, and without augmentation they are the same: "
+            "say --augment full."
+        )
+
+
+@dataclass
+class TrainingStream:
+    """The training images of every epoch, as a function of the seed, the epoch and the batch number alone."""
+
+    images: datasets.Images
+    dataset: datasets.Dataset
+    plan: Training
+    runtime: Runtime
+    seed: int
+    views: int
+
+    def __post_init__(self) -> None:
+        check_batch(self.plan, len(self.images.labels), self.runtime.world)
+        check_views(self.plan, self.views)
+
+    def __len__(self) -> int:
+        """Parts of batches in an epoch; an incomplete last batch is omitted."""
+        rows = self.plan.batch_size // self.plan.accumulate
+        return len(self.images.labels) // self.plan.batch_size * self.plan.accumulate or len(self.images.labels) // rows
+
+    def batches(self, **options: Any) -> Batches:
+        return Batches(
+            self.images, self.dataset, self.runtime.device, channels_last=self.runtime.channels_last, **options
+        )
+
+    def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        rows = self.plan.batch_size // self.plan.accumulate
+        shown = self.batches(
+            batch=rows,
+            augment=self.plan.augment,
+            border=self.plan.border,
+            seed=seed_for(self.seed, epoch),
+            shuffle=True,
+            drop_last=True,
+            views=self.views,
+            rank=self.runtime.rank,
+            world=self.runtime.world,
+            start=start,
+            stop=len(self),
+        )
+        return iter(shown)
+
+    def plain(self) -> Batches:
+        """Every training row once, in random order, without augmentation."""
+        return self.batches(batch=self.plan.batch_size, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
+
+    def some(self, rows: int) -> Batches:
+        """So many of the same, or a few more."""
+        return replace(self.plain(), stop=math.ceil(rows / self.plan.batch_size))
+
+
+@dataclass
+class CachedStream(TrainingStream):
+    """The same with features (b, d) of a frozen backbone for images: a few augmented epochs of them take turns."""
+
+    files: list[Path]
+
+    def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        from safetensors.torch import load
+
+        device, size = self.runtime.device, self.plan.batch_size // self.plan.accumulate
+        features = load(self.files[epoch % len(self.files)].read_bytes())[FEATURES].to(device)
+        labels, index = (torch.from_numpy(each).to(device) for each in (self.images.labels, self.images.index))
+        raw = np.random.PCG64(seed_for(self.seed, epoch)).random_raw(len(labels))
+        order = torch.from_numpy(np.argsort(raw, kind="stable")).to(device)
+        for number in range(start, len(self)):
+            rows = order[number * size : (number + 1) * size][self.runtime.rank :: self.runtime.world]
+            yield features[rows].float(), labels[rows].long(), index[rows]
+
+
+def cached_features(trial: Trial, method: Method, stream: TrainingStream, store: Store) -> CachedStream:
+    """Features of the training images, computed once for all trials that start from the same weights."""
+    from safetensors.torch import save
+
+    assert trial.start is not None
+    plan, runtime = trial.training, stream.runtime
+    names = [f"{number}.safetensors" for number in range(1 if plan.augment == "none" else method.frozen_epochs)]
+
+    def make(step_folder: StepFolder, _: Context) -> None:
+        for number, name in enumerate(names):
+            seed = seed_for(FEATURES, number)
+            shown = stream.batches(batch=FEATURE_BATCH, augment=plan.augment, border=plan.border, seed=seed)
+            with evaluating(method), torch.no_grad(), runtime.autocast():
+                rows = torch.cat([method.features(x).half().cpu() for x, _, _ in shown])
+            step_folder.write(name, save({FEATURES: rows}))
+
+    of = {name: getattr(trial, name) for name in ("data", "classes", "data_seed", "backbone", "spectral")}
+    how = {"augment": plan.augment, "border": plan.border, "precision": plan.precision, "epochs": len(names)}
+    title = f"features of {trial.backbone}, frozen"
+    parents = (stream.dataset.revision, start_key(trial.start))
+    step = Step(title, FEATURES, of | how, make, parents, VERSION)
+    if runtime.rank == 0:
+        step.run(Context(store), wait=True)
+    runtime.share(None)  # the other processes wait for the files
+    folder = step.verified(store)
+    return CachedStream(**vars(stream), files=[folder / name for name in names])

@@ -92,7 +92,7 @@ def reason_without_rank(line: Line, board: Leaderboard) -> str:
 
 @report("all/questions")
 def questions_table(frame: Frame) -> Table:
-    """What every question asks, and the lines in its best group."""
+    """The best line of every question, and how many are not significantly different from it."""
     board = leaderboard_of(frame)
     records = []
     for question, standings in board.standings.items():
@@ -100,15 +100,16 @@ def questions_table(frame: Frame) -> Table:
         first = min(best, key=lambda line: standings[line].rank or 0) if best else None
         records.append(
             {
-                "question": evaluations.registry[question.evaluation].question,
-                "number": question.title,
-                "lines": len(standings),
+                "question": question.title,
                 "best": line_label(first, board.lines) if first else None,
-                "not significantly different": len(best) - 1 if best else None,
+                "value": standings[first].mean if first else None,
+                "as good": len(best) - 1 if best else None,
+                "of": len(standings),
             }
         )
-    formats = {"lines": COUNT, "not significantly different": COUNT}
-    return table_from_records(records, "Questions", "question", "number", formats=formats)
+    formats = {"as good": COUNT, "of": COUNT, "value": decimals(3)}
+    note = "As good: further methods that are not significantly different from the best"
+    return table_from_records(records, "The best of every question", "question", formats=formats, note=note)
 
 
 # ---- a profile of every method

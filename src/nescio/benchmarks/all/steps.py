@@ -42,12 +42,15 @@ def compare(plan: Plan, work: Work) -> Plan:
         data=name_for_keys(plan.data, root, "test" if plan.networks else None),
         methods=own_names(plan.methods or (*sorted(methods), *([DEEP_ENSEMBLE] if plan.members else []))),
     )
+    configured_evaluations = evaluations_of(plan)
+    for name in (*plan.near, *plan.far, *plan.downstream, *plan.human):
+        datasets.load(absolute_name(name), root, "all")  # a missing set is refused before hours of training
     if not plan.networks:
         groups = lineup.train(groups_of(plan, work), work, partial(refuse_impossible, plan, root))
     else:
         groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
     subjects = [Subject(each, plan.data, root, plan.limit, plan.seed) for each in groups]
-    planned = plan_steps(subjects, evaluations_of(plan), root)
+    planned = plan_steps(subjects, configured_evaluations, root)
     work.reasons += [reason for reason in planned.reasons if reason not in work.reasons]
     work.evaluate(EVALUATE, planned.steps)
     for row in work.rows:

@@ -66,7 +66,7 @@ def url():
     """Trials and extensions of every method and backbone, and further seeds of both choices, at most."""
     plan, total = URL["paper"], Total()
     each = plan.trials + plan.extension + len(CRITERIA) * (plan.seeds - 1)
-    for backbone, pixels in zip(plan.backbones, plan.pixels, strict=True):
+    for backbone, pixels in zip(plan.backbones, plan.input_sizes, strict=True):
         network = arithmetic(backbone, 3, (pixels, pixels))
         for method in plan.methods:
             seconds = training_seconds(H200, network, LEARNT * TRAINING * plan.training.epochs, method)

@@ -115,7 +115,7 @@ def test_config_file_reads_names_lists_and_mappings_without_separators(tmp_path)
     text += "ensemble_sizes: 2,3\ncorruptions: [fog, contrast]\n"
     (plan,) = parsed(text, tmp_path, "run shift", (shift.plan, shift.presets))
     assert plan.hparams == ("sngp.bound=100", "erm.spectral=5") and plan.severities == (1, 5)
-    assert plan.members == (2, 3) and plan.corruptions == ("fog", "contrast")
+    assert plan.ensemble_sizes == (2, 3) and plan.corruptions == ("fog", "contrast")
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,9 @@ def test_ice_is_as_bright_and_as_rough_as_the_photographs():
 
 def test_rounds_of_glass_draw_anew(monkeypatch):
     seen = []
-    monkeypatch.setattr(corruption_filters, "bits", lambda index, count, seed: seen.append(seed) or bits(index, count, seed))
+    monkeypatch.setattr(
+        corruption_filters, "bits", lambda index, count, seed: seen.append(seed) or bits(index, count, seed)
+    )
     apply("glass_blur", 5, X[:2], KEYS[:2])
     assert len(set(seen)) == 2 and abs(seen[0] - seen[1]) > len(X)  # a seed next to it is that of the next image
 

@@ -239,7 +239,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         inside, outside = dumps(seed)
         zoo(store, model, "digits", inside, False)
         zoo(store, model, "digits", outside, True)  # one set may be asked about as both
-    words = ("--store", store.root, "--data", "digits", "--out", "digits", *FEW)
+    words = ("--store", store.root, "--data", "digits", "--ood-data", "digits", *FEW)
     assert run(*words, "--extra-ood", "hard=digits") == 0
     shown = capsys.readouterr().out
     assert "that know digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
@@ -266,10 +266,10 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     zoo(store, "a", one, inside, False)
     for spec in (two, numbers):
         zoo(store, "a", spec, outside, True)
-    assert run("--store", store.root, "--data", one, "--out", two, *FEW, "--format", "json") == 0
+    assert run("--store", store.root, "--data", one, "--ood-data", two, *FEW, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["out_classes"] for row in rows if row.get("out_classes")} == {21}
-    assert run("--store", store.root, "--data", one, "--out", numbers, *FEW, "--format", "json") == 0
+    assert run("--store", store.root, "--data", one, "--ood-data", numbers, *FEW, "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["out_classes"] for row in rows if row.get("out_classes")} == {24}
     (tmp_path / "is_a.txt").write_text("c0 c1\n")
@@ -280,7 +280,7 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
         store.root,
         "--data",
         one,
-        "--out",
+        "--ood-data",
         numbers,
         *FEW,
         "--hierarchy",
@@ -288,7 +288,7 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     )
     gone = f"npz:{tmp_path / 'gone.npz'}"  # the images went away, the answers are still there
     zoo(store, "a", gone, outside, True)
-    assert run("--store", store.root, "--data", one, "--out", gone, *FEW) == 0
+    assert run("--store", store.root, "--data", one, "--ood-data", gone, *FEW) == 0
     assert "could not be found out" in capsys.readouterr().out
 
 
@@ -301,7 +301,7 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
         (("--pair", "a=in.npz"), "write NAME=IN,OUT"),
         (("--pair", "a=in.npz,out.npz"), "There is no file or folder of predictions at in.npz"),
         (("--pair", "a=in.npz,out.npz", "--data", "digits"), "omit --data, --out and --extra-ood"),
-        (("--data", "digits", "--out", "x"), "nescio zoo MODEL"),
+        (("--data", "digits", "--ood-data", "x"), "nescio zoo MODEL"),
         (("--estimation-images", 0, "--data", "digits", "--ood-data", "x"), "--estimation-images must be at least 1"),
         (("--measures", "sureness", "--data", "digits", "--ood-data", "x"), "sureness"),
     ],

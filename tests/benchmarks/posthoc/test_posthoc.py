@@ -62,7 +62,7 @@ def test_transformers_have_a_budget_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [({"train_networks": ("erm",)}, "METHOD/BACKBONE"), ({"ensemble_size": 0}, "members")]
+    ("change", "words"), [({"train_networks": ("erm",)}, "METHOD/BACKBONE"), ({"ensemble_size": 0}, "ensemble_size")]
 )
 def test_a_plan_that_cannot_be_is_refused(change, words):
     with pytest.raises(BadInput, match=words):
@@ -70,7 +70,7 @@ def test_a_plan_that_cannot_be_is_refused(change, words):
 
 
 def test_two_classes_must_be_left():
-    with pytest.raises(BadInput, match="--held-out-classes"):
+    with pytest.raises(BadInput, match="held_out_classes"):
         steps.refuse_impossible(replace(PLAN, held_out_classes=9), None)
 
 

@@ -375,7 +375,7 @@ def test_two_workers_make_the_rows_of_one(study, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_machine_that_cannot_draw_reports_the_study_all_the_same(study, context, tmp_path):
-    words = [*words_of(study, context), "--workers", "0", "--report", str(tmp_path)]
+    words = [*words_of(study, context), "--workers", "0", "--output", str(tmp_path)]
     code = (
         "import sys; sys.modules |= dict.fromkeys(('altair', 'vl_convert', 'optuna'))\n"
         "import nescio.report.pages as pages; pages.can_draw = lambda: False\n"
@@ -614,7 +614,7 @@ def test_the_paper_preset_is_the_paper():
 
 def test_the_command_shows_a_finished_study_without_training(study, context, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training.steps, "fit", lambda *_: pytest.fail("a network is trained again"))
-    assert main([*words_of(study, context), "--workers", "0", "--report", str(tmp_path / "report")]) == 0
+    assert main([*words_of(study, context), "--workers", "0", "--output", str(tmp_path / "report")]) == 0
     out = capsys.readouterr().out
     assert reports.WHICH in out and "SimCLR" in out
     assert (tmp_path / "report" / "index.html").is_file() and (tmp_path / "report" / "rows.parquet").is_file()

@@ -53,21 +53,21 @@ def study(context, use_one_thread):
 
 @pytest.mark.parametrize("degrees", [(0.0,), (20.0, 360.0), (-720.0,), ()])
 def test_whole_turns_are_refused(degrees):
-    with pytest.raises(BadInput, match="0 is always there"):
+    with pytest.raises(BadInput, match="degrees"):
         replace(PLAN, degrees=degrees)
 
 
 @pytest.mark.parametrize("word", ["ddu.bound=3", "duq.penalty=1"])
 def test_a_strength_cannot_be_fixed(word, context):
     """It is what is varied, and would be ignored."""
-    with pytest.raises(BadInput, match=f"--hparams {word}: .* is the strength that is varied"):
+    with pytest.raises(BadInput, match=f"hparams has {word}"):
         run(replace(PLAN, hparams=(word,)), context)
 
 
 def test_the_plan_is_the_papers():
     paper = PRESETS["paper"]
     assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")
-    assert paper.degrees == tuple(range(20, 181, 20)) and paper.strengths >= 8 and paper.runs == 5
+    assert paper.degrees == tuple(range(20, 181, 20)) and paper.strengths >= 8 and paper.seeds == 5
     angles = [level for condition, level in steps.levels_of(paper) if condition == "rotation"]
     assert angles == [20.0 * step for step in range(1, 10)]
 
@@ -183,8 +183,8 @@ def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
 
 def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("nescio.report.pages.can_draw", lambda: False)
-    words = ["run", "sensitivity", "--methods", "duq,ddu", "--strengths", "2", "--runs", "2", "--degrees", "60,180"]
-    words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--report", str(tmp_path / "page")]
+    words = ["run", "sensitivity", "--methods", "duq,ddu", "--strengths", "2", "--seeds", "2", "--degrees", "60,180"]
+    words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--output", str(tmp_path / "page")]
     before = {run.key for run in context.store.runs()}
     assert main([*words, "--store", str(context.store.root)]) == 0
     assert "ρ, rAULC" in capsys.readouterr().out and (tmp_path / "page" / "index.html").is_file()

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from nescio import datasets, measures, metrics, predict
+from nescio import datasets, measures, metrics
 from nescio.benchmarks import base
 from nescio.benchmarks.shift import PRESETS, Plan, reports, steps
 from nescio.cli import main
@@ -24,7 +24,8 @@ from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks.models import build, network_of_trial
-from nescio.predict import load_predictions, predict_step
+from nescio.predict import inputs, load_predictions, predict_step
+from nescio.predict import steps as predict_steps
 from nescio.predictions import stack
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
@@ -50,7 +51,7 @@ OPTIONS = (
         "erm,ddu,mc-dropout,deep-ensemble",
         "--backbone",
         "mlp",
-        "--runs",
+        "--seeds",
         "2",
         "--strengths",
         "3",
@@ -86,12 +87,12 @@ def study(context, place, calls):
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (40, 8, 8, 1), np.uint8), np.arange(40) % 3
     np.savez(place / "noise.npz", x_train=images[:20], y_train=labels[:20], x_test=images[20:], y_test=labels[20:])
-    build, apply = predict.build, Corruption.apply
+    build, apply = predict_steps.build, Corruption.apply
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict, "build", lambda network, *rest: calls["built"].append(network) or build(network, *rest))
+        patch.setattr(predict_steps, "build", lambda *words: calls["built"].append(words[0]) or build(*words))
         patch.setattr(Corruption, "apply", lambda self, *rest: calls["corrupted"].append(self) or apply(self, *rest))
-        predict._last_built.cache_clear()
-        predict._kept.clear()
+        predict_steps._last_built.cache_clear()
+        inputs._changed_images.clear()
         study = run(replace(PLAN, ood=(f"npz:{place / 'noise.npz'}",)), context)
     assert study.failures == []
     return study
@@ -313,7 +314,7 @@ def test_images_of_another_set_against_clean_ones(study, context, place):
 
 def test_every_corruption_is_computed_once_and_every_network_built_once(study, calls):
     corrupted = [(change.name, change.severity) for change in calls["corrupted"]]
-    blocks = -(-len(ImageSet("digits").load()) // predict.BATCH["cpu"])
+    blocks = -(-len(ImageSet("digits").load()) // inputs.BATCH["cpu"])
     assert len(corrupted) == 2 * 2 * blocks  # two corruptions at two severities, not once for each of ten networks
     networks = [network.name for network in calls["built"]]
     # run 0's ddu is built for its validation images and again for the test images; first members for their ensembles
@@ -323,19 +324,19 @@ def test_every_corruption_is_computed_once_and_every_network_built_once(study, c
 def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
     (trial,) = lines()[0]
     shown = ImageSet("digits", change=Corruption("fog", 2)).load()
-    network, here = network_of_trial(trial), predict.runtime_for("cpu")
-    predict._kept.clear()
-    monkeypatch.setattr(predict, "ROOM", 0)
-    first = [x for x, _ in predict.input_batches(network, shown, context.store, here, 200)]
-    assert predict._kept == {}
-    monkeypatch.setattr(predict, "ROOM", shown.images.backing.read(shown.images.rows).nbytes)
-    again = [x for x, _ in predict.input_batches(network, shown, context.store, here, 100)]
-    assert len(predict._kept) == 1
-    kept = [x for x, _ in predict.input_batches(network, shown, context.store, here, 300)]
+    network, here = network_of_trial(trial), runtime_for("cpu")
+    inputs._changed_images.clear()
+    monkeypatch.setattr(inputs, "CPU_CACHE_BYTES", 0)
+    first = [x for x, _ in inputs.input_batches(network, shown, context.store, here, 200)]
+    assert inputs._changed_images == {}
+    monkeypatch.setattr(inputs, "CPU_CACHE_BYTES", shown.images.backing.read(shown.images.rows).nbytes)
+    again = [x for x, _ in inputs.input_batches(network, shown, context.store, here, 100)]
+    assert len(inputs._changed_images) == 1
+    kept = [x for x, _ in inputs.input_batches(network, shown, context.store, here, 300)]
     assert torch.equal(torch.cat(first), torch.cat(again)) and torch.equal(torch.cat(first), torch.cat(kept))
     other = ImageSet("digits", change=Corruption("fog", 3)).load()
-    list(predict.input_batches(network, other, context.store, here, 300))
-    assert len(predict._kept) == 1  # full
+    list(inputs.input_batches(network, other, context.store, here, 300))
+    assert len(inputs._changed_images) == 1  # full
 
 
 # ---- published files
@@ -516,15 +517,15 @@ def test_tables_of_answers_mark_what_is_undertrained(study):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"data": "scenes@32"}, "scenes@32 has a label for every pixel: nescio run shift --task segmentation"),
-        ({"ensemble_methods": ("sngpp",)}, "--ensembled names sngpp, which is not among --methods"),
+        ({"data": "scenes@32"}, "scenes@32.*segmentation"),
+        ({"ensemble_methods": ("sngpp",)}, "ensemble_methods has sngpp"),
         ({"methods": ("simclr",)}, "simclr learns features without labels"),
         ({"measures": ("entropie",)}, "entropie"),
         ({"measures": ("kernel",)}, "kernel"),  # of duq, which is not there
         ({"corruptions": ("rain",)}, "no corruption named 'rain'"),
         ({"severities": (6,)}, "severity from 1 to 5"),
-        ({"ensemble_sizes": (1,)}, "at least two members"),
-        ({"reference_accuracy": 97.0}, "between 0 and 1"),
+        ({"ensemble_sizes": (1,)}, "ensemble_sizes must be at least 2"),
+        ({"reference_accuracy": 97.0}, "reference_accuracy is 97"),
         ({"backbone": "resnet1"}, "no backbone named"),
     ],
 )
@@ -550,14 +551,14 @@ def test_the_presets_are_what_they_say():
         nesterov=True,
         border="reflect",
     )
-    assert (gpu.data, gpu.backbone, gpu.runs, gpu.training) == ("cifar10", "resnet18", 3, expected)
+    assert (gpu.data, gpu.backbone, gpu.seeds, gpu.training) == ("cifar10", "resnet18", 3, expected)
     every = [(change.name, change.severity) for change in steps.made_here(Plan())]
     assert every == [(name, severity) for name in CORRUPTIONS for severity in (1, 2, 3, 4, 5)]
 
 
 def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
     monkeypatch.setattr("nescio.report.pages.can_draw", lambda: False)
-    assert main([*OPTIONS, "--store", str(place / "store"), "--report", str(place / "page")]) == 0
+    assert main([*OPTIONS, "--store", str(place / "store"), "--output", str(place / "page")]) == 0
     assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
     kept = read_study(place / "page")
     pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["severity"] is None]
@@ -850,7 +851,7 @@ def test_networks_of_one_ensemble_have_titles_of_their_own():
 @pytest.mark.parametrize("benchmark", ["shift", "sensitivity"])
 def test_a_study_without_measures_is_refused_before_any_work(benchmark, context):
     known = base.registry[benchmark]
-    with pytest.raises(BadInput, match="--measures names no measure"):
+    with pytest.raises(BadInput, match="measures is empty"):
         known.run(replace(known.presets["small"], measures=()), Work(context, None))
 
 

@@ -57,13 +57,13 @@ OPTIONS = (
         "segmentation",
         "--methods",
         "erm,mc-dropout,deep-ensemble",
-        "--runs",
+        "--seeds",
         "1",
         "--ensemble-sizes",
         "2",
     ),
     *("--corruptions", "contrast,gaussian_noise", "--severities", "1,5", "--epochs", "3", "--augment", "none"),
-    *("--reaches", "0.5", "--workers", "0", "--device", "cpu"),
+    *("--reference-accuracy", "0.5", "--workers", "0", "--device", "cpu"),
 )
 
 
@@ -75,7 +75,7 @@ def plan(place):
 @pytest.fixture(scope="module")
 def study(plan, place):
     """Through the command, with its page."""
-    words = ["--data", plan.data, "--store", str(place / "store"), "--report", str(place / "page")]
+    words = ["--data", plan.data, "--store", str(place / "store"), "--output", str(place / "page")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nescio.report.pages.can_draw", lambda: False)
         assert main([*OPTIONS, *words]) == 0
@@ -236,7 +236,7 @@ def test_scenes_have_shifts_of_their_own_and_corruptions_by_name():
     assert count == {"darkness": 11, "fog": 8, "rain": 4} and len(levels) == 1 + 23
     some = list(pixels.levels_of(replace(plan, corruptions=("fog", "motion_blur"), severities=(1, 3)), None))
     assert some == [steps.CLEAN, ("fog", 0.005), ("fog", 0.02), ("motion_blur", 1.0), ("motion_blur", 3.0)]
-    with pytest.raises(BadInput, match="has 4 levels of rain: --severities cannot name level 5"):
+    with pytest.raises(BadInput, match="severities has 5"):
         pixels.levels_of(replace(plan, severities=(5,)), None)
 
 
@@ -283,8 +283,8 @@ def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
         ({"data": "digits"}, "digits, which has no label maps"),
         ({"backbone": "mlp"}, "no map of features"),
         ({"measures": ("gap",)}, "Pixels are not counted by gap"),
-        ({"ood": ("digits",)}, "omit --out"),
-        ({"strengths": 2}, "say --strengths 1"),
+        ({"ood": ("digits",)}, "ood"),
+        ({"strengths": 2}, "strengths must be 1"),
         ({"corruption_files": "CIFAR-10-C"}, "corruption_files"),
         ({"corruptions": ("darkness",)}, "no shift named 'darkness'"),  # of scenes alone
     ],
@@ -308,7 +308,12 @@ def test_the_task_alone_starts_from_the_preset_of_the_scenes():
     assert plan_of("--preset", "gpu", "--task", "segmentation") == replace(PRESETS["gpu"], task="segmentation")
     scenes, gpu = PRESETS["scenes"], PRESETS["scenes-gpu"]
     assert (scenes.data, scenes.methods, scenes.backbone) == ("scenes@64", (*DENSE, "deep-ensemble"), "conv")
-    assert (gpu.data, gpu.methods, gpu.backbone, gpu.members) == ("scenes", (*DENSE, "deep-ensemble"), "resnet18", (5,))
+    assert (gpu.data, gpu.methods, gpu.backbone, gpu.ensemble_sizes) == (
+        "scenes",
+        (*DENSE, "deep-ensemble"),
+        "resnet18",
+        (5,),
+    )
 
 
 # ---- reports and pictures

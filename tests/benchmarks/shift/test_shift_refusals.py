@@ -82,7 +82,7 @@ def folders(tmp_path):
     [
         ({"ood": ("nope",)}, "no dataset named 'nope'"),
         ({"ood": ("npz:nofile.npz",)}, "nofile.npz"),
-        ({"ood": ("digits",)}, "--ood names digits, the set whose own images"),
+        ({"ood": ("digits",)}, "ood has digits"),
         ({"measures": ("entropy", "gmm")}, "The measure gmm needs more than logits"),
         ({"measures": ("tta",)}, "The measure tta needs more than logits"),
         ({"methods": ("erm", "duq"), "training": replace(PLAN.training, compile=True)}, "duq cannot be compiled"),
@@ -187,7 +187,9 @@ def test_a_rehearsal_counts_pixels_too(tmp_path, folders):
 
 
 def test_sizes_of_ensembles_are_numbers_or_none():
-    assert plan_of("--ensemble-sizes", "none").members == () and plan_of("--ensemble-sizes", "2,5").members == (2, 5)
+    assert plan_of("--ensemble-sizes", "none").ensemble_sizes == () and plan_of(
+        "--ensemble-sizes", "2,5"
+    ).ensemble_sizes == (2, 5)
     with pytest.raises(SpecError) as caught:
         plan_of("--ensemble-sizes", "few")
     assert caught.value.option == "--ensemble-sizes"

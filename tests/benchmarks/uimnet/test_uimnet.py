@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from nescio import measures, metrics, predict, training
+from nescio import measures, metrics, training
 from nescio.analysis import calibration
 from nescio.benchmarks import base, classes, uimnet
 from nescio.benchmarks.uimnet import PRESETS, Plan, reports, steps
@@ -24,6 +24,7 @@ from nescio.methods import BaseHParams, Method, Output, classifiers, registry
 from nescio.methods.base import method
 from nescio.options import command_of, instance_of, options_of
 from nescio.predict import load_predictions
+from nescio.predict import steps as predict_steps
 from nescio.predictions import Predictions
 from nescio.report.studies import read_study
 from nescio.search import draw, hparam, searched, uniform
@@ -612,7 +613,12 @@ def test_a_new_measure_over_a_finished_study_asks_no_network(study, context, mon
         p = probs(predictions.logits)
         return np.sort(p, 1)[:, -2]
 
-    for module, name in ((training, "fit"), (training, "load_method"), (predict, "load_method"), (predict, "runtime")):
+    for module, name in (
+        (training, "fit"),
+        (training, "load_method"),
+        (predict_steps, "build"),
+        (predict_steps, "runtime_for"),
+    ):
         monkeypatch.setattr(module, name, forbidden)
     try:
         again = run(replace(PLAN, measures=(*PLAN.measures, "second")), context)

@@ -261,7 +261,7 @@ def test_all_that_was_tried_is_listed_with_its_values(study, context):
     cells = reports.search(study.frame).cells().items()
     words = {labels: str(cell) for (labels, head), cell in cells if head == "hyper-parameters"}
     assert len(words) == 4
-    assert rates == {text.split(",")[0].removeprefix("rate ") for (name, *_), text in words.items() if name == "erm"}
+    assert rates == {text.split(",")[0].removeprefix("lr ") for (name, *_), text in words.items() if name == "erm"}
 
 
 def rows_of(*numbers):
@@ -293,9 +293,12 @@ def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_a
         work = Work(context, launcher)
         assert steps.choose(work, "val", facts, results) == {"r_auroc": 0, "recall_at_1": 1}
     recall = {"method": "erm", "backbone": "mlp", "data_seed": 0, "split": "test", "metric": "recall_at_1"}
-    rows = [steps.row_of(recall, "recall_at_1", trial=trial, value=value) for trial, value in ((0, 0.9), (1, 1.0))]
-    rows.append(steps.row_of(recall, "r_auroc", trial=0, value=0.6, measure="entropy"))
-    frame = Frame([*work.rows, *rows])
+    recall |= {"evaluation": "transfer", "measure": None}
+    rows = [recall | {"trial": trial, "value": value} for trial, value in ((0, 0.9), (1, 1.0))]
+    rows.append(recall | {"metric": "r_auroc", "trial": 0, "value": 0.6, "measure": "entropy"})
+    chosen = {entry["trial"]: entry for entry in work.networks}
+    names = ("chosen_by", "chosen_measure")
+    frame = Frame(row | {name: chosen[row["trial"]][name] for name in names} for row in rows)
     (row,) = reports.over_seeds(frame, reports.RECALL, "recall_at_1")
     assert row["value"] == 1.0 and reports.figure_3(frame) is None  # the one without R-AUROC is no point
 
@@ -311,7 +314,7 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
     """With made-up results whose best learning rate is `goal`, beyond or inside the range from 0.3 to 3."""
     tried = []
     monkeypatch.setattr(steps, "step_of", lambda network, *_: tried.append(network.trial) or network.trial)
-    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    monkeypatch.setattr(steps, "network_of_trial", lambda trial, root: type("Named", (), {"trial": trial}))
     monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
 
     def made_up(rows, facts, *_):
@@ -330,7 +333,7 @@ def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
     """Without validation classes a method is judged by its first score, whatever the others reach."""
     seen = []
     monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
-    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    monkeypatch.setattr(steps, "network_of_trial", lambda trial, root: type("Named", (), {"trial": trial}))
     monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
     monkeypatch.setattr(steps, "own_scores", lambda method: ("entropy", "jsd"))
 
@@ -349,7 +352,7 @@ def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
 
 def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(plan, context, monkeypatch):
     monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
-    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    monkeypatch.setattr(steps, "network_of_trial", lambda trial, root: type("Named", (), {"trial": trial}))
     one = replace(plan, methods=("erm",), trials=1, checkpoints=1, downstream=("digits#5-6#7-9",))
     for recall, known in ((0.09, False), (0.11, True)):
 
@@ -394,7 +397,7 @@ def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(
     )  # other images: all of their classes
     assert {*other.val, *other.test} == {0, 1, 2, 3}
     every = network_of_trial(replace(trial, classes=None))
-    with pytest.raises(BadInput, match="--downstream"):
+    with pytest.raises(BadInput, match="downstream"):
         steps.downstream("digits", given, None, [every])
 
 
@@ -415,7 +418,7 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
         assert best[None] == pytest.approx(best[epoch]) and best[None] == max(best.values())
     hparam_sets = [context.store.record("train", run_.key)["config"] for run_ in context.store.runs("train")]
     trials = [from_plain(hparams, lambda name: methods[name].hparams_class) for hparams in hparam_sets]
-    ends = {row["data_seed"]: row["value"] for row in found.frame.where(metric="stopped")}
+    ends = {row["data_seed"]: row["value"] for row in found.frame.facts("stopped_epoch")}
     first = [trial for trial in trials if not trial.start and ends[trial.data_seed] == (trial.stop or 3)]
     further = {trial.start for trial in trials if trial.start}
     assert len(first) == 2 and further == {f"store:{train_step(trial).key}" for trial in first}
@@ -598,7 +601,7 @@ def test_every_method_enters(name, tmp_path, plan):
 def test_networks_that_exist_already(tmp_path, capsys):
     file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
     data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
-    words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation-share", "0"]
+    words = ["run", "url", "--data", f"npz:{data}", "downstream", f"npz:{other}", "--validation-share", "0"]
     words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--format", "json"]
     assert main(words) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -615,9 +618,9 @@ def test_networks_that_exist_already(tmp_path, capsys):
 
 def test_the_paper_preset_is_the_paper():
     paper = PRESETS["paper"]
-    assert paper.methods == PAPER and len(PAPER) == 11 and (paper.trials, paper.seeds, paper.least) == (10, 3, 0.1)
-    assert (paper.downstream, paper.pixels) == (("cub200", "cars196", "sop"), (224, 256))
-    assert paper.shots == (1, 2, 5, 10) and len(paper.human) == 5
+    assert paper.methods == PAPER and len(PAPER) == 11 and (paper.trials, paper.seeds, paper.min_recall) == (10, 3, 0.1)
+    assert (paper.downstream, paper.input_sizes) == (("cub200", "cars196", "sop"), (224, 256))
+    assert paper.shots == (1, 2, 5, 10) and len(paper.annotated) == 5
     budget = {(m, b): steps.budget(paper, m, b) for m in ("erm", "infonce", "hib") for b in paper.backbones}
     batches = {key: (own.accumulate, own.batch_size // own.accumulate) for key, own in budget.items()}
     assert batches["erm", "resnet50:max"] == (16, 128) and batches["infonce", VIT] == batches[
@@ -635,8 +638,8 @@ def test_the_paper_preset_is_the_paper():
     ("change", "sentence"),
     [
         ({"downstream": ()}, "at least one downstream set"),
-        ({"validation_share": 1.0}, "--validation-share is a share"),
-        ({"shots": (0,)}, "--shots are numbers"),
+        ({"validation_share": 1.0}, "validation_share is 1"),
+        ({"shots": (0,)}, "shots must be at least 1"),
         ({"starts": ("file:a", "file:b")}, "2 entries for 1 backbones"),
         ({"batches": ("hib=21",)}, "PARTSxIMAGES"),
     ],

@@ -49,7 +49,7 @@ class SamplingHParams(ProbabilisticHParams):
         self.require_min(1, "samples")
 
 
-class Probabilistic(Method):
+class Probabilistic(Method[ProbabilisticHParams]):
     """An image is vMF(e, κ): e its embedding at length one, κ = 1/u from a head of three layers on the embedding.
 
     Where κ ≪ d samples hardly know their mean, A_d(κ) ≈ κ/d, and gradients of the embeddings are as small: from the
@@ -60,7 +60,7 @@ class Probabilistic(Method):
     high: ClassVar[int] = 1  # the high start of κ over d: samples have a mean cosine A_d(d) ≈ 0.62 with their mean
     no_dense_reason = "it embeds whole images"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: ProbabilisticHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.uncertainty = UncertaintyHead(self.features.num_features)
 
@@ -80,6 +80,7 @@ class Probabilistic(Method):
         return unit(embeddings), 1 / self.uncertainty(embeddings)
 
     def sampled(self, mean: Tensor, kappa: Tensor) -> Tensor:
+        assert isinstance(self.hparams, SamplingHParams)
         return sample(mean, kappa, self.hparams.samples)  # type: ignore[no-any-return]
 
     @abstractmethod

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from nescio import backbones
 from nescio.backbones import Locations
@@ -51,6 +52,7 @@ def apart(group: dict[str, Any], own: Iterable[Tensor]) -> tuple[dict[str, Any],
     return group | {"params": rest}, group | {"params": alone}
 
 
+H = TypeVar("H", bound=HParams, covariant=True, default=HParams)  # the hyper-parameters of a method
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), labels (b,), index (b,)
 
 
@@ -88,7 +90,7 @@ class NetworkSpec:
         return spectral_normalize(network, self.spectral) if self.spectral else network
 
 
-class Method(nn.Module):
+class Method(nn.Module, Generic[H]):
     """Everything that one algorithm is. The plain case, a backbone and a linear head, is here; a method overrides
     what differs."""
 
@@ -113,7 +115,7 @@ class Method(nn.Module):
     # Augmented epochs for which the features of a frozen backbone are computed once; `loss` then takes features.
     frozen_epochs: int = 0
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: H, spec: NetworkSpec) -> None:
         super().__init__()
         if spec.dense and self.no_dense_reason:
             raise BadInput(f"The method {self.name} cannot segment images: {self.no_dense_reason}.")
@@ -184,7 +186,9 @@ class Method(nn.Module):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameters that learn, with factors on the budget's rate and decay."""
         learn = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [{"params": learn, "rate": self.hparams.lr, "decay": self.hparams.weight_decay}]
+        hparams = self.hparams
+        assert isinstance(hparams, BaseHParams)
+        return [{"params": learn, "rate": hparams.lr, "decay": hparams.weight_decay}]
 
     def probs(self, logits: Tensor) -> Tensor:
         """(b, s, c) to (b, c): the mean over draws of the calibrated softmax."""
@@ -216,7 +220,7 @@ class _Located:
             yield x, y, index
 
 
-class SelfSupervised(Method):
+class SelfSupervised(Method[H]):
     """A method that learns features from two augmented views of every image and never looks at a label.
 
     Embeddings are φ(x) as they leave the backbone: what stands behind it is there for the loss alone. No logits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class BYOLHParams(BaseHParams):
 
 
 @method("byol", BYOLHParams)
-class BYOL(SelfSupervised):
+class BYOL(SelfSupervised[BYOLHParams]):
     """An online network θ (backbone φ, projection g, predictor q) learns to say of one view what a target network ξ
     (φ, g) says of the other; both ways, and without a negative (Grill et al. 2020, eq. 2)
 
@@ -44,7 +44,7 @@ class BYOL(SelfSupervised):
 
     paper = "Grill et al., Bootstrap your own latent: A new approach to self-supervised learning, NeurIPS 2020"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: BYOLHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.projection = mlp(self.features.num_features, hparams.hidden, hparams.width)
         self.predictor = mlp(hparams.width, hparams.hidden, hparams.width)

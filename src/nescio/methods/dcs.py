@@ -29,7 +29,7 @@ class DCSHParams(BaseHParams):
 
 
 @method("dcs", DCSHParams)
-class DCS(Method):
+class DCS(Method[DCSHParams]):
     """Distance-based confidence score, as the taxonomy of deterministic methods has it (Postels et al. 2022, §3.2): one
     centroid e_c per class learns end to end with the network; h(φ(x)) is a linear map of the features. The logits
     are −‖h − e_c‖². Beside their cross-entropy stands the distance loss of Mandelbaum & Weinshall (2017) with centroids
@@ -43,7 +43,7 @@ class DCS(Method):
     strength_hparam = "weight"
     rises_far_from_data = True
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: DCSHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.head = nn.Linear(self.features.num_features, hparams.width)
         apart = hparams.margin / math.sqrt(2 * hparams.width)  # so that centroids start about a margin from each other

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +40,8 @@ class DCU(FeatureDensity):
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
     """
 
+    hparams: DCUHParams
+
     paper = "Winkens et al., Contrastive training for improved out-of-distribution detection, 2020"
     cuda_graph_safe = True
     strength_hparam = "weight"
@@ -50,7 +51,7 @@ class DCU(FeatureDensity):
     done: Tensor
     steps: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: DCUHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nescio.layers.spectral import bound_holds
 from nescio.methods._feature_density import FeatureDensity
@@ -28,11 +27,13 @@ class DDU(FeatureDensity):
     batch-norm (`nescio.layers.spectral`).
     """
 
+    hparams: DDUHParams
+
     paper = "Mukhoti et al., Deep deterministic uncertainty: a new simple baseline, CVPR 2023"
     cuda_graph_safe = True
     strength_hparam, strength_direction = "bound", "smaller"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: DDUHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, bounded(spec, hparams))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:

@@ -30,6 +30,8 @@ class DeepAE(RND):
     Native score (UIMNET §4): ‖w_s(φ(x)) − φ(x)‖², what the bottleneck could not carry.
     """
 
+    hparams: DeepAEHParams
+
     paper = "Vincent et al., Stacked denoising autoencoders, JMLR 2010"
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:

@@ -68,7 +68,7 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
 
 
 @method("due", DUEHParams)
-class DUE(Method):
+class DUE(Method[DUEHParams]):
     """A sparse variational GP classifier on the features, trained by the evidence lower bound (van Amersfoort et al.
     2021; UIMNET §3). Inducing points start at the k-means centres of the initial network's features, the lengthscale at
     the mean distance between features; each class has its own kernel. The features are spectrally normalised when the
@@ -92,7 +92,7 @@ class DUE(Method):
     no_dense_reason = "its process would need a covariance of all locations of a batch (use sngp)"
     noise: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: DUEHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         del self.head
         inducing = hparams.inducing or spec.classes  # as many as classes: the authors' choice

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +71,7 @@ def fixed_averages(network: nn.Module) -> Iterator[None]:
 
 
 @method("duq", DUQHParams)
-class DUQ(Method):
+class DUQ(Method[DUQHParams]):
     """Deterministic uncertainty quantification (van Amersfoort et al. 2020): an RBF network. Class c has a matrix W_c
     and a centroid e_c = m_c/N_c, and its kernel is K_c(x) = exp(−‖W_c φ(x) − e_c‖²/(2dσ²)), d dimensions (eq. 1). The
     kernels learn by binary cross-entropy, one class against the rest (eq. 3); the centroids follow the images by
@@ -94,7 +93,7 @@ class DUQ(Method):
     new_counts: Tensor
     new_sums: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: DUQHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         del self.head
         weight = torch.empty(hparams.width, spec.classes, self.features.num_features)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +34,11 @@ class ELK(Probabilistic):
     which are its logits, one draw. Score: "inverse_kappa", 1/κ.
     """
 
+    hparams: ELKHParams
+
     paper = "Kirchhof et al., A non-isotropic probabilistic take on proxy-based deep metric learning, ECCV 2022"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: ELKHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         del self.head  # classes are distributions
         self.proxies = nn.Parameter(torch.randn(spec.classes, self.features.num_features))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
@@ -24,7 +23,7 @@ class HeadsHParams(BaseHParams):
 
 
 @method("heads", HeadsHParams)
-class ManyHeads(Method):
+class ManyHeads(Method[HeadsHParams]):
     """M linear classifiers on the features of one backbone; the loss is the cross-entropy of their mean probability,
     −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' answers are M draws.
     Networks of their own are another method: a deep ensemble (`nescio train --ensemble-size 10`).
@@ -35,7 +34,7 @@ class ManyHeads(Method):
     paper = "Lee et al., Why M heads are better than one: training a diverse ensemble of deep networks, 2015"
     scores = ("entropy", "jsd")
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: HeadsHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.head = nn.Linear(self.features.num_features, spec.classes * hparams.heads)
 

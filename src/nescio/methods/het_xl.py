@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ class HetXLHParams(BaseHParams):
 
 
 @method("het-xl", HetXLHParams)
-class HetXL(Method):
+class HetXL(Method[HetXLHParams]):
     """Heteroscedastic classifier (Collier et al. 2023; URL, eq. 6): a linear layer on the embedding φ gives every image
     a covariance Σ = VVᵀ + diag(v) of low rank R plus a diagonal, and the answer is the mean over noises,
 
@@ -48,7 +47,7 @@ class HetXL(Method):
     scores = ("log_det", "entropy")
     noise: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: HetXLHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         d = self.features.num_features
         self.covariance = nn.Linear(d, d * (hparams.rank + 1))

@@ -34,6 +34,8 @@ class HIB(Probabilistic):
     eq. 5, whose sum lacks the 1/16; no prior). No logits. Score: "inverse_kappa", 1/κ.
     """
 
+    hparams: HIBHParams
+
     classifies = False
     augment = "full"
     paper = "Oh et al., Modeling uncertainty with hedged instance embeddings, ICLR 2019"

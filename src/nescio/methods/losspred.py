@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ class LossPredHParams(BaseHParams):
 
 
 @method("losspred", LossPredHParams)
-class LossPred(Method):
+class LossPred(Method[LossPredHParams]):
     """A classifier and, on the same embeddings, a head u of three hidden layers that predicts its loss (Yoo & Kweon
     2019; URL, eq. 8),
 
@@ -44,7 +43,7 @@ class LossPred(Method):
     paper = "Yoo & Kweon, Learning loss for active learning, CVPR 2019"
     scores = ("loss",)
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: LossPredHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.uncertainty = self.predictor(self.features.num_features)
 

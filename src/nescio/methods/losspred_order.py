@@ -41,6 +41,8 @@ class LossPredOrder(LossPred):
     means something.
     """
 
+    hparams: LossPredOrderHParams  # type: ignore[assignment]
+
     paper = "Kirchhof et al., Pretrained visual uncertainties, 2024"
     no_dense_reason = "it learns from features of whole images that are computed once"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class MCDropoutHParams(BaseHParams):
 
 
 @method("mc-dropout", MCDropoutHParams)
-class MCDropout(Method):
+class MCDropout(Method[MCDropoutHParams]):
     """ERM with dropout before the head, or after every activation as well, that stays on at test time: K passes are K
     draws (Gal & Ghahramani 2016; UIMNET §3). Batch-norm stays in evaluation mode. Embeddings are the mean over passes.
 
@@ -46,7 +46,7 @@ class MCDropout(Method):
     cuda_graph_safe = True
     scores = ("jsd", "entropy")
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: MCDropoutHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.dropouts: list[nn.Dropout] = []
         if hparams.place == "activations":

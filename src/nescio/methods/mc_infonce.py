@@ -40,6 +40,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
     agree at all, and how κ ranks images is left to how fast it grows. Only likelihoods identify κ.
     """
 
+    hparams: MCInfoNCEHParams
+
     paper = "Kirchhof et al., Probabilistic contrastive learning recovers the correct aleatoric uncertainty, ICML 2023"
 
     high = 4  # A_d(4d) ≈ 0.88

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,7 @@ class MIMOHParams(BaseHParams):
 
 
 @method("mimo", MIMOHParams)
-class MIMO(Method):
+class MIMO(Method[MIMOHParams]):
     """A network of T images stacked on channels with T heads; the loss is the sum of the heads' cross-entropies on T
     random images, and at test time the same image is given T times (Havasi et al. 2021; UIMNET §3).
 
@@ -38,7 +37,7 @@ class MIMO(Method):
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
     no_dense_reason = "it shows several whole images at once"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: MIMOHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, replace(spec, channels=spec.channels * hparams.inputs))
         self.head = nn.Linear(self.features.num_features, spec.classes * hparams.inputs)
 

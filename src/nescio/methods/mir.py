@@ -54,11 +54,13 @@ class MIR(FeatureDensity):
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
     """
 
+    hparams: MIRHParams
+
     paper = "Postels et al., The hidden uncertainty in a neural network's activations, 2020"
     cuda_graph_safe = True
     strength_hparam = "weight"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: MIRHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         grid = self.features.grid(spec.shape) if spec.dense else None
         self.decoder = decoder(self.features.num_features, spec.channels, spec.shape, hparams.width, grid)

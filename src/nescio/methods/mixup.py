@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ class MixupHParams(BaseHParams):
 
 
 @method("mixup", MixupHParams)
-class Mixup(Method):
+class Mixup(Method[MixupHParams]):
     """Learns from λx_i + (1−λ)x_j with label λy_i + (1−λ)y_j, λ ~ Beta(α, α) (Zhang et al. 2018; UIMNET §3).
 
     Native score (UIMNET §4): how much an image breaks the Mixup criterion against kept examples (x̄_k, ȳ_k),
@@ -39,7 +38,7 @@ class Mixup(Method):
     kept_share: Tensor
     drawn: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: MixupHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         shape = (hparams.kept, spec.channels, *spec.shape)
         self.register_buffer("kept_x", torch.zeros(shape))

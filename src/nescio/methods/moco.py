@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ class MoCoHParams(BaseHParams):
 
 
 @method("moco", MoCoHParams)
-class MoCo(SelfSupervised):
+class MoCo(SelfSupervised[MoCoHParams]):
     """A query q of one view must find the key k₊ of the other among K keys of earlier batches, kept in a queue
 
         ℓ = −log [ exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_i exp(q·k_i/τ)) ],   all of length one
@@ -52,7 +51,7 @@ class MoCo(SelfSupervised):
     queue: Tensor
     pushed: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: MoCoHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width, norm=False)

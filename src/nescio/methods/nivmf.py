@@ -32,6 +32,8 @@ class NivMF(ELK):
     the mean of the class's density over 16 samples of the image, one draw. Score: "inverse_kappa", 1/κ.
     """
 
+    hparams: NivMFHParams
+
     def concentrations(self) -> tuple[int, ...]:
         return tuple(self.proxies.shape)
 

@@ -41,6 +41,8 @@ class OC(RND):
     The penalty takes W Wᵀ where W has fewer rows than columns, else WᵀW: the product that can be the identity.
     """
 
+    hparams: OCHParams  # type: ignore[assignment]
+
     paper = "Tagasovska & Lopez-Paz, Single-model uncertainties for deep learning, NeurIPS 2019"
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:

@@ -50,7 +50,7 @@ def shortened(gradient: Tensor) -> Tensor:
 
 
 @method("postnet", PostNetHParams)
-class PostNet(Method):
+class PostNet(Method[PostNetHParams]):
     """Posterior network (Charpentier et al. 2020): the features go to a latent z of few dimensions with batch-norm,
     where every class has a density q(z | c) of radial flows. The class counts N_c turn densities into evidence: the
     answer is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
@@ -66,7 +66,7 @@ class PostNet(Method):
     rises_far_from_data = True
     counts: Tensor
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: PostNetHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.head = nn.Linear(self.features.num_features, hparams.latent)
         self.norm = nn.BatchNorm1d(hparams.latent)

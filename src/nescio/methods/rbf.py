@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,7 @@ class RBFHParams(BaseHParams):
 
 
 @method("rbf", RBFHParams)
-class RBF(Method):
+class RBF(Method[RBFHParams]):
     """The logits z become a·exp(−z²): as ‖z‖ grows the softmax tends to 1/C (Broomhead & Lowe 1988; UIMNET §3).
 
     Without the scale a the values lie in (0, 1] and no softmax could exceed e/(e + C − 1). It is fixed: one that learns
@@ -37,7 +36,7 @@ class RBF(Method):
 
     paper = "Broomhead & Lowe, Multivariable functional interpolation and adaptive networks, 1988"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: RBFHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         nn.init.constant_(self.head.bias, STEEPEST)
 

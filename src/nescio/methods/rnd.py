@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +42,7 @@ def mlp(*widths: int) -> nn.Sequential:
 
 
 @method("rnd", RNDHParams)
-class RND(Method):
+class RND(Method[RNDHParams]):
     """An ERM predictor with a student w_s that learns a fixed random teacher w_t on its features φ(x), by
     ‖w_s(φ(x)) − w_t(φ(x))‖² (Burda et al. 2018; UIMNET §3). The features are detached: only the student learns from it.
 
@@ -54,7 +53,7 @@ class RND(Method):
     paper = "Burda et al., Exploration by random network distillation, ICLR 2019"
     rises_far_from_data = True
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: RNDHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.scale = nn.BatchNorm1d(self.features.num_features, affine=False)
         self.student, self.teacher = self.pair(self.features.num_features)

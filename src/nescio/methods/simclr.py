@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -25,7 +24,7 @@ class SimCLRHParams(BaseHParams):
 
 
 @method("simclr", SimCLRHParams)
-class SimCLR(SelfSupervised):
+class SimCLR(SelfSupervised[SimCLRHParams]):
     """Two views of every image of a batch go through the backbone φ and a projection g of two layers; each view must
     find its partner among the 2b − 1 others by the normalised temperature-scaled cross-entropy (NT-Xent)
 
@@ -37,7 +36,7 @@ class SimCLR(SelfSupervised):
 
     paper = "Chen et al., A simple framework for contrastive learning of visual representations, ICML 2020"
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: SimCLRHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width)

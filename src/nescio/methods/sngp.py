@@ -44,7 +44,7 @@ class SNGPHParams(SpectralHParams):
 
 
 @method("sngp", SNGPHParams)
-class SNGP(Method):
+class SNGP(Method[SNGPHParams]):
     """Spectral-normalised Gaussian process (Liu et al. 2020): logits z = Φ(φ(x))·β in D random Fourier features of an
     RBF kernel, Φ = √(2/D)·cos(W·φ/ℓ + b) (eq. 6), trained as the maximum a posteriori, −log f(x)_y + ‖β‖²/(2n) (eq. 8).
     After training one pass over the training set gives the exact precision I + Σ_i Φ_iᵀΦ_i of β's Laplace posterior,
@@ -62,7 +62,7 @@ class SNGP(Method):
     strength_hparam, strength_direction = "bound", "smaller"
     rises_far_from_data = True
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: SNGPHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, bounded(spec, hparams))
         del self.head
         self.gp = RandomFeatureGP(self.features.num_features, spec.classes, hparams.width)

@@ -22,7 +22,7 @@ class SoftLabelsHParams(BaseHParams):
 
 
 @method("soft-labels", SoftLabelsHParams)
-class SoftLabels(Method):
+class SoftLabels(Method[SoftLabelsHParams]):
     """The one of a one-hot label becomes ℓ_max < 1 and every zero ℓ_min = (1 − ℓ_max)/(C − 1) (UIMNET §3).
 
     Native score (UIMNET §4): (s₍₁₎ − ℓ_max)², an over-shoot of the largest softmax is suspicious.

@@ -1,11 +1,11 @@
-"""Calibration on dumps: fit on validation rows, then map Predictions to Predictions.
+"""Calibration: fit on validation rows, then map Predictions to Predictions.
 
     scale = temperature(val)
     calibrated = scale(test)
 
-The calibrated logits of a large dump are computed when they are read, so that many gigabytes need no copy. Variants
-(other log-probabilities of the same rows) stay as they are. A dump of log-probabilities gives log-probabilities again,
-scaled and renormalised: log p carries no evidence beyond p, so `max_logit`, `energy` and `dempster_shafer` stay absent.
+The calibrated logits of large predictions are computed when they are read, so that many gigabytes need no copy.
+Variants (other log-probabilities of the same rows) are not changed. Log-probabilities are scaled and renormalised: they
+have no scale, so `max_logit`, `energy` and `dempster_shafer` stay undefined.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 from nescio.progress import track
 
-BLOCK = 1 << 16  # scores worked on together, by one thread
+BLOCK = 1 << 16  # scores worked on log_mean, by one thread
 HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read
-REACH = 1e3  # a temperature is sought within this factor of the scores' own spread, and a class's scale of the best one
+REACH = 1e3  # a temperature is searched within this factor of the scores' spread, and a class's scale of the best one
 LOG_TINY = float(np.log(np.finfo(np.float64).tiny))  # what the logarithm of a probability of 0 counts as
 BIAS = 30.0  # bound on a class's bias, in nats
 STEPS, FLAT = 100, 1e-12  # of the search for a temperature, at most; the slope and the step at which it ends
 STARTS = 25  # temperatures from which the best one of several draws is sought
 
-Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # why a temperature stands at the edge of its range
+Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # why a temperature is at the edge of its range
 EDGES: dict[Edge, str] = {
-    "right": "Every validation answer is right, so the lowest temperature is the likeliest",
+    "right": "Every validation prediction is right, so the lowest temperature is the likeliest",
     "covered": "Every validation row has a draw that is right, so the lowest temperature is the likeliest",
-    "wrong": "Every validation answer is wrong, so the highest temperature is the likeliest",
-    "chance": "The validation answers are no better than chance, so the highest temperature is the likeliest",
-    "beyond": "The likeliest temperature lies beyond the range in which it is sought",
+    "wrong": "Every validation prediction is wrong, so the highest temperature is the likeliest",
+    "chance": "The validation predictions are no better than chance, so the highest temperature is the likeliest",
+    "beyond": "The likeliest temperature is outside of the searched range",
 }
 
 
@@ -45,7 +45,7 @@ EDGES: dict[Edge, str] = {
 class Temperature:
     """Divides the logits of every draw by one number.
 
-    `edge`: why the likelihood still rises at an edge of the range; the number is then the range's, not the answers'.
+    edge  why the likelihood still rises at an edge of the range, which is then the temperature
     """
 
     temperature: float
@@ -57,8 +57,8 @@ class Temperature:
 
     @property
     def note(self) -> str | None:
-        """One sentence on a temperature at the edge: which edge, and why."""
-        return None if self.edge is None else f"{EDGES[self.edge]}: calibrated numbers mean little."
+        """Why a temperature at the edge is unreliable."""
+        return None if self.edge is None else f"{EDGES[self.edge]}: calibrated numbers are unreliable."
 
     def __call__(self, predictions: Predictions) -> Predictions:
         return _scaled(predictions, np.float64(1 / self.temperature), np.float64(0.0))
@@ -106,7 +106,7 @@ def temperature(val: Predictions) -> Temperature:
 
 
 def temperature_or_reason(val: Predictions) -> tuple[float | None, str | None]:
-    """The temperature that fits validation answers best; None and the reason where no temperature does."""
+    """The best temperature on validation rows; None and the reason if there is none."""
     try:
         fitted = temperature(val)
     except Undefined as reason:
@@ -115,7 +115,7 @@ def temperature_or_reason(val: Predictions) -> tuple[float | None, str | None]:
 
 
 def _minima(value: Callable[[float], float], grid: Array) -> list[float]:
-    """The points of a grid that are no higher than their neighbours."""
+    """The points of a grid that are not higher than their neighbours."""
     values = np.array([np.inf, *map(value, grid), np.inf])
     return list(grid[(values[1:-1] <= values[:-2]) & (values[1:-1] <= values[2:])])
 
@@ -146,30 +146,30 @@ def vector(val: Predictions) -> Vector:
 
 
 def _downhill(slope: Callable[[float], float], x: float, edges: tuple[float, float]) -> float:
-    """Where the slope is 0, downhill of x, or the edge: steps that double, then the Illinois method (false position).
+    """The x with slope 0, downhill of the start, or an edge: doubling steps, then the Illinois method (false position).
 
-    By hand: importing scipy.optimize takes longer than the answer about a small file.
+    Importing scipy.optimize takes longer than the search on a small file.
     """
-    here, step = slope(x), 0.25
-    edge, way = (edges[1], 1) if here < 0 else (edges[0], -1)
+    slope_x, step = slope(x), 0.25
+    edge, way = (edges[1], 1) if slope_x < 0 else (edges[0], -1)
     while True:  # until the slope turns between `x` and `end`
         end = min(max(x + way * step, edges[0]), edges[1])
-        there = slope(end)
-        if there * way >= 0:
+        slope_end = slope(end)
+        if slope_end * way >= 0:
             break
         if end == edge:
             return edge
-        x, here, step = end, there, 2 * step
+        x, slope_x, step = end, slope_end, 2 * step
     for _ in range(STEPS):
-        if abs(there) <= FLAT or abs(end - x) <= FLAT:
+        if abs(slope_end) <= FLAT or abs(end - x) <= FLAT:
             break
-        middle = end - there * (end - x) / (there - here)
+        middle = end - slope_end * (end - x) / (slope_end - slope_x)
         between = slope(middle)
-        if between * there < 0:
-            x, here = end, there
+        if between * slope_end < 0:
+            x, slope_x = end, slope_end
         else:
-            here /= 2
-        end, there = middle, between
+            slope_x /= 2
+        end, slope_end = middle, between
     return end
 
 
@@ -182,33 +182,33 @@ def _minimize(loss: Callable[[Array], tuple[float, Array]], start: Array, bounds
 
 
 class _Rows:
-    """The labelled validation rows, and the likelihood of their labels with its exact gradient, in row blocks."""
+    """Labelled validation rows: the likelihood of their labels and its exact gradient, in blocks of rows."""
 
     def __init__(self, val: Predictions) -> None:
         if val.logits is None:
-            raise BadInput("The validation dump has no logits and no probs: there is nothing to calibrate.")
+            raise BadInput("The validation rows have no logits and no probs: there is nothing to calibrate.")
         if val.labels is None:
-            raise BadInput("The validation dump has no labels: calibration is fitted to them.")
-        known = np.ones(len(val), bool) if val.in_distribution is None else val.in_distribution
-        if known.sum() < 2:
-            raise BadInput(f"The validation dump has {known.sum()} labelled rows; calibration needs at least two.")
-        self.logits, self.normalized, self.known = val.logits, val.normalized, known
-        self.labels = val.labels[known]
-        self.parts = [p for p in blocks(len(val), max(1, BLOCK // (val.draws * val.classes))) if known[p].any()]
-        self.starts = np.concatenate([[0], np.cumsum([known[p].sum() for p in self.parts])])
+            raise BadInput("The validation rows have no labels, which calibration is fitted to.")
+        labelled = np.ones(len(val), bool) if val.in_distribution is None else val.in_distribution
+        if labelled.sum() < 2:
+            raise BadInput(f"The validation rows have {labelled.sum()} labels; calibration needs at least 2.")
+        self.logits, self.normalized, self.labelled = val.logits, val.normalized, labelled
+        self.labels = val.labels[labelled]
+        self.blocks = [p for p in blocks(len(val), max(1, BLOCK // (val.draws * val.classes))) if labelled[p].any()]
+        self.starts = np.concatenate([[0], np.cumsum([labelled[p].sum() for p in self.blocks])])
 
     def block(self, number: int) -> tuple[Array, Array]:
         """(scores (b, s, c) in float64, labels (b,)) of one block."""
-        part = self.parts[number]
-        stored = self.logits[part]
-        z = stored.astype(np.float64)[self.known[part]]
+        rows = self.blocks[number]
+        stored = self.logits[rows]
+        z = stored.astype(np.float64)[self.labelled[rows]]
         release_pages(stored)
         return z, self.labels[self.starts[number] : self.starts[number + 1]]
 
     def spread(self) -> float:
-        """Mean standard deviation of a row's scores: the unit in which a temperature is sought."""
+        """Mean standard deviation of a row's scores, the unit of the searched temperatures."""
         with np.errstate(over="ignore"):
-            total = sum(float(_spread(self.block(number)[0]).mean(1).sum()) for number in range(len(self.parts)))
+            total = sum(float(_spread(self.block(number)[0]).mean(1).sum()) for number in range(len(self.blocks)))
         if np.isinf(total):
             raise Undefined("The validation logits are so large that their squares overflow: no temperature is fitted.")
         if total == 0:
@@ -216,9 +216,9 @@ class _Rows:
         return total / len(self.labels)
 
     def edge(self, lowest: bool) -> Edge:
-        """Why the likelihood rises up to the lowest, or highest, temperature of the range."""
+        """Why the likelihood rises up to the lowest or highest temperature of the range."""
         right = covered = 0
-        for number in range(len(self.parts)):
+        for number in range(len(self.blocks)):
             z, y = self.block(number)
             top = z.max(-1, keepdims=True)
             p = np.exp(z - top)
@@ -237,28 +237,28 @@ class _Rows:
 
         def work(first: int, step: int) -> tuple[float, Array, Array]:
             value, by_scale, by_bias = 0.0, np.zeros(self.logits.shape[2]), np.zeros(self.logits.shape[2])
-            mine = range(first, len(self.parts), step)
+            mine = range(first, len(self.blocks), step)
             for number in track(mine, "calibration", len(mine)) if first == 0 else mine:
                 z, y = self.block(number)
                 r = np.arange(len(y))
                 z, p = _times(z, scale)
                 p += bias
                 p -= p.max(-1, keepdims=True)
-                own = p[r, :, y]
+                logits_of_label = p[r, :, y]
                 np.exp(p, out=p)
                 whole = p.sum(-1)
-                own -= np.log(whole)
+                logits_of_label -= np.log(whole)
                 # A label of probability 0 has the same loss under every scale, and no gradient.
-                together = np.maximum(np.logaddexp.reduce(own, axis=1), LOG_TINY)
-                value -= float((together - np.log(own.shape[1])).sum())
-                weight = np.exp(own - together[:, None])
+                log_mean = np.maximum(np.logaddexp.reduce(logits_of_label, axis=1), LOG_TINY)
+                value -= float((log_mean - np.log(logits_of_label.shape[1])).sum())
+                weight = np.exp(logits_of_label - log_mean[:, None])
                 p *= (weight / whole)[:, :, None]
                 p[r, :, y] -= weight
                 by_bias += p.sum((0, 1))
                 by_scale += np.einsum("bsc,bsc->c", p, z)
             return value, by_scale, by_bias
 
-        sums = run_on_threads(work, min(thread_count(), len(self.parts)))
+        sums = run_on_threads(work, min(thread_count(), len(self.blocks)))
         n = len(self.labels)
         return sum(s[0] for s in sums) / n, sum(s[1] for s in sums) / n, sum(s[2] for s in sums) / n
 
@@ -267,7 +267,7 @@ class _Rows:
 
 
 class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
-    """logits · scale + bias, (n, s, c), computed for the rows that are read; anything else is done on the whole."""
+    """logits · scale + bias, (n, s, c), computed for the rows that are read; other operations compute all rows."""
 
     ndim = 3
 
@@ -295,13 +295,13 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         whole = np.empty(self.shape, dtype or self.dtype)
-        parts = blocks(len(self), max(1, BLOCK // (self.shape[1] * self.shape[2])))
+        row_blocks = blocks(len(self), max(1, BLOCK // (self.shape[1] * self.shape[2])))
 
         def work(first: int, step: int) -> None:
-            for part in parts[first::step]:
-                whole[part] = self[part]
+            for rows in row_blocks[first::step]:
+                whole[rows] = self[rows]
 
-        run_on_threads(work, max(1, min(thread_count(), len(parts))))
+        run_on_threads(work, max(1, min(thread_count(), len(row_blocks))))
         return whole
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -331,7 +331,7 @@ def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
     if predictions.logits is None:
         raise BadInput("There are no logits and no probs to calibrate.")
     logits = Scaled(predictions.logits, scale, bias, predictions.normalized)
-    # Not through the constructor, whose checks would read every row: a scaled dump is as sound as the dump itself.
+    # Skips the constructor, whose checks would read every row: scaling keeps them valid.
     calibrated = object.__new__(Predictions)
     for field in fields(predictions):
         object.__setattr__(calibrated, field.name, getattr(predictions, field.name))
@@ -340,7 +340,7 @@ def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
 
 
 def _times(z: Array, scale: Any) -> tuple[Array, Array]:
-    """(z, z · scale), where a class of probability 0 stays one: -inf in the product, and 0 in z."""
+    """(z, z · scale); a class of probability 0 is -inf in the product and 0 in z."""
     masked = np.isneginf(z)
     if masked.any():
         z = np.where(masked, 0.0, z)
@@ -357,12 +357,12 @@ def _spread(z: Array) -> Array:
 
 
 def _keep_first(z: Array, scaled: Array) -> None:
-    """A temperature never changes a draw's answer: where rounding made its two best classes equal, parts them."""
+    """Keep each draw's predicted class: separate the two best classes if rounding made them equal."""
     first, now = z.argmax(-1), scaled.argmax(-1)
     moved = first != now
     if moved.any():
-        at = (*np.nonzero(moved), first[moved])
-        scaled[at] = np.nextafter(scaled[at], np.inf)
+        best = (*np.nonzero(moved), first[moved])
+        scaled[best] = np.nextafter(scaled[best], np.inf)
 
 
 # ---- calibrations by name

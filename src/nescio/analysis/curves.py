@@ -75,13 +75,13 @@ def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Any]]:
     """At most 60 points of every curve, with the band of a calibrated model."""
     from nescio.metrics import corp_band
 
-    points = {}
+    lines = {}
     for name, curve in curves.items():
-        at = np.unique(np.linspace(0, len(curve.count) - 1, CORP_POINTS).round().astype(int))
-        low, high = corp_band(curve, at)
-        line = {"confidence": curve.confidence[at], "calibrated": curve.calibrated[at]}
-        points[name] = {**line, "low": low, "high": high}
-    return points
+        points = np.unique(np.linspace(0, len(curve.count) - 1, CORP_POINTS).round().astype(int))
+        low, high = corp_band(curve, points)
+        line = {"confidence": curve.confidence[points], "calibrated": curve.calibrated[points]}
+        lines[name] = {**line, "low": low, "high": high}
+    return lines
 
 
 def _costs(raw: ScoreSet, wrong: Array) -> dict[str, dict[str, Line]]:
@@ -109,12 +109,12 @@ def _risk_coverage(measures: Mapping[str, Array], wrong: Array) -> dict[str, Lin
     from nescio.metrics import risk_coverage
 
     n, errors = len(wrong), int(wrong.sum())
-    at = np.unique(np.linspace(0, n - 1, POINTS).round().astype(int))
+    points = np.unique(np.linspace(0, n - 1, POINTS).round().astype(int))
     lines = {}
     for measure, u in measures.items():
         coverage, risk = risk_coverage(u, wrong)
-        lines[measure] = coverage[at], risk[at]
-    kept = at + 1
+        lines[measure] = coverage[points], risk[points]
+    kept = points + 1
     lines[OPTIMAL] = kept / n, np.maximum(0, kept - (n - errors)) / kept
     lines[RANDOM] = np.array([0.0, 1.0]), np.full(2, errors / n)
     return lines

@@ -66,17 +66,17 @@ def scorecard(
         raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
     predictions = _load(predictions)
     train, val = (None if rows is None else _load(rows) for rows in (train, val))
-    ood_sets, known = _ood_sets(ood, split), predictions
+    ood_sets, in_distribution = _ood_sets(ood, split), predictions
     if predictions.in_distribution is not None and not predictions.in_distribution.all():
         ood_sets[OOD_ROWS] = predictions.take(~predictions.in_distribution)
         if not predictions.in_distribution.any():
             raise BadInput("Every row is out-of-distribution; give these predictions as ood.")
-        known = predictions.take(predictions.in_distribution)
+        in_distribution = predictions.take(predictions.in_distribution)
     val_ood_sets = {label: _load(rows, ood=True) for label, rows in (val_ood or {}).items()}
-    _check_classes(known, {"val": val, **val_ood_sets, **ood_sets})
+    _check_classes(in_distribution, {"val": val, **val_ood_sets, **ood_sets})
     card = Scorecard(name, notes=_notes({"": predictions, "train": train, "val": val, **ood_sets}))
-    columns = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": member_count(known), **(facts or {})}
-    names = None if only is None else [measures.find_measure(measure, known).name for measure in only]
+    columns = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": member_count(in_distribution), **(facts or {})}
+    names = None if only is None else [measures.find_measure(measure, in_distribution).name for measure in only]
 
     def omit(measure: str, reason: ValueError) -> None:
         card.add_failure(measure, split, reason)
@@ -84,19 +84,19 @@ def scorecard(
     scores = MeasureScores(train, val, names, slow, omit)
     builder = ScorecardBuilder(card, columns, split, scores, val, val_ood_sets, views, siblings, classwise, ood_share)
     with _few_threads(train, val):
-        builder.add_raw(known, ood_sets, predictions)
+        builder.add_raw(in_distribution, ood_sets, predictions)
     if calibration is not None:
         try:
-            fit_rows = _calibration_rows(known, val)
+            fit_rows = _calibration_rows(in_distribution, val)
             scale = SCALERS[calibration](fit_rows)
         except (Undefined, BadInput) as reason:  # all other rows remain
             card.add_reason(None, "calibrated", split, str(reason))
         else:
             card.calibration_warning = calibration_warning(scale, fit_rows)
             card.notes += [card.calibration_warning] if card.calibration_warning else []
-            builder.add_calibrated(scale, known, ood_sets)
+            builder.add_calibrated(scale, in_distribution, ood_sets)
     for group in by:
-        builder.add_groups(known, group)
+        builder.add_groups(in_distribution, group)
     card.rows += _group_means(card.rows, list(ood_sets))
     return card
 
@@ -114,12 +114,12 @@ def _few_threads(*references: Predictions | None) -> AbstractContextManager[None
     return use_one_thread() if 0 < sum(array.size for array in embeddings) < FEW_NUMBERS else nullcontext()
 
 
-def _check_classes(known: Predictions, others: Mapping[str, Predictions | None]) -> None:
+def _check_classes(in_distribution: Predictions, others: Mapping[str, Predictions | None]) -> None:
     for label, other in others.items():
-        if other is None or other.logits is None or known.logits is None:
+        if other is None or other.logits is None or in_distribution.logits is None:
             continue
-        if other.classes != known.classes:
-            raise BadInput(f"{label} has {other.classes} classes, the model has {known.classes}.")
+        if other.classes != in_distribution.classes:
+            raise BadInput(f"{label} has {other.classes} classes, the model has {in_distribution.classes}.")
 
 
 def _notes(by_role: Mapping[str, Predictions | None]) -> list[str]:
@@ -165,11 +165,11 @@ def _load(source: Source, ood: bool = False) -> Predictions:
     return source if isinstance(source, Predictions) else Predictions.load(source, ood=ood)
 
 
-def _calibration_rows(known: Predictions, val: Predictions | None) -> Predictions:
+def _calibration_rows(in_distribution: Predictions, val: Predictions | None) -> Predictions:
     """The rows that a calibration is fitted on."""
     if val is None:
         raise Undefined("Calibration is fitted on validation rows: give val.")
-    if known.logits is None:
+    if in_distribution.logits is None:
         raise Undefined("There are no logits to calibrate.")
     if val.logits is None or val.labels is None:
         raise Undefined("The validation rows need logits and labels to fit a calibration.")

@@ -64,17 +64,19 @@ class ScorecardBuilder:
 
     # ---- what is filled
 
-    def add_raw(self, known: Predictions, ood: Mapping[str, Predictions], everything: Predictions) -> None:
+    def add_raw(self, in_distribution: Predictions, ood: Mapping[str, Predictions], everything: Predictions) -> None:
         """Add all rows of the raw predictions; `everything` includes rows of other classes."""
         cell = Cell(self.columns | {"calibrated": False}, self.split)
-        rows = self._add_predictions(known, cell)
+        rows = self._add_predictions(in_distribution, cell)
         self._add_kinds([kind for kind in _model_kinds() if kind.whole_file], EvaluatedRows(everything), cell)
         self._add_gallery(everything, cell)
         if not ood:
             self.card.add_reason(None, "detection", self.split, "Detection needs out-of-distribution rows: give ood.")
         self.card.raw = self._add_measures(rows, ood, cell, everything)
 
-    def add_calibrated(self, scale: Temperature | Vector, known: Predictions, ood: Mapping[str, Predictions]) -> None:
+    def add_calibrated(
+        self, scale: Temperature | Vector, in_distribution: Predictions, ood: Mapping[str, Predictions]
+    ) -> None:
         """Add the rows that a calibration changes."""
         assert self.val is not None
         cell = Cell(self.columns | {"calibrated": True}, self.split)
@@ -82,20 +84,22 @@ class ScorecardBuilder:
             row = {"measure": None, "metric": "temperature", "value": scale.temperature, "n": len(self.val)}
             self.card.rows.append(cell.columns | row | {"split": "val"})
         calibrated = replace(self, val=scale(self.val), val_ood={})  # scores are chosen among raw ones
-        rows = calibrated._add_predictions(scale(known), cell)
+        rows = calibrated._add_predictions(scale(in_distribution), cell)
         scaled = {name: scale(p) for name, p in ood.items() if p.logits is not None}
         self.card.calibrated = calibrated._add_measures(rows, scaled, cell, None)
 
-    def add_groups(self, known: Predictions, group: str) -> None:
+    def add_groups(self, in_distribution: Predictions, group: str) -> None:
         """Add rows for every value of a group."""
-        if group not in known.groups:
-            names = ", ".join(known.groups) or "none"
-            hint = did_you_mean(group, known.groups)
+        if group not in in_distribution.groups:
+            names = ", ".join(in_distribution.groups) or "none"
+            hint = did_you_mean(group, in_distribution.groups)
             raise BadInput(f"There is no group named {group!r}.{hint} There are: {names}.")
         kinds = [kind for kind in KINDS.values() if kind.by_group and kind.reads == "uncertainty"]
-        for value in np.unique(known.groups[group]):
+        for value in np.unique(in_distribution.groups[group]):
             cell = Cell(self.columns | {"calibrated": False, "subgroup": f"{group}={value}"}, self.split)
-            rows = self._add_predictions(known.take(known.groups[group] == value), cell, grouped=True)
+            rows = self._add_predictions(
+                in_distribution.take(in_distribution.groups[group] == value), cell, grouped=True
+            )
             for measure, score in self.scores.applicable(rows.predictions, raw=True):
                 u = self._score(score, rows.predictions, measure, self.split)
                 if u is not None:
@@ -103,17 +107,17 @@ class ScorecardBuilder:
 
     # ---- in parts
 
-    def _add_predictions(self, known: Predictions, cell: Cell, grouped: bool = False) -> EvaluatedRows:
+    def _add_predictions(self, in_distribution: Predictions, cell: Cell, grouped: bool = False) -> EvaluatedRows:
         """Add the metrics of predictions alone; return the rows with their errors."""
         kinds = [kind for kind in _model_kinds() if not kind.whole_file and (kind.by_group or not grouped)]
-        self._add_kinds(kinds, EvaluatedRows(known), cell)
-        if not known.has_outcomes:
-            return EvaluatedRows(known, ood_share=self.ood_share)
-        outcomes = summary(known).outcomes()
+        self._add_kinds(kinds, EvaluatedRows(in_distribution), cell)
+        if not in_distribution.has_outcomes:
+            return EvaluatedRows(in_distribution, ood_share=self.ood_share)
+        outcomes = summary(in_distribution).outcomes()
         if outcomes.floored and not cell.columns["calibrated"]:
-            self.card.notes.append(floored_note(outcomes.floored, len(known)))
+            self.card.notes.append(floored_note(outcomes.floored, len(in_distribution)))
             self.card.add_reason(None, "nll", self.split, self.card.notes[-1])
-        return EvaluatedRows(known, wrong=np.asarray(~outcomes.correct), ood_share=self.ood_share)
+        return EvaluatedRows(in_distribution, wrong=np.asarray(~outcomes.correct), ood_share=self.ood_share)
 
     def _add_gallery(self, everything: Predictions, cell: Cell) -> None:
         """Add R-AUROC of the scores that compare each row with all others."""
@@ -139,18 +143,18 @@ class ScorecardBuilder:
         self, rows: EvaluatedRows, ood: Mapping[str, Predictions], cell: Cell, everything: Predictions | None
     ) -> ScoreSet:
         """Add the metrics of every measure; return what curves and choices of scores read."""
-        known, raw = rows.predictions, everything is not None
+        in_distribution, raw = rows.predictions, everything is not None
         scores = ScoreSet(wrong=rows.wrong, ood_share=self.ood_share)
-        if rows.wrong is not None and not (known.logits is None and known.confidence is None):
-            scores.outcomes = summary(known).outcomes()
+        if rows.wrong is not None and not (in_distribution.logits is None and in_distribution.confidence is None):
+            scores.outcomes = summary(in_distribution).outcomes()
         labelled = slice(None) if self.val is None or not self.val.has_outcomes else summary(self.val).labelled
         scores.val = ValidationScores(
             wrong=None if self.val is None or not self.val.has_outcomes else summary(self.val).outcomes().wrong
         )
         model = f" of {self.card.name}" if self.card.name else ""
-        applicable = list(self.scores.applicable(known, raw))
+        applicable = list(self.scores.applicable(in_distribution, raw))
         for measure, score in track(applicable, f"measures{model}", name=itemgetter(0)):
-            u = self._score(score, known, measure, self.split)
+            u = self._score(score, in_distribution, measure, self.split)
             if u is None:
                 continue
             scores.uncertainty[measure] = u
@@ -162,7 +166,7 @@ class ScorecardBuilder:
                 threshold = metrics.threshold(u_val)
             whole_file = None
             if everything is not None:
-                u_all = u if everything is known else self._score(score, everything, measure, self.split)
+                u_all = u if everything is in_distribution else self._score(score, everything, measure, self.split)
                 whole_file = None if u_all is None else EvaluatedRows(everything, u_all=u_all)
             u_ood = self._ood_scores(score, measure, ood)
             if u_ood:

@@ -137,7 +137,7 @@ def scorecard_of_shards(
 
     ood  OOD shards by name; rows of `shards` that are not in-distribution are "ood_rows"
     """
-    known: ShardScores | None = None
+    total: ShardScores | None = None
     ood_sets: dict[str, ShardScores] = {}
     members: int | None = None
 
@@ -155,30 +155,30 @@ def scorecard_of_shards(
                 continue
             in_distribution = shard.take(shard.in_distribution)
         scores = ShardScores.from_predictions(in_distribution)
-        known = scores if known is None else known + scores
-    if known is None:
+        total = scores if total is None else total + scores
+    if total is None:
         raise BadInput("Every row is out-of-distribution; give these predictions as ood.")
     for label, ood_shards in (ood or {}).items():
         for shard in ood_shards:
             add_ood(label, shard)
     card = Scorecard(name, notes=notes)
-    _fill(card, dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members}, split, known, ood_sets)
+    _fill(card, dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members}, split, total, ood_sets)
     return card
 
 
-def _fill(card: Scorecard, columns: Row, split: str, known: ShardScores, ood_sets: Mapping[str, ShardScores]) -> None:
+def _fill(card: Scorecard, columns: Row, split: str, total: ShardScores, ood_sets: Mapping[str, ShardScores]) -> None:
     """Add rows, reasons and notes."""
     card.rows += [
-        columns | {"metric": metric, "value": value, "n": known.n, "split": split} for metric, value in known.values()
+        columns | {"metric": metric, "value": value, "n": total.n, "split": split} for metric, value in total.values()
     ]
-    for (measure, metric), reason in known.reasons.items():
-        card.reasons.append({"measure": measure, "metric": metric, "split": split, "reason": reason})
-    card.notes += dict.fromkeys(fault for scores in (known, *ood_sets.values()) for fault in scores.faults)
-    for part in measures.registry.parts():
-        if part.kind != "plain" and part.equivalent_to is None:
-            card.reasons.append({"measure": part.name, "metric": None, "split": split, "reason": FITTED})
+    for (name, metric), reason in total.reasons.items():
+        card.reasons.append({"measure": name, "metric": metric, "split": split, "reason": reason})
+    card.notes += dict.fromkeys(fault for scores in (total, *ood_sets.values()) for fault in scores.faults)
+    for measure in measures.registry.parts():
+        if measure.kind != "plain" and measure.equivalent_to is None:
+            card.reasons.append({"measure": measure.name, "metric": None, "split": split, "reason": FITTED})
     error = 0.0
-    for name, counts in known.counts.items():
+    for name, counts in total.counts.items():
         error = max(error, _add_ranking(card, columns | {"measure": name, "split": split}, counts, "ranking"))
         for label, scores in ood_sets.items():
             if name in scores.counts:
@@ -186,8 +186,8 @@ def _fill(card: Scorecard, columns: Row, split: str, known: ShardScores, ood_set
                 error = max(error, _add_ranking(card, columns | {"measure": name, "split": label}, both, "detection"))
     if error:
         card.notes.append(f"Scores are rounded to their first digits: AUROC, AURC and AUGRC are exact to {error:.1g}.")
-    if known.floored:
-        card.notes.append(floored_note(known.floored, known.n))
+    if total.floored:
+        card.notes.append(floored_note(total.floored, total.n))
 
 
 def _add_ranking(card: Scorecard, columns: Row, counts: ScoreCounts, kind: str) -> float:

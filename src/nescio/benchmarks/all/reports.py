@@ -101,7 +101,7 @@ def questions_table(frame: Frame) -> Table:
         records.append(
             {
                 "question": question.title,
-                "best": line_label(first, board.lines) if first else None,
+                "method": line_label(first, board.lines) if first else None,
                 "value": standings[first].mean if first else None,
                 "as good": len(best) - 1 if best else None,
                 "of": len(standings),
@@ -126,10 +126,10 @@ def profiles(frame: Frame) -> Blocks:
                 "question": question.title,
                 "value": standing.mean,
                 "± over seeds": standing.spread,
-                "best": max(other.mean for other in standings.values())
+                "best line": max(other.mean for other in standings.values())
                 if question.headline.better == "higher"
                 else min(other.mean for other in standings.values()),
-                "rank": standing.rank,
+                "place": standing.rank,
                 "of": sum(other.rank is not None for other in standings.values()),
                 "score": standing.score or "",
                 "group of the best": "yes" if standing.best else "no",
@@ -137,7 +137,7 @@ def profiles(frame: Frame) -> Blocks:
             for question, standings in board.standings.items()
             if (standing := standings.get(line)) is not None
         ]
-        formats = {"rank": decimals(1), "of": COUNT}
+        formats = {"place": decimals(1), "of": COUNT}
         blocks = [table_from_records(records, "Every question", "question", formats=formats)]
         evidence = frame.where(evaluation="activity", method=line[0], backbone=line[1])
         if line[2] == 1 and len(evidence):
@@ -175,7 +175,7 @@ def tradeoffs(frame: Frame) -> Blocks:
         )
         if figures:
             options[question.title] = figures
-    return Tabs("LeaderboardQuestion", options)
+    return Tabs("Question", options)
 
 
 def _scatter(

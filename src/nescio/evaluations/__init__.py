@@ -11,6 +11,7 @@ from nescio.evaluations import (
     misclassification,
     ood,
     posthoc,
+    reliability,
     shift,
     transfer,
 )
@@ -35,6 +36,7 @@ BUILT_IN = (
     crops,
     human,
     few_shot,
+    reliability,
     posthoc,
     cost,
     activity,

@@ -94,8 +94,8 @@ class Leaderboard:
             score = next((name for name in self.scores if len(group.where(measure=name))), None)
             if headline.by_score and score is None:
                 continue
-            own = group.where(measure=score) if headline.by_score else group.where(measure=None)
-            if own:
+            measure = score if headline.by_score else headline.columns.get("measure")
+            if own := group.where(measure=measure):
                 values[line] = {row["data_seed"] or 0: row["value"] for row in own}
                 chosen[line] = score if headline.by_score else None
                 keys[line] = [row["key"] for row in own if row.get("key")]

@@ -22,7 +22,7 @@ from nescio.analysis.significance import bootstrap_p_value
 from nescio.cli import main
 from nescio.measures import summary
 from nescio.metrics import Metric
-from nescio.report.scorecards import verdict
+from nescio.report.scorecards import comparison_verdicts
 
 RANKING = [each for each in applicable_metrics() if each.ranks]
 ANSWERS = [each for each in applicable_metrics() if "predictions" in each.metric.kinds and each.metric.prepared]
@@ -616,7 +616,7 @@ def test_outside_rows_have_a_verdict(sure_and_unsure):
     assert best == {"sure": True, "unsure": False}
     assert any(
         sentence.startswith("Telling svhn from in-distribution rows (AUROC): sure") and "beyond chance" in sentence
-        for sentence in verdict(result)
+        for sentence in comparison_verdicts(result)
     )
 
 

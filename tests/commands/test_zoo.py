@@ -14,7 +14,7 @@ from nescio.errors import BadInput
 from nescio.networks.export import exportable_network
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import list_stored_predictions
-from nescio.report.scorecards import card_tables
+from nescio.report.scorecards import scorecard_tables
 from nescio.rows import from_parquet
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
@@ -54,7 +54,7 @@ def test_the_page_of_one_model_has_its_scorecard(place, tmp_path, capsys):
     assert run(*words, "--output", tmp_path / "page") == 0
     page = (tmp_path / "page" / "index.html").read_text()
     rows = from_parquet(tmp_path / "page" / "rows.parquet")
-    for table in card_tables([row for row in rows if row["metric"] in ("accuracy", "nll", "auroc", "aurc")]):
+    for table in scorecard_tables([row for row in rows if row["metric"] in ("accuracy", "nll", "auroc", "aurc")]):
         assert f"<h3>{table.title}</h3>" in page
     assert 'data-figure="fig' not in page.replace('data-figure="fig2"', "")
     others = ["test_resnet", "test_vit", *words[1:], "--output", tmp_path / "two"]

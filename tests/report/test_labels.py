@@ -83,7 +83,7 @@ def test_each_reason_is_given_once() -> None:
     alike = [{"measure": m, "metric": None, "split": "test", "reason": f"{m} needs scores."} for m in ("energy", "gap")]
     assert group_reasons(alike) == [("energy, gap", "It needs scores.")]
     many = [{"measure": f"m{i}", "metric": "auroc", "split": "noise", "reason": "No."} for i in range(9)]
-    where = {"members": 5, "condition": "sun", "level": 75.0}
+    where = {"members": 5, "shift": "sun", "severity": 75.0}
     entry = {"method": "erm", "measure": "density", "reason": "x"}
     assert group_reasons([entry | where]) == [("5 × erm: density on sun 75", "x")] and group_reasons([entry]) == [
         ("erm: density", "x")

@@ -43,7 +43,7 @@ def test_their_html_is_short_and_safe(card: Any, comparison: Any) -> None:
     for result in (card, comparison):
         text = result._repr_html_()
         assert len(text) < 6000 and "<table>" in text
-    assert "It is right in" in card._repr_html_() and "ECE ↓" in card._repr_html_()
+    assert "Accuracy" in card._repr_html_() and "ECE ↓" in card._repr_html_()
     assert "Verdict: " in comparison._repr_html_()
     odd = nescio.compare({"<script>": model(1), "b": model(2)}, resamples=50)
     assert "<script>" not in odd._repr_html_()

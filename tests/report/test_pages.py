@@ -16,9 +16,11 @@ import pytest
 from markupsafe import escape
 
 from nescio import report
-from nescio.report import pages, scorecards
+from nescio.report import pages
 from nescio.report.blocks import Definitions, Details, Figure, Gallery, Section, Story, Tabs
 from nescio.report.charts import heat_chart
+from nescio.report.scorecards import figures
+from nescio.report.scorecards.questions import PREDICTIONS
 from nescio.report.tables import Cell, Table
 from tests.support.samples import row, sample_card, sample_comparison
 
@@ -37,7 +39,7 @@ NASTY = "</script><script>document.title='broken'</script><img src=x onerror=ale
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "one.html"
-    path.write_text(report.render_page(report.card_story([sample_card()], title="What digits-svm knows")))
+    path.write_text(report.render_page(report.scorecard_story([sample_card()], title="What digits-svm knows")))
     return path
 
 
@@ -47,7 +49,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for card, less in zip(cards, (0, 0.01, 0.1), strict=True):
         card.rows = [held | {"value": held["value"] - less} for held in card.rows]
     path = tmp_path_factory.mktemp("page") / "several.html"
-    path.write_text(report.render_page(report.card_story(cards, sample_comparison(), "Three models")))
+    path.write_text(report.render_page(report.scorecard_story(cards, sample_comparison(), "Three models")))
     return path
 
 
@@ -110,7 +112,7 @@ def test_no_address_that_a_browser_would_open(several: Path) -> None:
 def test_every_cell_of_every_table_is_on_the_page(one: Path) -> None:
     cells = Reader(one.read_text()).cells
     text = one.read_text()
-    for table in report.card_tables(sample_card().rows):
+    for table in report.scorecard_tables(sample_card().rows):
         for (labels, _), cell in table.cells().items():
             assert labels[0].replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓") in cells
             assert str(cell) in cells
@@ -121,9 +123,9 @@ def test_every_cell_of_every_table_is_on_the_page(one: Path) -> None:
 
 def test_the_page_says_first_what_the_model_knows(one: Path, several: Path) -> None:
     text = one.read_text()
-    assert "It is right in <strong>90.0 %</strong> of 400 answers." in text
+    assert "<strong>90.0 %</strong>, n = 400" in text
     assert text.index('class="lead"') < text.index("<figure")
-    assert "and logistic (<strong>89.0 %</strong>) cannot be told apart; tree is behind." in several.read_text()
+    assert "and logistic <strong>89.0 %</strong>" in several.read_text()
 
 
 def test_readers_of_screens_and_keyboards_are_served(several: Path) -> None:
@@ -148,7 +150,7 @@ def test_names_are_text_whatever_they_hold() -> None:
     card.reasons.append({"measure": NASTY, "metric": None, "split": NASTY, "reason": NASTY})
     card.curves["risk_coverage"][NASTY] = card.curves["risk_coverage"]["msp"]
     card.curves["histogram"]["msp"]["out"][NASTY] = card.curves["histogram"]["msp"]["right"]
-    text = report.render_page(report.card_story([card, sample_card(name=NASTY)], title=NASTY))
+    text = report.render_page(report.scorecard_story([card, sample_card(name=NASTY)], title=NASTY))
     tags = [tag for tag, _ in Reader(text).elements]
     assert tags.count("script") == 4 and "img" not in tags
     assert f"<h1>{escape(NASTY)}</h1>" in text
@@ -160,10 +162,10 @@ def test_names_are_text_whatever_they_hold() -> None:
 def test_a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
     card = sample_card()
     card.curves = {name: card.curves[name] for name in kept}
-    text = report.render_page(report.card_story([card]))
+    text = report.render_page(report.scorecard_story([card]))
     assert text.count("<figure ") == len(kept) == len(figures_of(text))
     card.curves, card.rows, card.reasons, card.notes = {}, [], [], []
-    nothing = Reader(report.render_page(report.card_story([card, card])))
+    nothing = Reader(report.render_page(report.scorecard_story([card, card])))
     assert "table" not in [tag for tag, _ in nothing.elements]
 
 
@@ -172,9 +174,9 @@ def test_thirty_models_fit_into_five_megabytes(monkeypatch: pytest.MonkeyPatch) 
     lines = {f"measure{at}": card.curves["risk_coverage"]["msp"] for at in range(12)}
     shapes = {f"measure{at}": card.curves["histogram"]["msp"] for at in range(12)}
     card.curves = card.curves | {"risk_coverage": lines, "histogram": shapes}
-    points = scorecards.PAGE_POINTS // 10  # three models with the points that thirty would get
-    monkeypatch.setattr(scorecards, "PAGE_POINTS", points)
-    size = len(report.render_page(report.card_story([card] * 3)).encode())
+    points = figures.PAGE_POINTS // 10  # three models with the points that thirty would get
+    monkeypatch.setattr(figures, "PAGE_POINTS", points)
+    size = len(report.render_page(report.scorecard_story([card] * 3)).encode())
     fixed = len(pages._bundle().encode())
     assert fixed + 10 * (size - fixed) < 5_000_000
 
@@ -274,8 +276,8 @@ def test_the_page_answers_to_a_reader_and_asks_for_nothing_outside(several: Path
     risk, histogram, models, intervals = result.pop("tips")
     assert "coverage" in risk and "risk" in risk
     assert "right" in histogram and "out-of-distribution: noise" in histogram
-    assert all(f"wrong: {name}" in models for name in ("forest", "logistic", "tree"))
-    assert "cannot be told from the best" in intervals or "behind the best" in intervals
+    assert all(f"risk of {name}" in models for name in ("forest", "logistic", "tree"))
+    assert "the best" in intervals
     assert not any(word in tip for tip in (risk, histogram, models, intervals) for word in ("undefined", "NaN", "null"))
     assert result == {
         **{
@@ -300,7 +302,7 @@ def test_a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
     }
     card.curves["histogram"] = {NASTY: card.curves["histogram"]["msp"] | {"out": {NASTY: np.arange(30)}}}
     path = tmp_path / "nasty.html"
-    path.write_text(report.render_page(report.card_story([card, sample_card(name="b")], title=NASTY)))
+    path.write_text(report.render_page(report.scorecard_story([card, sample_card(name="b")], title=NASTY)))
     dom, log = browse(path, "--dump-dom", folder=tmp_path)
     assert console(log) == [] and "<title>broken</title>" not in dom
     assert "<svg" in chart(dom, "risk-0") and "<svg" in chart(dom, "histogram-0")
@@ -316,8 +318,8 @@ def test_screenshots_for_a_person_to_look_at(several: Path, tmp_path: Path, sche
 
 def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path) -> None:
     cells = [{"line": "a", "column": name, "value": 0.5, "n": 1} for name in "xy"]
-    figures = {key: [Figure(key, key, "words", lambda: heat_chart(cells, "AUC", 0))] for key in ("one", "two")}
-    text = report.render_page(Story("t", [], [Section("s", "S", [Tabs("menu", figures)])]))
+    options = {key: [Figure(key, key, "caption", lambda: heat_chart(cells, "AUC", 0))] for key in ("one", "two")}
+    text = report.render_page(Story("t", [], [Section("s", "S", [Tabs("menu", options)])]))
     turn = """<script>addEventListener("load", () => setTimeout(() => {
       const before = [...document.querySelectorAll(".chart")].filter(each => each.querySelector("svg")).length;
       const select = document.querySelector("select.turn");
@@ -336,8 +338,8 @@ def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path)
 
 def test_write_fills_a_folder(tmp_path: Path) -> None:
     cards = [sample_card(name="dumps/forest.npz"), sample_card(name="dumps/tree.npz")]
-    story = report.card_story(cards, sample_comparison())
-    path = report.write_page(story, tmp_path / "new" / "out", rows=report.rows_of(cards), files={"extra.bin": b"x"})
+    story = report.scorecard_story(cards, sample_comparison())
+    path = report.write_page(story, tmp_path / "new" / "out", rows=report.all_rows(cards), files={"extra.bin": b"x"})
     assert path == tmp_path / "new" / "out" / "index.html"
     names = ["extra.bin", "index.html", "rows.csv", "tables.csv", "tables.md", "tables.tex"]
     assert sorted(child.name for child in path.parent.iterdir()) == names
@@ -354,17 +356,17 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
     for name in ("altair", "vl_convert"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
-    figures = [Figure(key, key, "words", lambda: heat_chart([], "x", 0)) for key in "abc"]
+    drawn = [Figure(key, key, "caption", lambda: heat_chart([], "x", 0)) for key in "abc"]
     terms = Definitions([("what", "why")])
-    blocks = [figures[0], Details("fold", [figures[1], terms]), Tabs("menu", {"one": [figures[2]], "two": [terms]})]
+    blocks = [drawn[0], Details("fold", [drawn[1], terms]), Tabs("menu", {"one": [drawn[2]], "two": [terms]})]
     story = Story(
         "t", [], [Section("S", "S", blocks), Section("E", "only figures", [Figure("d", "", "", lambda: None)])]
     )
     text = report.write_page(story, tmp_path).read_text()
-    assert "<figure" not in text and "The figures are left out" in text and "only figures" not in text
+    assert "<figure" not in text and pages.UNDRAWN[:20] in text and "only figures" not in text
     assert text.count("<dd>why</dd>") == 2 and "<option" in text and 'value="one"' not in text
-    cards = report.write_page(report.card_story([sample_card()]), tmp_path / "cards").read_text()
-    assert "<figure" not in cards and "How good are the answers" in cards and len(cards) < 300_000
+    cards = report.write_page(report.scorecard_story([sample_card()]), tmp_path / "cards").read_text()
+    assert "<figure" not in cards and PREDICTIONS in cards and len(cards) < 300_000
 
 
 # ---- tables and pictures
@@ -373,7 +375,7 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
 def test_intervals_stand_under_their_values() -> None:
     card = sample_card()
     card.rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
-    text = report.render_page(report.card_story([card]))
+    text = report.render_page(report.scorecard_story([card]))
     assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text
 
 
@@ -417,7 +419,7 @@ def test_a_column_of_words_breaks_and_is_not_cut_off(tmp_path: Path) -> None:
     page = tmp_path / "index.html"
     measured = "document.title=[...document.querySelectorAll('.scroll')].map(s=>s.scrollWidth-s.clientWidth).join()"
     text = report.render_page(Story("t", [], [Section("s", "S", [table])]))
-    assert '<td class="words">AUROC by parameters' in text
+    assert '<td class="text">AUROC by parameters' in text
     page.write_text(text.replace("</body>", f"<script>{measured}</script></body>"))
     dom, _ = browse(page, "--dump-dom", "--window-size=1300,2000", folder=tmp_path)
     assert "<title>0</title>" in dom

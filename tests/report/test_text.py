@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from nescio import report
-from nescio.report.scorecards import RANKING
+from nescio.report.scorecards.prose import COMPARISON, DIFFERENCES, GAPS
+from nescio.report.scorecards.questions import MISCLASSIFICATION, PREDICTIONS
 from nescio.report.tables import Cell, Table, table
 from nescio.rows import COLUMNS
 from tests.support.samples import row, sample_card, sample_comparison
@@ -32,10 +33,10 @@ def printed(source: Any, width: int = 160) -> str:
 def test_ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
     comparison = sample_comparison()
     comparison.rows.append(row("accuracy", 0.5, split="other", method="tree", rank=None, best=None))
-    story = report.card_story([], comparison)
+    story = report.scorecard_story([], comparison)
     plain, marked, tex, page = printed(story), report.markdown(story), report.latex(story), report.render_page(story)
     assert "#1* 0.9000 [" in plain and "#3 0.8000 [" in plain
-    assert "* after the rank: cannot be told from the best" in plain
+    assert "* after the rank" in plain
     assert r"| **#2\* 0.8900 [0.8800, 0.9020]** | #3 0.8000 [" in marked and r"\* after the rank" in marked
     assert r"\textbf{\#2* 0.8900 [0.8800, 0.9020]} & \#3 0.8000 [" in tex and "* after the rank" in tex
     assert "<strong>#2* 0.8900</strong>" in page and "<td>#3 0.8000" in page and "* after the rank" in page
@@ -43,8 +44,8 @@ def test_ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
 
 
 def test_markdown_tables_hold_the_cells_and_survive_marks_in_names() -> None:
-    text = report.markdown(report.card_tables(sample_card().rows))
-    assert "### Does it know when it is wrong" in text and "| measure | AUROC ↑ | AURC ↓ |" in text
+    text = report.markdown(report.scorecard_tables(sample_card().rows))
+    assert f"### {MISCLASSIFICATION}" in text and "| measure | AUROC ↑ | AURC ↓ |" in text
     assert "| max\\_logit | **0.7000** | 0.7000 |" in text
     odd = report.markdown(table([row("auroc", 0.5, "a|b*c")]))
     assert "| a\\|b\\*c | 0.5000 |" in odd
@@ -57,7 +58,7 @@ def test_latex_escapes_names_and_marks_the_best() -> None:
     text = report.latex(table([row("auroc", 0.5, "a_b&c%"), row("auroc", -0.7, "d")]))
     assert r"a\_b\&c\% & \textbf{0.5000} \\" in text and r"d & $-$0.7000 \\" in text
     assert r"AUROC $\uparrow$" in text and text.count(r"\begin{table}") == text.count(r"\end{table}") == 1
-    everything = report.latex(report.card_story([sample_card()]))
+    everything = report.latex(report.scorecard_story([sample_card()]))
     assert all(mark not in everything for mark in "↑↓γ−")
     for line in everything.splitlines():
         assert line.count("{") - line.count(r"\{") == line.count("}") - line.count(r"\}")
@@ -83,7 +84,7 @@ def test_csv_of_tables_holds_numbers_and_texts() -> None:
     made = Table("T", ("a", "b"), ("x", "y"), ((("p", "q"), (Cell(1 / 3, spread=0.1), None)),))
     (line,) = csv.DictReader(io.StringIO(report.tables_csv([made])))
     assert float(line["value"]) == 1 / 3 and float(line["spread"]) == 0.1 and line["low"] == ""
-    assert line["line"] == "p · q" and line["column"] == "x" and line["text"] == "0.3333 ± 0.1000"
+    assert line["row"] == "p · q" and line["column"] == "x" and line["text"] == "0.3333 ± 0.1000"
 
 
 def test_json_is_strict() -> None:
@@ -103,11 +104,11 @@ def test_json_is_strict() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_terminal_shows_every_value_at_any_width(width: int) -> None:
-    text = printed(report.card_story([sample_card()]), width)
+    text = printed(report.scorecard_story([sample_card()]), width)
     assert max(map(len, text.splitlines())) <= width
-    for made in report.card_tables(sample_card().rows):
+    for made in report.scorecard_tables(sample_card().rows):
         assert all(str(cell) in text for cell in made.cells().values())
-    assert "What could not be said" in text and "…" not in text
+    assert GAPS in text and "…" not in text
 
 
 def test_terminal_joins_labels_where_the_screen_is_narrow() -> None:
@@ -121,10 +122,10 @@ def test_terminal_prints_names_as_they_are() -> None:
 
 
 def test_terminal_names_the_models_and_says_what_they_know() -> None:
-    text = printed(report.card_story([sample_card(name="forest")], sample_comparison()), 100)
-    assert text.startswith("forest\n3 of 400 rows") and "It is right in 90.0 % of 400" in text  # warnings come first
-    assert text.index("How good are the answers") < text.index("Which differences are real")
-    assert f"{RANKING}: calibrated" in text and "How far from the best" in text
+    text = printed(report.scorecard_story([sample_card(name="forest")], sample_comparison()), 100)
+    assert text.startswith("forest\n3 of 400 rows") and "90.0 %, n = 400" in text  # warnings come first
+    assert text.index(PREDICTIONS) < text.index(COMPARISON)
+    assert f"{MISCLASSIFICATION}: calibrated" in text and DIFFERENCES in text
 
 
 def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
@@ -132,7 +133,7 @@ def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
         "import sys, io, nescio.report as r, nescio.report.named_reports, nescio.report.studies;"
         "from rich.console import Console;"
         "rows = [{'metric': 'auroc', 'measure': 'a', 'value': 0.5, 'split': 'test'}];"
-        "t = r.card_tables(rows);"
+        "t = r.scorecard_tables(rows);"
         "r.print_terminal(t, Console(file=io.StringIO())); r.markdown(t); r.latex(t); "
         "r.rows_csv(rows); r.json_text(rows);"
         "heavy = {'pandas', 'polars', 'altair', 'jinja2', 'vl_convert', 'torch', 'sklearn'} & set(sys.modules);"
@@ -157,6 +158,6 @@ def test_a_spreadsheet_computes_nothing() -> None:
     assert held["value"] == "-0.5" and held["measure"] == "-1.5"  # numbers stay numbers
     table = Table("@title", ("model",), ("=head",), ((("-name",), (Cell(-0.25),)),))
     (cell,) = csv.DictReader(io.StringIO(report.tables_csv([table])))
-    assert (cell["table"], cell["line"], cell["column"]) == ("'@title", "'-name", "'=head")
+    assert (cell["table"], cell["row"], cell["column"]) == ("'@title", "'-name", "'=head")
     assert cell["value"] == "-0.25" and cell["text"].startswith("-0.25")
     assert report.format_records([{"name": "=1+1"}], "csv") == "name\n'=1+1\n"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from nescio import metrics
-from nescio.analysis.curves import curves_of
+from nescio.analysis.results import Comparison, Scorecard
 from nescio.analysis.score_sets import ScoreSet
 from nescio.rows import COLUMNS
 
@@ -45,7 +44,7 @@ def sample_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> SimpleNamespace:
+def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Scorecard:
     """A card as the scorecard makes it: rows, reasons, notes, and curves of simulated scores."""
     rng = np.random.default_rng(seed)
     wrong = rng.random(n) < 0.1
@@ -66,12 +65,10 @@ def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Simple
         {"measure": None, "metric": "recall_at_1", "split": "test", "reason": "There are no embeddings in this dump."},
     ]
     notes = ["3 of 400 rows give their true class probability 0."]
-    return SimpleNamespace(
-        name=name, rows=sample_rows(), reasons=reasons, notes=notes, curves=curves_of(raw, calibrated)
-    )
+    return Scorecard(name, sample_rows(), reasons, notes, raw, calibrated)
 
 
-def sample_comparison() -> SimpleNamespace:
+def sample_comparison() -> Comparison:
     rows, differences = [], []
     for metric, measure, values in (
         ("accuracy", None, (0.9, 0.89, 0.8)),
@@ -91,4 +88,5 @@ def sample_comparison() -> SimpleNamespace:
                     "adjusted": 0.4,
                 }
                 differences.append(found | {"difference": value - values[0], "low": -0.03, "high": 0.01})
-    return SimpleNamespace(rows=rows, differences=differences, reasons=[], n=400, resamples=1000, level=0.95)
+    models = ("forest", "logistic", "tree")
+    return Comparison(models, 400, 1000, 0.95, 0, rows=rows, differences=differences)

@@ -56,7 +56,7 @@ def run(options: Options) -> int:
         ood=outside,
         ood_share=options.ood_share,
     )
-    story = report.card_story([], comparison)
+    story = report.scorecard_story([], comparison)
     if options.output:
         written = report.write_page(story, options.output, rows=comparison.rows)
 
@@ -67,7 +67,7 @@ def run(options: Options) -> int:
 
     def plain() -> dict[str, Any]:
         fields = {name: getattr(comparison, name) for name in ("rows", "differences", "reasons", "notes")}
-        return fields | {"verdict": report.verdict(comparison)}
+        return fields | {"verdict": report.comparison_verdicts(comparison)}
 
     emit(options.format, table=show, plain=plain, rows=lambda: comparison.rows, story=lambda: story)
     return 0

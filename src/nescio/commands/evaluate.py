@@ -121,14 +121,14 @@ def run(options: Options) -> int:
             f"{empty.name} holds nothing to evaluate: {'; '.join([*empty.notes][:3]) or 'it has no predictions.'} Name "
             "its outputs with --map logits=NAME or --map probs=NAME, and the true classes with labels=NAME."
         )
-    story = partial(report.card_story, cards, compared, incomparable=incomparable)
+    story = partial(report.scorecard_story, cards, compared, incomparable=incomparable)
     short = story if options.all else partial(report.short_story, cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")
     plain = {"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]}
     for file, card in zip(plain["files"], cards, strict=True):
         if options.choose:
             file["choices"] = [{**asdict(own), "beats_baseline": own.beats_baseline} for own in card.score_choices]
-    return _tell(options, story, short, report.rows_of(cards), plain)
+    return _tell(options, story, short, report.all_rows(cards), plain)
 
 
 def _tell(options: Options, story: Callable[[], Any], short: Callable[[], Any], rows: Any, plain: Any) -> int:
@@ -246,12 +246,12 @@ def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list
 def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[Any, str]:
     """(the models compared by the metrics of the summary, the sentence that says why they cannot be)"""
     from nescio.analysis.comparison import compare
-    from nescio.report.scorecards import HEADLINE
+    from nescio.report.scorecards import HEADLINE_METRICS
 
     if len(models) < 2:
         return None, ""
     names = {assignment(file)[0] or file: dump for file, dump in models.items()}
     try:
-        return compare(names, metrics=HEADLINE, resamples=options.bootstrap or COMPARED, seed=options.seed), ""
+        return compare(names, metrics=HEADLINE_METRICS, resamples=options.bootstrap or COMPARED, seed=options.seed), ""
     except BadInput as reason:
         return None, str(reason)

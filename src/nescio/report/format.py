@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 NUMERALS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -23,6 +23,14 @@ def format_percent(share: float) -> str:
         if float(text) not in (0, 100):
             return f"{text} %"
     return "nearly 100 %" if share > 0.5 else "nearly 0 %"
+
+
+def format_interval(
+    value: float, low: float | None, high: float | None, format: Callable[[float], str] | None = None
+) -> str:
+    """Format as 0.908 [0.870, 0.940]; without an interval as 0.908."""
+    text = format or (lambda number: format_number(number, 3))
+    return text(value) if low is None or high is None else f"{text(value)} [{text(low)}, {text(high)}]"
 
 
 def of_hundred(share: float) -> str:

@@ -10,7 +10,14 @@ from nescio.analysis.results import Comparison, Scorecard
 from nescio.errors import BadInput, Undefined
 from nescio.report.charts import histogram_chart, intervals_chart, on_paper, reliability_chart, risk_coverage_chart
 from nescio.report.pages import write_page
-from nescio.report.scorecards import card_story, comparison_tables, essentials, interval_points, measures_of, topic
+from nescio.report.scorecards import (
+    comparison_label,
+    comparison_tables,
+    essentials,
+    interval_points,
+    measures_of,
+    scorecard_story,
+)
 from nescio.report.tables import MISSING, Table
 
 Result = Scorecard | Comparison
@@ -30,7 +37,7 @@ def write(result: Result, folder: str | Path) -> Path:
 
 
 def _story(result: Result) -> Any:
-    return card_story([result]) if isinstance(result, Scorecard) else card_story([], result)
+    return scorecard_story([result]) if isinstance(result, Scorecard) else scorecard_story([], result)
 
 
 def _table(table: Table) -> str:
@@ -90,7 +97,7 @@ class ComparisonPlots:
         if not rows:
             known = ", ".join(dict.fromkeys(row["metric"] for row in self.comparison.rows))
             raise BadInput(f"The models are not compared by {metric!r}. There are: {known}.")
-        return _chart(intervals_chart(interval_points(self.comparison), topic(rows[0])))
+        return _chart(intervals_chart(interval_points(self.comparison), comparison_label(rows[0])))
 
 
 def _chart(chart: Any) -> Any:

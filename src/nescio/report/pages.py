@@ -35,13 +35,13 @@ from nescio.report.text import format_records, latex, markdown, render_code, row
 from nescio.rows import Row
 
 ASSETS = Path(__file__).parent
-WORDY = 48  # letters of a cell above which its column breaks into lines
-BESIDE = 4  # columns of a table that leaves room for a figure beside it
+LONG_TEXT = 48  # letters of a cell above which its column wraps
+NARROW = 4  # columns of a table that leaves space for a figure on its right
 KINDS = {Table: "table", Figure: "figure", Panel: "panel", Tabs: "tabs", Details: "details", Definitions: "definitions"}
 KINDS |= {Prose: "prose", Gallery: "gallery"}
 UNDRAWN = (
-    "The figures are left out: Altair and vl-convert are not installed where this page was written. "
-    "`nescio report rows.parquet` draws them on a machine that has them."
+    "Figures are missing: Altair and vl-convert were not installed where this page was written. "
+    "`nescio report rows.parquet` draws them on a machine with both."
 )
 
 
@@ -56,10 +56,10 @@ def write_page(
     files: Mapping[str, bytes] | None = None,
     others: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes index.html, tables.md, tables.tex, tables.csv, and rows.csv of `rows`; returns where the page is.
+    """Write index.html, tables.md, tables.tex, tables.csv and rows.csv, and return the path of the page.
 
     files   further files: name → content
-    others  pages that this one links to: address → name
+    others  linked pages: address → name
     """
     folder = Path(folder)
     story = story if story.provenance else replace(story, provenance=current_provenance().sentences())
@@ -73,14 +73,14 @@ def write_page(
 
 
 def can_draw() -> bool:
-    """Whether charts can be made here: machines that train may lack what draws."""
+    """Whether the packages that draw charts are installed."""
     return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
 
 
 def render_figure(figure: Figure) -> tuple[str, str]:
-    """The chart as SVG in the colours of paper, and its points as CSV."""
+    """Return the chart as SVG with fixed colours, and its points as CSV."""
     if not can_draw():
-        raise BadInput("Figures need Altair and vl-convert, which are not installed here: pip install nescio.")
+        raise BadInput("Figures need Altair and vl-convert: pip install nescio.")
     import vl_convert
 
     spec = on_paper(figure.chart())
@@ -89,21 +89,21 @@ def render_figure(figure: Figure) -> tuple[str, str]:
 
 
 def chart_data(spec: Any) -> list[str]:
-    """Every table that a chart holds, as CSV: shared ones stand apart, others where they are used."""
+    """Return every table in a chart's specification, as CSV."""
     if isinstance(spec, list):
-        return [text for part in spec for text in chart_data(part)]
+        return [text for child in spec for text in chart_data(child)]
     if not isinstance(spec, dict):
         return []
-    shared, own = spec.get("datasets") or {}, spec.get("data") or {}
-    texts = [text for text in (*shared.values(), own.get("values")) if isinstance(text, str)]
-    return texts + [text for part in spec.values() for text in chart_data(part)]
+    shared, inline = spec.get("datasets") or {}, spec.get("data") or {}
+    texts = [text for text in (*shared.values(), inline.get("values")) if isinstance(text, str)]
+    return texts + [text for child in spec.values() for text in chart_data(child)]
 
 
 # ---- the page
 
 
 def render_page(story: Story, others: Mapping[str, str] | None = None) -> str:
-    """The story as one self-contained HTML file; `others` are pages that it links to: address → name."""
+    """Write the story as one self-contained HTML file; `others` are linked pages: address → name."""
     figures = {figure.key: on_page(figure.chart()) for figure in figures_of(story)}
     sections = list(zip(_anchors(story.sections), story.sections, strict=True))
     links = {f"#{anchor}": section.link for anchor, section in sections if anchor}
@@ -125,7 +125,7 @@ def render_page(story: Story, others: Mapping[str, str] | None = None) -> str:
 
 
 def _anchors(sections: Sequence[Section]) -> list[str]:
-    """The address of each section within the page; none for those without a link."""
+    """The anchor of each section; empty without a link."""
     anchors: list[str] = []
     for section in sections:
         word = re.sub(r"[^a-z0-9]+", "-", section.link.lower()).strip("-") or "section"
@@ -138,7 +138,7 @@ def _anchors(sections: Sequence[Section]) -> list[str]:
 
 
 def _environment(figures: Mapping[str, Any]) -> Any:
-    """Jinja with what the template uses; every text is escaped unless it comes from here as markup."""
+    """Jinja with the filters of the template; it escapes all texts except the markup of these filters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     env = Environment(
@@ -159,23 +159,24 @@ def _environment(figures: Mapping[str, Any]) -> Any:
         "colours": lambda palette: _markup("".join(f"--{name}:{colour};" for name, colour in palette.items())),
     }
     env.tests |= {
-        "follows": lambda figure: any(part.get("name") == SELECTED for part in figures[figure.key].get("params", ())),
-        "beside": _beside,
+        "follows": lambda figure: any(p.get("name") == SELECTED for p in figures[figure.key].get("params", ())),
+        "beside": _is_beside,
     }
-    env.globals |= {"wordy": _wordy, "legend": lambda table: dict(table.legend)}
+    env.globals |= {"text_columns": _text_columns, "legend": lambda table: dict(table.legend)}
     return env
 
 
-def _beside(section: Section) -> bool:
+def _is_beside(section: Section) -> bool:
+    """Whether a section is a narrow table and a figure, which the page puts side by side."""
     match list(section.blocks):
         case [Table() as table, Figure()]:
-            return len(table.columns) <= BESIDE
+            return len(table.columns) <= NARROW
     return False
 
 
-def _wordy(table: Table) -> set[str]:
-    """Heads of columns with long words."""
-    return {head for (_, head), cell in table.cells().items() if len(cell.text or "") > WORDY}
+def _text_columns(table: Table) -> set[str]:
+    """The columns with long texts."""
+    return {column for (_, column), cell in table.cells().items() if len(cell.text or "") > LONG_TEXT}
 
 
 def _markup(text: str) -> Any:
@@ -191,39 +192,43 @@ def _escape(text: str) -> str:
 
 
 def _code(text: str) -> Any:
-    """What stands between backticks is code."""
+    """Mark text between backticks as code."""
     return _markup(render_code(text, _escape, "<code>{}</code>"))
 
 
 def _strong(text: str) -> Any:
-    """Shares stand out, and what is between backticks is code."""
-    return _markup(re.sub(r"(?<!the )\b[\d.]+ %|\d+ of 100", r"<strong>\g<0></strong>", str(_code(text))))
+    """Mark text between backticks as code, and percentages, AUROC and ECE as strong."""
+    return _markup(
+        re.sub(
+            r"(?<!the )\b[\d.]+ %|(?<=AUROC )[\d.]*\d|(?<=ECE )[\d.]*\d", r"<strong>\g<0></strong>", str(_code(text))
+        )
+    )
 
 
 def _nowrap(text: str) -> str:
-    """Arrows stay with the word before them."""
+    """Keep arrows on the line of the word before them."""
     return _escape(text).replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓")
 
 
 def _line(text: str) -> Any:
-    """The label of a line may break after its joints."""
+    """Allow line breaks of a label after its joints."""
     return _markup(re.sub(r"([_./·])(?=.)", r"\1<wbr>", _nowrap(text)))
 
 
 def _head(text: str) -> Any:
-    """A head may break before its parameter, and nowhere inside a name."""
+    """Allow a line break of a column title before the parameter only."""
     return _markup(_nowrap(text).replace("-", "\u2011").replace("@", "<wbr>@"))
 
 
 def _script(value: Any) -> Any:
-    """JSON that may stand inside a script element whatever texts it holds."""
+    """JSON that is safe in a script element."""
     text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 @cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, of the version that Altair's charts are written for."""
+    """Vega, Vega-Lite and vega-embed as one script, in the version of Altair's charts."""
     import altair
     import vl_convert
 

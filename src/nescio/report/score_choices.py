@@ -1,120 +1,107 @@
-"""Which score to use, in sentences and one table."""
+"""The choice of an uncertainty score: verdicts and one table."""
 
 from __future__ import annotations
 
 from nescio.analysis.score_choice import ScoreChoice
 from nescio.measures import LOGIT_MEASURES, PORTABLE
-from nescio.report.format import format_number, join_names, plural
+from nescio.report.format import format_interval, format_number, join_names
 from nescio.report.labels import metric_label, metric_legend
 from nescio.report.tables import COUNT, Cell, Table, decimals
 
-TITLE = "Which score to use"
-AGAINST = {
-    "mistakes": "reject wrong answers",
-    "unknown": "reject rows that are out of distribution",
-    "both": "reject wrong answers and rows that are out of distribution",
+TITLE = "Choice of the uncertainty score"
+TASKS = {
+    "mistakes": "misclassification detection",
+    "unknown": "OOD detection",
+    "both": "misclassification and OOD detection",
 }
 EXPORTED = (*LOGIT_MEASURES, *PORTABLE)  # scores that an exported file computes
-MOST_NAMED, MOST_SHOWN = 4, 8  # scores of the best group in a sentence, and on the first screen
+MAX_NAMES, MAX_ROWS = 4, 8  # scores of the best group in a sentence, and in the short table
 
 
-def choice_of_score(choice: ScoreChoice) -> list[str]:
-    """The choice, what it is worth, whether it beats the baseline, and which others are as good."""
-    tuned = ", of the scores that were tuned on out-of-distribution rows," if choice.ood_tuned else ""
+def score_choice_verdicts(choice: ScoreChoice) -> list[str]:
+    """Return the choice with its AUROC, the gain over the baseline, its equals, and the limits of the selection."""
+    tuned = ", among scores tuned on OOD rows" if choice.ood_tuned else ""
+    estimate = format_interval(choice.value, choice.low, choice.high)
     return [
-        f"To {AGAINST[choice.question]}{tuned} use `{choice.measure}`: AUROC {format_number(choice.value)} "
-        f"({format_number(choice.low)} to {format_number(choice.high)}), {_judged(choice)}.",
-        _against_baseline(choice),
+        f"Score for {TASKS[choice.question]}{tuned}: `{choice.measure}`, AUROC {estimate} ({_evaluation(choice)}).",
+        _gain(choice),
         *_equals(choice),
-        *_reach(choice),
-        *_exported(choice),
+        *_selection(choice),
+        *_export(choice),
     ]
 
 
-def _judged(choice: ScoreChoice) -> str:
+def _evaluation(choice: ScoreChoice) -> str:
+    """The rows behind the estimate."""
     if not choice.folds:
-        return f"on {choice.n:,} test rows; {choice.chosen_by:,} validation rows chose it"
-    return (
-        f"by {choice.folds} nested folds of {choice.n:,} rows, each fold judged by the score that the others chose"
-        f"{_flattered(choice)}"
-    )
+        return f"test rows n = {choice.n:,}, selected on {choice.chosen_by:,} validation rows"
+    optimism = f"; {format_number(choice.naive, 3)} on the selection rows" if _is_optimistic(choice) else ""
+    return f"{choice.folds} nested folds, n = {choice.n:,}{optimism}"
 
 
-def _flattered(choice: ScoreChoice) -> str:
-    """The value on the rows that chose, if it is visibly higher."""
-    if choice.naive <= choice.value or format_number(choice.naive) == format_number(choice.value):
-        return ""
-    return f"; its {format_number(choice.naive)} on the rows that chose it would flatter it"
+def _is_optimistic(choice: ScoreChoice) -> bool:
+    return choice.naive > choice.value and format_number(choice.naive) != format_number(choice.value)
 
 
-def _exported(choice: ScoreChoice) -> list[str]:
-    """Which score can be thresholded and exported, and how."""
-    able = [name for name in (choice.measure, *choice.areas) if name in EXPORTED]
-    if not able:
-        return []
-    if choice.measure in EXPORTED:
-        train = " --train FILE --score FILE" if choice.measure in PORTABLE else ""
-        return [f"`nescio threshold --measure {choice.measure}{train}` sets its threshold; `nescio export` takes it."]
-    best = max(able, key=lambda name: choice.areas[name])
-    area = format_number(choice.areas[best])
-    return [
-        f"`{choice.measure}` cannot be exported; of those that can, `{best}` is best (AUROC {area}, rows that chose)."
-    ]
-
-
-def _against_baseline(choice: ScoreChoice) -> str:
-    plain = f"the plain baseline `{choice.baseline}` (AUROC {format_number(choice.baseline_value)})"
+def _gain(choice: ScoreChoice) -> str:
+    baseline = f"baseline `{choice.baseline}` (AUROC {format_number(choice.baseline_value, 3)})"
     if choice.measure == choice.baseline and abs(choice.gain) < 1e-12:
-        return f"Nothing beat {plain}: it is the choice itself."
-    gap = f"{format_number(choice.gain)} ({format_number(choice.gain_low)} to {format_number(choice.gain_high)})"
-    if choice.beats_baseline:
-        return f"It beat {plain} beyond chance, by {gap}."
-    return f"Nothing beat {plain} beyond chance: the difference is {gap}."
+        return f"No score is better than the {baseline}, which is the choice."
+    gain = format_interval(choice.gain, choice.gain_low, choice.gain_high)
+    verdict = "significantly better than" if choice.beats_baseline else "not significantly different from"
+    return f"Gain {gain}: {verdict} the {baseline}."
 
 
 def _equals(choice: ScoreChoice) -> list[str]:
-    others = list(choice.group[1:])
-    if not others:
-        return []
-    others = [f"`{name}`" for name in others]
-    shown = [*others[:MOST_NAMED], f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED + 1 else others
-    return [f"Not significantly different from it on the rows that chose: {join_names(shown)}."]
+    names = [f"`{name}`" for name in choice.group[1:]]
+    names = [*names[:MAX_NAMES], f"{len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES + 1 else names
+    return [f"Not significantly different on the selection rows: {join_names(names)}."] if names else []
 
 
-def _reach(choice: ScoreChoice) -> list[str]:
-    """What out-of-distribution rows had to say in the choice."""
+def _selection(choice: ScoreChoice) -> list[str]:
+    """What the selection used of out-of-distribution rows."""
     if choice.ood_validation:
-        return ["Out-of-distribution validation rows chose: compare it only with what was chosen so too."]
+        return ["Selected with OOD validation rows: compare it only with scores selected so too."]
     if choice.question == "mistakes":
         return []
-    sentence = "The sets that it is judged on had a say in the choice"
     if choice.elsewhere is None:
-        return [f"{sentence}: on others it may be worse."]
-    of = "AUROC" if choice.question == "unknown" else "the AUROC of the sets alone"
+        return ["The selection used the test OOD set: AUROC on other OOD sets may be lower."]
+    sets = "" if choice.question == "unknown" else " of the OOD sets"
     return [
-        f"{sentence}; where each set is left to the choice of the other sets, {of} is "
-        f"{format_number(choice.elsewhere)}."
+        f"The selection used the test OOD sets. Leave-one-set-out AUROC{sets}: {format_number(choice.elsewhere, 3)}."
     ]
 
 
+def _export(choice: ScoreChoice) -> list[str]:
+    """Which score can be exported with a threshold, and how."""
+    names = [name for name in (choice.measure, *choice.areas) if name in EXPORTED]
+    if not names:
+        return []
+    if choice.measure in EXPORTED:
+        train = " --train FILE --score FILE" if choice.measure in PORTABLE else ""
+        return [f"Set its threshold: `nescio threshold --measure {choice.measure}{train}`. Export: `nescio export`."]
+    best = max(names, key=lambda name: choice.areas[name])
+    area = format_number(choice.areas[best], 3)
+    return [f"`{choice.measure}` cannot be exported. Best exportable score: `{best}` (AUROC {area}, selection rows)."]
+
+
 def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:
-    """The scores by their area on the rows that chose; without `everything` the best of them and the baseline."""
+    """Return the scores by AUROC on the selection rows; without `everything` only the best group and the baseline."""
     order = sorted(choice.areas, key=lambda name: -choice.areas[name])
-    shown = order if everything else [*choice.group[:MOST_SHOWN], choice.baseline]
-    lines = []
-    for name in (name for name in order if name in shown):
+    kept = order if everything else [*choice.group[:MAX_ROWS], choice.baseline]
+    rows = []
+    for name in (name for name in order if name in kept):
         cells: list[Cell | None] = [Cell(choice.areas[name], best=name in choice.group, format=decimals(4))]
         if choice.folds:
             cells.append(Cell(float(choice.chosen.get(name, 0)), format=COUNT))
-        lines.append(((f"{name} (baseline)" if name == choice.baseline else name,), tuple(cells)))
-    heads = (
-        (metric_label("auroc"), f"folds of {choice.folds} that chose it") if choice.folds else (metric_label("auroc"),)
-    )
-    among = ", among scores tuned on out-of-distribution rows" if choice.ood_tuned else ""
+        rows.append(((f"{name} (baseline)" if name == choice.baseline else name,), tuple(cells)))
+    auroc = metric_label("auroc")
+    columns = (auroc, f"selected in folds (of {choice.folds})") if choice.folds else (auroc,)
+    tuned = ", tuned on OOD rows" if choice.ood_tuned else ""
     note = (
-        f"On the {choice.chosen_by:,} rows that chose, where the best looks better than it is; "
-        f"{plural(len(order), 'score')} compared{among}; bold cannot be told from the best"
+        f"n = {choice.chosen_by:,} selection rows, on which the best score is overestimated; "
+        f"scores compared: {len(order)}{tuned}; bold: not significantly different from the best"
     )
     return Table(
-        f"{TITLE} to {AGAINST[choice.question]}", ("score",), heads, tuple(lines), note, metric_legend(("auroc",))
+        f"{TITLE}: {TASKS[choice.question]}", ("score",), columns, tuple(rows), note, metric_legend(("auroc",))
     )

@@ -18,20 +18,21 @@ from nescio.rows import COLUMNS, without_empty
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
 Source = Story | Table | Iterable[Block]
-JOINT = " · "  # between the labels of a line where they share a column
-SIGNED = re.compile(r"[+\-][\d.,e+\- %±\[\]]*")  # a number with its spread, interval or percent sign: no formula
+JOINT = " · "  # between labels in one column
+SIGNED = re.compile(r"[+\-][\d.,e+\- %±\[\]]*")  # a number with its spread, interval or percent sign, not a formula
 
 
 def render_code(sentence: str, escape: Callable[[str], str], code: str) -> str:
-    """A sentence in another language; what stands between backticks is code there."""
-    parts = sentence.split("`")
-    return "".join(code.format(escape(part)) if at % 2 else escape(part) for at, part in enumerate(parts))
+    """Escape a sentence; text between backticks is formatted with `code`."""
+    texts = sentence.split("`")
+    return "".join(code.format(escape(text)) if number % 2 else escape(text) for number, text in enumerate(texts))
 
 
 def _sections(source: Source) -> Iterator[Section]:
-    """The parts of a document; the first of a story's is its title and lead."""
+    """The sections of a document; the first one of a story is its title and lead."""
     if isinstance(source, Story):
         yield Section("", source.title, [Prose(source.lead, lead=True)])
         yield from source.sections
@@ -39,8 +40,8 @@ def _sections(source: Source) -> Iterator[Section]:
         yield Section("", "", [source] if isinstance(source, Table) else list(source))
 
 
-def _flow(section: Section) -> list[Block]:
-    """What of a section can be written: all blocks one after the other, its words first."""
+def _blocks(section: Section) -> list[Block]:
+    """The blocks of a section one after the other, its intro first."""
     return list(walk([Prose([section.intro] if section.intro else []), *section.blocks]))
 
 
@@ -48,30 +49,33 @@ def _flow(section: Section) -> list[Block]:
 
 
 def markdown(source: Source) -> str:
-    """A story, tables or one table as Markdown."""
-    parts: list[str] = []
+    """Write a story, tables or one table as Markdown."""
+    texts: list[str] = []
     for section in _sections(source):
-        parts += [f"## {_md(section.title)}"] if section.title else []
-        for block in _flow(section):
-            if isinstance(block, Prose):
-                parts += [render_code(" ".join(block.sentences), _md, "`{}`")] if block.sentences else []
+        texts += [f"## {_md(section.title)}"] if section.title else []
+        for block in _blocks(section):
+            if isinstance(block, Prose) and block.sentences:
+                joint = "  \n" if block.lead else " "
+                texts.append(joint.join(render_code(sentence, _md, "`{}`") for sentence in block.sentences))
             elif isinstance(block, Table):
-                parts += _md_table(block, section.title)
+                texts += _md_table(block, section.title)
             elif isinstance(block, Definitions):
-                parts += [f"### {_md(block.title)}"] if block.title else []
-                parts.append("\n".join(f"- **{_md(name)}**: {_md(sentence)}" for name, sentence in block.entries))
-    return "\n\n".join(parts) + "\n" if parts else ""
+                texts += [f"### {_md(block.title)}"] if block.title else []
+                texts.append(_md_definitions(block.entries))
+    return "\n\n".join(texts) + "\n" if texts else ""
 
 
-def _md_table(table: Table, heading: str) -> list[str]:
-    parts = [f"### {_md(table.title)}"] if table.title not in ("", heading) else []
-    parts += [f"*{_md(table.note)}*"] if table.note else []
-    lines = [_md_line(map(_md, (*table.index, *table.columns)))]
-    lines += ["|" + " --- |" * len(table.index) + " ---: |" * len(table.columns)]
-    lines += [_md_line([*map(_md, labels), *map(_md_cell, cells)]) for labels, cells in table.rows]
-    parts.append("\n".join(lines))
-    terms = [f"- **{_md(name)}**: {render_code(sentence, _md, '`{}`')}" for name, sentence in table.legend]
-    return [*parts, "\n".join(terms)] if terms else parts
+def _md_table(table: Table, section: str) -> list[str]:
+    texts = [f"### {_md(table.title)}"] if table.title not in ("", section) else []
+    texts += [f"*{_md(table.note)}*"] if table.note else []
+    rows = [_md_row(map(_md, (*table.index, *table.columns)))]
+    rows += ["|" + " --- |" * len(table.index) + " ---: |" * len(table.columns)]
+    rows += [_md_row([*map(_md, labels), *map(_md_cell, cells)]) for labels, cells in table.rows]
+    return [*texts, "\n".join(rows), *([_md_definitions(table.legend)] if table.legend else [])]
+
+
+def _md_definitions(entries: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"- **{_md(name)}**: {render_code(sentence, _md, '`{}`')}" for name, sentence in entries)
 
 
 def _md(text: str) -> str:
@@ -80,7 +84,7 @@ def _md(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _md_line(texts: Iterable[str]) -> str:
+def _md_row(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
@@ -108,29 +112,29 @@ TEX_CODE = r"\texttt{{{}}}"
 
 
 def latex(source: Source) -> str:
-    """Tables as LaTeX (booktabs): best values bold, arrows in the heads, the metrics' sentences in the caption."""
-    parts = []
+    """Write tables as LaTeX (booktabs), with best values bold and descriptions of metrics in the captions."""
+    texts = []
     for section in _sections(source):
-        for block in _flow(section):
+        for block in _blocks(section):
             if isinstance(block, Table):
-                parts.append(_tex_table(block, section.title if section.model else ""))
-    return "\n\n".join(parts) + "\n" if parts else ""
+                texts.append(_tex_table(block, section.title if section.model else ""))
+    return "\n\n".join(texts) + "\n" if texts else ""
 
 
 def _tex_table(table: Table, model: str) -> str:
     title = ": ".join(_tex(text) for text in (model, table.title) if text)
     title += f" ({_tex(table.note)})" if table.note else ""
-    words = [f"{_tex(name)}: {render_code(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
-    lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *words])}}}"]
+    legend = [f"{_tex(name)}: {render_code(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
+    lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *legend])}}}"]
     lines += [f"  \\begin{{tabular}}{{{'l' * len(table.index)}{'r' * len(table.columns)}}}", r"    \toprule"]
     lines += ["    " + " & ".join(map(_tex, (*table.index, *table.columns))) + r" \\", r"    \midrule"]
     above = ""
-    for (first, *rest), cells in table.rows:
-        if rest and above and first != above:
+    for (first, *others), cells in table.rows:
+        if others and above and first != above:
             lines.append(r"    \addlinespace")
-        shown = "" if rest and first == above else first  # a group has its name once
+        label = "" if others and first == above else first  # the label of a group is printed once
         above = first
-        lines.append("    " + " & ".join([*map(_tex, (shown, *rest)), *map(_tex_cell, cells)]) + r" \\")
+        lines.append("    " + " & ".join([*map(_tex, (label, *others)), *map(_tex_cell, cells)]) + r" \\")
     return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}"])
 
 
@@ -149,7 +153,7 @@ def _tex_cell(cell: Cell | None) -> str:
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV without empty columns: the known ones first, numbers in full precision, nothing for None."""
+    """Write rows as CSV in full precision, without empty columns; the standard columns come first."""
     rows = without_empty(rows)
     columns = [*COLUMNS, *dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)]
     columns = [name for name in columns if any(name in row for row in rows)] or list(COLUMNS)
@@ -157,12 +161,12 @@ def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tables_csv(tables: Iterable[Table]) -> str:
-    """The cells of tables as CSV, one line each: where it stands, its numbers, and the text as it is printed."""
-    lines: list[Sequence[Any]] = [("table", "line", "column", "value", "spread", "low", "high", "n", "text")]
+    """Write the cells of tables as CSV, one per line: position, numbers, and printed text."""
+    lines: list[Sequence[Any]] = [("table", "row", "column", "value", "spread", "low", "high", "n", "text")]
     for table in tables:
-        for (labels, head), cell in table.cells().items():
+        for (labels, column), cell in table.cells().items():
             numbers = (cell.value, cell.spread, cell.low, cell.high, cell.n)
-            lines.append((table.title, JOINT.join(labels), head, *numbers, str(cell)))
+            lines.append((table.title, JOINT.join(labels), column, *numbers, str(cell)))
     return _csv(lines)
 
 
@@ -174,18 +178,18 @@ def _csv(lines: Iterable[Sequence[Any]]) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """Nothing for None; a text that a spreadsheet would compute gets a quote in front, unless it is a number."""
+    """Empty for None; a text that a spreadsheet would compute gets a quote in front."""
     value = "" if value is None else to_plain(value)
     return escaped(value) if isinstance(value, str) and not SIGNED.fullmatch(value) else value
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
-    """Strict JSON of rows, or of anything made of them: no NaN and no Infinity (they become null)."""
+    """Write rows, or anything made of them, as strict JSON; NaN and infinity become null."""
     return json.dumps(to_plain(getattr(value, "rows", value)), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def to_plain(value: Any) -> Any:
-    """Python's own numbers, texts, lists and dicts; null for what JSON cannot hold."""
+    """Convert to the types of JSON; numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {str(key): to_plain(content) for key, content in value.items()}
     if isinstance(value, (list, tuple)):
@@ -201,25 +205,26 @@ def to_plain(value: Any) -> Any:
 
 
 def print_terminal(source: Source, console: Console | None = None) -> None:
-    """Prints a story, tables or one table with rich; a table wider than the terminal goes on below itself."""
+    """Print a story, tables or one table with rich; columns that do not fit the terminal follow below."""
     from rich.text import Text
 
     console = console or make_console()
     for section in _sections(source):
         if section.title:
             console.print(Text(section.title, style="bold underline"))
-        for block in _flow(section):
+        for block in _blocks(section):
             if isinstance(block, Prose) and block.sentences:
-                console.print(Text(" ".join(block.sentences), "" if block.lead else "dim"), end="\n\n")
+                joint, style = ("\n", "") if block.lead else (" ", "dim")
+                console.print(Text(joint.join(block.sentences), style), end="\n\n")
             elif isinstance(block, Table):
                 _print_table(block, section.title, console)
             elif isinstance(block, Definitions):
                 console.print(Text(block.title, style="bold") if block.title else "", end="\n" if block.title else "")
-                console.print(_terms(block.entries))
+                console.print(_definitions(block.entries))
 
 
 def make_console() -> Console:
-    """The terminal; a reader that stops reading (`| head -1`) is a BrokenPipeError here, as of any other output."""
+    """Return a console that raises BrokenPipeError if the reader closes the pipe, as with `| head -1`."""
     from rich.console import Console
 
     class Screen(Console):
@@ -229,108 +234,110 @@ def make_console() -> Console:
     return Screen()
 
 
-def _print_table(table: Table, heading: str, console: Console) -> None:
+def _print_table(table: Table, section: str, console: Console) -> None:
     from rich.text import Text
 
-    if table.title not in ("", heading):
+    if table.title not in ("", section):
         console.print(Text(table.title, style="bold"))
     if table.note:
         console.print(Text(table.note, style="dim"))
-    for piece in _pieces(table, console.width):
+    for piece in _split_columns(table, console.width):
         console.print(_rich(piece))
-    console.print(_terms(table.legend) if table.legend else "", end="")
+    console.print(_definitions(table.legend) if table.legend else "", end="")
     console.print()
 
 
-def _pieces(table: Table, width: int) -> list[Table]:
-    """The table cut into groups of columns that fit a width, each with the labels of the lines."""
+def _split_columns(table: Table, width: int) -> list[Table]:
+    """Split the table into groups of columns that fit a width, each with the labels."""
+    cells = _widths(
+        table.columns, [[MISSING if cell is None else str(cell) for cell in cells] for _, cells in table.rows]
+    )
     labels = _widths(table.index, [labels for labels, _ in table.rows])
-    cells = _widths(table.columns, [[MISSING if cell is None else str(cell) for cell in own] for _, own in table.rows])
-    if sum(labels) + 3 * len(labels) + max(cells, default=0) > width:  # a narrow screen: labels share a column
-        table = _one_label(table)
+    if sum(labels) + 3 * len(labels) + max(cells, default=0) > width:  # a narrow terminal
+        table = _join_labels(table)
         labels = _widths(table.index, [labels for labels, _ in table.rows])
-    first = sum(labels) + 3 * len(labels) - 1
+    label_width = sum(labels) + 3 * len(labels) - 1
     groups: list[list[str]] = [[]]
-    used = first
-    for head, own in zip(table.columns, cells, strict=True):
-        if groups[-1] and used + own + 3 > width:
+    used = label_width
+    for column, cell_width in zip(table.columns, cells, strict=True):
+        if groups[-1] and used + cell_width + 3 > width:
             groups.append([])
-            used = first
-        groups[-1].append(head)
-        used += own + 3
+            used = label_width
+        groups[-1].append(column)
+        used += cell_width + 3
     return [table.select(*group) for group in groups]
 
 
 def fit_width(table: Table, width: int | None = None) -> Table:
-    """The table with the columns that fit the terminal, its first ones."""
-    return next(iter(_pieces(table, width or make_console().width)))
+    """Return the table with the first columns, as many as fit the terminal."""
+    return _split_columns(table, width or make_console().width)[0]
 
 
-def _widths(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+def _widths(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(titles, *lines, strict=True)]
 
 
-def _one_label(table: Table) -> Table:
-    lines = tuple(((JOINT.join(labels),), cells) for labels, cells in table.rows)
-    return replace(table, index=(JOINT.join(table.index),), rows=lines)
+def _join_labels(table: Table) -> Table:
+    rows = tuple(((JOINT.join(labels),), cells) for labels, cells in table.rows)
+    return replace(table, index=(JOINT.join(table.index),), rows=rows)
 
 
-def _rich(table: Table) -> Any:
+def _rich(table: Table) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
+    built = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
     for name in table.index:
-        shown.add_column(Text(name), no_wrap=True)
-    for head in table.columns:
-        shown.add_column(Text(head), justify="right", no_wrap=True)
+        built.add_column(Text(name), no_wrap=True)
+    for column in table.columns:
+        built.add_column(Text(column), justify="right", no_wrap=True)
     for labels, cells in table.rows:
         texts = [
             Text(MISSING, style="dim") if cell is None else Text(str(cell), "bold green" if cell.best else "")
             for cell in cells
         ]
-        shown.add_row(*map(Text, labels), *texts)
-    return shown
+        built.add_row(*map(Text, labels), *texts)
+    return built
 
 
-def _terms(terms: Sequence[tuple[str, str]]) -> Any:
+def _definitions(entries: Sequence[tuple[str, str]]) -> RichTable:
     """Names on the left, their sentences on the right."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable.grid(padding=(0, 2, 0, 1))
-    shown.add_column(ratio=1, max_width=28)
-    shown.add_column(ratio=3)
-    for name, sentence in terms:
-        shown.add_row(Text(name, "bold dim"), Text(sentence, "dim"))
-    return shown
+    built = RichTable.grid(padding=(0, 2, 0, 1))
+    built.add_column(ratio=1, max_width=28)
+    built.add_column(ratio=3)
+    for name, sentence in entries:
+        built.add_row(Text(name, "bold dim"), Text(sentence, "dim"))
+    return built
 
 
-def format_records(rows: Sequence[Mapping[str, Any]], form: str = "table") -> str:
-    """Plain rows of texts as a table for people, CSV, Markdown or LaTeX."""
-    heads = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [["" if row.get(head) is None else str(row[head]) for head in heads] for row in rows]
-    if form == "csv":
-        return _csv([heads, *lines])
-    if form == "markdown":
-        marked = [_md_line(map(_md, line)) for line in (heads, *lines)]
-        return "\n".join([marked[0], "|" + " --- |" * len(heads), *marked[1:]]) + "\n"
-    if form == "latex":
-        marked = [" & ".join(map(_tex, line)) + r" \\" for line in (heads, *lines)]
-        body = [f"\\begin{{tabular}}{{{'l' * len(heads)}}}", r"\toprule", marked[0], r"\midrule", *marked[1:]]
+def format_records(records: Sequence[Mapping[str, Any]], format: str = "table") -> str:
+    """Write records of texts as a table: aligned text, CSV, Markdown or LaTeX."""
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    lines = [["" if record.get(column) is None else str(record[column]) for column in columns] for record in records]
+    if format == "csv":
+        return _csv([columns, *lines])
+    if format == "markdown":
+        rows = [_md_row(map(_md, line)) for line in (columns, *lines)]
+        return "\n".join([rows[0], "|" + " --- |" * len(columns), *rows[1:]]) + "\n"
+    if format == "latex":
+        rows = [" & ".join(map(_tex, line)) + r" \\" for line in (columns, *lines)]
+        body = [f"\\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
         return "\n".join([*body, r"\bottomrule", r"\end{tabular}"]) + "\n"
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for at, head in enumerate(heads):
-        shown.add_column(Text(head), no_wrap=at == 0)
+    built = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        built.add_column(Text(column), no_wrap=number == 0)
     for line in lines:
-        shown.add_row(*map(Text, line))
+        built.add_row(*map(Text, line))
     console = Console()
     with console.capture() as captured:
-        console.print(shown)
+        console.print(built)
     return captured.get()

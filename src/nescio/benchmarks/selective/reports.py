@@ -20,7 +20,7 @@ from nescio.report.charts import Curve, changes_chart, curves_figure
 from nescio.report.format import describe_best, format_millions, format_percent, of_hundred, plural
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report
-from nescio.report.scorecards import card_blocks
+from nescio.report.scorecards import scorecard_blocks
 from nescio.report.studies import Study
 from nescio.report.tables import Formatter, NumberFormat, Table, decimals, percents, table_from_records
 from nescio.rows import Row
@@ -471,7 +471,7 @@ def scorecard(frame: Frame) -> list[Block]:
     """The scorecard of a study of one model."""
     if len(models_of(frame).sizes) > 1:
         return []
-    return card_blocks(frame.where(evaluation=SCORECARD).without(metric=BESIDE_CARD))
+    return scorecard_blocks(frame.where(evaluation=SCORECARD).without(metric=BESIDE_CARD))
 
 
 def story(study: Study) -> Story:

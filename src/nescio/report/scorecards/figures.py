@@ -1,0 +1,99 @@
+"""Figures of scorecards and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nescio.analysis.curves import GUIDES, corp_points
+from nescio.report.blocks import Figure, Panel
+from nescio.report.charts import (
+    Chart,
+    corp_chart,
+    cost_chart,
+    histogram_chart,
+    intervals_chart,
+    models_chart,
+    reliability_chart,
+    risk_coverage_chart,
+)
+from nescio.report.labels import measure_sort_key
+from nescio.report.scorecards.prose import CAPTIONS
+from nescio.report.scorecards.questions import model_name
+from nescio.report.scorecards.tables import comparison_label
+from nescio.rows import Row
+
+if TYPE_CHECKING:
+    from nescio.analysis.results import Comparison
+
+PAGE_POINTS, MIN_POINTS = 40_000, 50  # of all risk–coverage curves of a page, which limits its size; of one curve
+
+
+def measures_of(curves: Mapping[str, Any]) -> list[str]:
+    """Return the measures of a scorecard's curves, msp first."""
+    names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
+    return sorted((name for name in names if name not in GUIDES), key=measure_sort_key)
+
+
+def thin_curves(curves: Mapping[str, Any], models: int) -> Mapping[str, Any]:
+    """Reduce the points of risk–coverage curves if many models share the page."""
+    lines = curves.get("risk_coverage") or {}
+    most = max(MIN_POINTS, PAGE_POINTS // (models * max(1, len(lines))))
+
+    def thin(values: Sequence[float]) -> list[float]:
+        if len(values) <= most:
+            return list(values)
+        return [values[round(number * (len(values) - 1) / (most - 1))] for number in range(most)]
+
+    return {**curves, "risk_coverage": {name: (thin(c), thin(r)) for name, (c, r) in lines.items()}}
+
+
+def _figure(kind: str, key: str, chart: Callable[[], Chart]) -> Figure:
+    return Figure(key, *CAPTIONS[kind], chart, kind=kind)
+
+
+def scorecard_panel(curves: Mapping[str, Any], number: int) -> Panel:
+    """Return the figures of one model; `number` makes their keys unique."""
+    measures = measures_of(curves)
+    first = measures[0] if measures else None
+    charts: dict[str, Callable[[Any], Chart]] = {
+        "risk": lambda curve: risk_coverage_chart(curve, first),
+        "reliability": reliability_chart,
+        "corp": lambda curve: corp_chart(corp_points(curve)),
+        "cost": lambda curve: cost_chart(curve(), first),
+        "histogram": lambda curve: histogram_chart(curve, first),
+    }
+    names = {"risk": "risk_coverage"}
+    present = {kind: curve for kind in charts if (curve := curves.get(names.get(kind, kind)))}
+
+    def build(kind: str) -> Callable[[], Chart]:
+        return lambda: charts[kind](present[kind])
+
+    return Panel([_figure(kind, f"{kind}-{number}", build(kind)) for kind in present], "Measure", measures)
+
+
+def models_panel(curves: Mapping[str, Mapping[str, Any]]) -> Panel:
+    """Return the risk–coverage curves of several models."""
+    lines = {name: own["risk_coverage"] for name, own in curves.items() if own.get("risk_coverage")}
+    measures = sorted(
+        {name: None for line in lines.values() for name in line if name not in GUIDES}, key=measure_sort_key
+    )
+    figures = [_figure("models", "models", lambda: models_chart(lines, measures[0]))] if measures else []
+    return Panel(figures, "Measure", measures)
+
+
+def comparison_panel(comparison: Comparison) -> Panel:
+    """Return the values of all models with intervals, by metric."""
+    points = interval_points(comparison)
+    figures = [_figure("intervals", "intervals", lambda: intervals_chart(points))] if points else []
+    return Panel(figures, "Metric", list(dict.fromkeys(str(point["question"]) for point in points)))
+
+
+def interval_points(comparison: Comparison) -> list[Row]:
+    """Return the rows of a comparison as points of a figure; metrics without a better direction are left out."""
+    fields = ("rank", "value", "low", "high", "best")
+    return [
+        {"question": comparison_label(row), "model": model_name(row)} | {name: row.get(name) for name in fields}
+        for row in comparison.rows
+        if row.get("best") is not None
+    ]

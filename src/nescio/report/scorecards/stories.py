@@ -1,0 +1,161 @@
+"""Stories of one scorecard, of several, and of their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, described, flatten
+from nescio.report.labels import group_reasons
+from nescio.report.score_choices import TITLE as SCORE_CHOICE
+from nescio.report.score_choices import score_choice_verdicts, scores_table
+from nescio.report.scorecards.figures import comparison_panel, models_panel, scorecard_panel, thin_curves
+from nescio.report.scorecards.prose import (
+    ALL_COMPARED,
+    ALL_VALUES,
+    COMPARISON,
+    GAPS,
+    MAX_NAMES,
+    SUMMARY,
+    best_measures,
+    comparison_verdicts,
+    further_options,
+    missing_options,
+    models_verdicts,
+    scorecard_verdicts,
+)
+from nescio.report.scorecards.questions import measure_kind, unique_names
+from nescio.report.scorecards.tables import (
+    comparison_tables,
+    essentials,
+    scorecard_blocks,
+    short_comparison_table,
+    summary,
+)
+from nescio.rows import Row
+
+if TYPE_CHECKING:
+    from nescio.analysis.results import Comparison, Scorecard
+
+MAIN_GAPS = ("predictions", "calibrated", "detection", "in_as_in")  # gaps that the short story explains
+
+
+def scorecard_story(
+    cards: Sequence[Scorecard], comparison: Comparison | None = None, title: str = "", incomparable: str = ""
+) -> Story:
+    """Return the page of one model or several, and of their comparison.
+
+    incomparable  why there is no comparison
+    """
+    names, several = unique_names(cards), len(cards) > 1
+    curves = {name: thin_curves(card.curves, len(cards)) for name, card in zip(names, cards, strict=True)}
+    sections = [Section("", SUMMARY, [summary(cards), models_panel(curves)])] if several else []
+    compared = [] if comparison is None else [_comparison_section(comparison)]
+    models = []
+    for number, (name, card) in enumerate(zip(names, cards, strict=True)):
+        blocks: list[Block] = [Prose(scorecard_verdicts(card), lead=True)] if several else []
+        for choice in card.score_choices:
+            blocks += [Prose(score_choice_verdicts(choice))] if several else []
+            blocks.append(Details(SCORE_CHOICE, [scores_table(choice)]))
+        blocks += [
+            scorecard_panel(curves[name], number),
+            *scorecard_blocks(card.rows, card.calibration_warning),
+            _gaps(card.reasons),
+        ]
+        models.append(Section(name if several else "", name if several else "", blocks, model=several))
+    lead = _lead(cards, comparison, incomparable)
+    title = title or _title(cards, comparison)
+    return Story(title, lead, described([*sections, *(compared + models if several else models + compared)]))
+
+
+def _comparison_section(comparison: Comparison) -> Section:
+    tables = comparison_tables(comparison)
+    details = [Details(ALL_VALUES if number == 0 else built.title, [built]) for number, built in enumerate(tables)]
+    return Section("", COMPARISON, [comparison_panel(comparison), *details, _gaps(comparison.reasons)])
+
+
+def _gaps(reasons: Sequence[Row]) -> Block:
+    return Definitions(group_reasons(reasons), GAPS)
+
+
+def _title(cards: Sequence[Scorecard], comparison: Comparison | None) -> str:
+    names = [Path(name).name for name in unique_names(cards)]
+    names = names or ([] if comparison is None else list(comparison.models))
+    return " · ".join(names[:3]) + (" …" if len(names) > 3 else "") or "Scorecard"
+
+
+def _lead(cards: Sequence[Scorecard], comparison: Comparison | None, incomparable: str) -> list[str]:
+    """The notes that limit the numbers, then the verdicts."""
+    if not cards:
+        lines = comparison_verdicts(comparison) if comparison is not None else []
+    elif len(cards) > 1:
+        lines = models_verdicts(cards, comparison, incomparable)
+    else:
+        choices = [line for choice in cards[0].score_choices for line in score_choice_verdicts(choice)]
+        lines = [*scorecard_verdicts(cards[0]), *(choices or best_measures(cards[0]))]
+    return [*(note for note in _notes([*cards, comparison]) if note not in lines), *lines]
+
+
+def _notes(sources: Iterable[Scorecard | Comparison | None]) -> list[str]:
+    """The notes of all sources, each once."""
+    return list(dict.fromkeys(note for source in sources if source is not None for note in source.notes))
+
+
+def all_rows(cards: Sequence[Scorecard], comparison: Comparison | None = None) -> list[Row]:
+    """Return the rows of scorecards with a last column `file`, and those of the comparison."""
+    rows = [{**row, "file": name} for name, card in zip(unique_names(cards), cards, strict=True) for row in card.rows]
+    return rows + ([] if comparison is None else list(comparison.rows))
+
+
+# ---- on one screen
+
+
+def short_story(cards: Sequence[Scorecard], comparison: Comparison | None = None, incomparable: str = "") -> Story:
+    """Return the verdicts and main metrics, on one screen."""
+    table = summary(cards) if len(cards) > 1 else essentials(cards[0])
+    gaps = _main_gaps(cards)
+    final = [gap for gap in gaps if not missing_options([gap["reason"]])]  # no file would change these
+    blocks = [
+        replace(table, legend=()),
+        *_short_choices(cards),
+        Definitions(group_reasons(final, limit=3)),
+        Prose([further_options(str(gap["reason"]) for gap in gaps)]),
+    ]
+    return Story(_title(cards, comparison), _lead(cards, comparison, incomparable), [Section("", "", flatten(blocks))])
+
+
+def short_comparison(comparison: Comparison) -> Story:
+    """Return the verdict of a comparison and its first metrics, on one screen."""
+    table, more = short_comparison_table(comparison)
+    omitted = [f"{more} more models: --all."] if more else []
+    lead = [*_notes([comparison]), *comparison_verdicts(comparison, MAX_NAMES)]
+    return Story(_title([], comparison), lead, [Section("", "", [table, Prose([*omitted, ALL_COMPARED])])])
+
+
+def _short_choices(cards: Sequence[Scorecard]) -> list[Any]:
+    """The best scores and the baseline of one model, or the choice of each of several models."""
+    if len(cards) == 1:
+        return [replace(scores_table(choice, everything=False), legend=()) for choice in cards[0].score_choices]
+    return [
+        Prose([f"{name}: {' '.join(score_choice_verdicts(choice))}"])
+        for name, card in zip(unique_names(cards), cards, strict=True)
+        for choice in card.score_choices
+    ]
+
+
+def _main_gaps(cards: Sequence[Scorecard]) -> list[Row]:
+    """Reasons for missing calibration, detection and fitted or slow measures; second names are left out."""
+    from nescio.measures import registry
+
+    aliases = [measure.name for measure in registry.parts() if measure.equivalent_to]
+    reasons = [reason for card in cards for reason in card.reasons if reason["measure"] not in aliases]
+    return [reason for reason in reasons if reason["metric"] in MAIN_GAPS or _optional(reason["measure"])]
+
+
+def _optional(measure: str | None) -> bool:
+    """Whether another file or option adds the measure."""
+    from nescio.measures import registry
+
+    return measure_kind(measure) == "fitted" or (measure in registry and registry[str(measure)].slow)

@@ -65,7 +65,7 @@ def test_most_coverage_at_an_accuracy(held):
     assert order == sorted(expected, key=lambda name: -expected[name])
     assert found.models[0]["rank"] == 1 and found.models[0]["difference"] is None and found.attained
     assert all(line["low"] <= line["value"] <= line["high"] for line in found.models)
-    assert "it answers" in choice_sentences(found)[0] and order[0] in choice_sentences(found)[0]
+    assert "coverage" in choice_sentences(found)[0] and order[0] in choice_sentences(found)[0]
 
 
 def test_least_risk_at_a_coverage(held):
@@ -99,7 +99,7 @@ def test_the_group_is_that_of_the_paired_bootstrap(held):
     bold = {name for (name,), cells in choice_table(found).rows if cells[0].best}
     assert bold == set(found.group)
     words = " ".join(choice_sentences(found))
-    assert all(name in words for name in found.group) and "cannot be told from" in words
+    assert all(name in words for name in found.group) and f"n = {found.n}" in words
 
 
 def test_rows_are_joined_on_index(tmp_path):
@@ -143,9 +143,9 @@ def test_the_smallest_that_is_as_good_is_named(tmp_path):
     found = quick(held, Requirement())
     words = " ".join(choice_sentences(found))
     if found.models[0]["model"] == "large":
-        assert "The smallest of them is small (1.0 M parameters)" in words
+        assert "small (1.0 M parameters)" in words
     else:
-        assert "smallest" not in words
+        assert "Smallest" not in words
     assert set(found.group) == {"large", "small"}
 
 
@@ -157,14 +157,14 @@ def test_a_clear_winner_has_no_group(tmp_path):
     )
     held.append(entry("noise", noise, tmp_path / "2.npz"))
     found = quick(held, Requirement(coverage=0.5))
-    assert found.group == ["good"] and "behind it beyond chance" in " ".join(choice_sentences(found))
+    assert found.group == ["good"] and len(choice_sentences(found)) == 2
 
 
 def test_the_bootstrap_is_of_the_best_only(held):
     found = quick(held, Requirement(accuracy=0.95), among=3)
     every = quick(held, Requirement(accuracy=0.95))
     assert [line["model"] for line in found.models] == [line["model"] for line in every.models[:3]]
-    assert found.candidates == len(held) and "the 3 best of 9 models" in " ".join(choice_sentences(found))
+    assert found.candidates == len(held) and "3 best of 9" in " ".join(choice_sentences(found))
 
 
 def test_few_resamples_say_so(held):
@@ -197,7 +197,7 @@ def test_an_accuracy_that_no_model_attains_is_said(hopeless):
     assert not found.attained and found.group == []
     assert found.closest == {"model": "m1", "accuracy": pytest.approx(0.9), "coverage": 1.0}
     words = " ".join(choice_sentences(found))
-    assert words.startswith("No model keeps an accuracy of 99 % at any coverage. m1 is closest: 90.0 %")
+    assert words.index("99 %") < words.index("m1") < words.index("90.0 %")
     assert not any(cells[0].best for _, cells in choice_table(found).rows)
     assert quick(hopeless, Requirement(accuracy=0.9)).models[0]["value"] == 1.0
 
@@ -208,7 +208,7 @@ def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] is None and told["group"] == [] and told["closest"]["accuracy"] == pytest.approx(0.9)
     assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50"]) == 1
-    assert "No model keeps" in capsys.readouterr().out
+    assert "99 %" in capsys.readouterr().out
 
 
 def test_the_highest_accuracy_is_at_a_threshold():
@@ -331,7 +331,7 @@ def test_the_table_for_people(held, capsys):
     files = [f"{each.model}={each.path}" for each in held[:4]]
     assert main(["choose", *files, "--accuracy", "0.95", "--bootstrap", "60"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Choose ") and "answers at 95 % right ↑" in out and "against the best" in out
+    assert out.startswith("Choose ") and "coverage at 95 % accuracy ↑" in out and "against the best" in out
     for form in ("--format", "csv", "--format", "markdown", "--format", "latex"):
         assert main(["choose", *files, "--coverage", "0.8", "--bootstrap", "20", form]) == 0
         assert held[0].model.replace("_", "") in capsys.readouterr().out.replace("\\_", "").replace("_", "")

@@ -60,11 +60,10 @@ def test_a_score_that_is_better_is_chosen_and_beats_the_baseline():
     assert choice.gain == pytest.approx(choice.value - choice.baseline_value)
     assert sum(choice.chosen.values()) == choice.folds == 25
     said = " ".join(score_choice_verdicts(choice))
-    assert "use `best`" in said and "It beat the plain baseline `msp`" in said and ": `copy`." in said
+    assert said.index("`best`") < said.index("`msp`") < said.index("`copy`")
     same = replace(choice, naive=choice.value + 1e-9)  # equal as printed
-    assert "flatter" not in " ".join(score_choice_verdicts(same)) and "flatter" not in " ".join(
-        score_choice_verdicts(replace(choice, naive=choice.value - 0.01))
-    )
+    lower = replace(choice, naive=choice.value - 0.01)
+    assert all(f"{c.naive:.3f} on the" not in score_choice_verdicts(c)[0] for c in (same, lower))
 
 
 def test_where_nothing_is_better_the_sentence_says_so():
@@ -73,7 +72,7 @@ def test_where_nothing_is_better_the_sentence_says_so():
     largest = wrong + rng.normal(size=300)
     choice = choose_among("mistakes", ["msp", "twice"], rows_of({"twice": 2 * largest, "msp": largest}, wrong))
     assert choice.measure == "msp" and not choice.beats_baseline
-    assert "Nothing beat the plain baseline `msp`" in score_choice_verdicts(choice)[1]
+    assert "`msp`" in score_choice_verdicts(choice)[1] and "Gain" not in score_choice_verdicts(choice)[1]
 
 
 def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_mixture():
@@ -98,7 +97,7 @@ def test_sets_that_had_no_say():
     outside = {kind: {name: rng.normal(3 * (name == f"sees_{kind}"), 1, 100) for name in u} for kind in ("x", "y")}
     choice = choose_among("unknown", list(u), question_rows("unknown", u, None, outside))
     assert choice.value > 0.7 and choice.elsewhere == pytest.approx(0.5, abs=0.1)
-    assert "the choice of the other sets" in " ".join(score_choice_verdicts(choice))
+    assert "Leave-one-set-out" in " ".join(score_choice_verdicts(choice))
 
 
 def dump(seed, n=300, shift=0.0):
@@ -122,18 +121,18 @@ def test_validation_rows_of_a_card_answer_what_they_can(card):
     assert mistakes.folds == 0 and mistakes.chosen_by == 300 and not mistakes.ood_validation
     (unknown,) = choose_scores(card, "unknown")
     assert unknown.measure == "cheat" and unknown.folds == 0 and unknown.ood_validation
-    assert "validation rows chose" in " ".join(score_choice_verdicts(unknown))
+    assert "validation rows" in " ".join(score_choice_verdicts(unknown))
     card.raw.val.ood.clear()
     (nested,) = choose_scores(card, "both", share=0.3)
     assert nested.folds == 25 and not nested.ood_validation and nested.elsewhere is not None
-    assert "AUROC of the sets alone" in " ".join(score_choice_verdicts(nested)), "mistakes have no part in it"
+    assert f"{nested.elsewhere:.3f}" in " ".join(score_choice_verdicts(nested))
 
 
 def test_scores_tuned_on_unknown_rows_are_never_mixed_with_the_others(card):
     plain, tuned = choose_scores(card, "unknown", ood_tuned=["cheat"])
     assert plain.measure != "cheat" and "cheat" not in plain.areas and not plain.ood_tuned
     assert tuned.measure == "cheat" and set(tuned.areas) == {"cheat"} and tuned.ood_tuned
-    assert "tuned on out-of-distribution rows" in score_choice_verdicts(tuned)[0]
+    assert "tuned" in score_choice_verdicts(tuned)[0]
     with pytest.raises(BadInput, match="no score 'none'"):
         choose_scores(card, "unknown", ood_tuned=["none"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import shlex
 import sys
@@ -180,7 +181,7 @@ def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
         "format",
     ]:
         assert f"--{name}" in out
-    assert "processes of --launcher local; 0: this process (default: 0)" in out
+    assert re.search(r"--workers N .*\(default: 0\)", out)
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "Counts" in capsys.readouterr().out

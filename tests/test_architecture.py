@@ -172,3 +172,19 @@ def test_tests_mirror_the_source():
         known = SOURCE.joinpath(*parts).is_dir() or ROOT.joinpath(*parts).is_dir()  # results/ has tests too
         known = known or parts[:1] == ("cluster",)  # launchers on real engines
         assert known, f"tests/{'/'.join(parts)} has no room of its name"
+
+
+def test_errors_of_the_library_name_fields_not_options():
+    """`nescio.options` adds the option; sentences in backticks may contain whole commands."""
+    wrong = []
+    command = "plugin|head|training-data|ood-data|output"  # in backticks
+    for path, parts in modules():
+        if parts[0] in ("commands", "options", "cli"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            texts = ast.walk(node) if isinstance(node, ast.Raise) else ()
+            for text in texts:
+                if isinstance(text, ast.Constant) and isinstance(text.value, str) and "nescio " not in text.value:
+                    option = re.search(rf"(?<![\w`])--(?!{command})([a-z][\w-]*|$)", text.value)
+                    wrong += [f"{path.relative_to(ROOT)}:{text.lineno} {option[0]}"] if option else []
+    assert not wrong, "\n".join(wrong)

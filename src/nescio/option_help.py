@@ -70,6 +70,7 @@ HELP: dict[str, tuple[str, str]] = {  # option → (placeholder in --help, help)
     "trials": ("N", "hyper-parameter settings tried per method; the first is the default"),
     "search-seed": ("S", "seed of the hyper-parameter search"),
     "strengths": ("N", "regularisation strengths tried per method"),
+    "reference-accuracy": ("A", "training accuracy below which a network is marked as undertrained"),
     "epochs": ("N", "passes over the training set"),
     "batch-size": ("N", "images per batch"),
     "augment": ("", "augmentation of training images"),

@@ -264,11 +264,28 @@ def options_of(
 
 
 def named_by_option(error: BadInput, every: Sequence[Leaf]) -> BadInput:
-    """An error about a field, CLASS.FIELD or FIELD at its start, with the name of its option."""
-    flags = {leaf.path[-1]: leaf.flag for leaf in every}
-    name = r"^(?:[A-Z]\w*\.(\w+)|([a-z]\w*))(?= (?:is|must|has|needs) )"
-    text = re.sub(name, lambda match: flags.get(match[1] or match[2], match[0]), str(error))
+    """An error about fields with the names of their options."""
+    text = with_flags(str(error), every)
     return error if text == str(error) else BadInput(text)
+
+
+def with_flags(text: str, every: Sequence[Leaf]) -> str:
+    """A library's sentence with options in place of fields: `FIELD is …`, `give A or B`, `set FIELD=VALUE`."""
+    flags = {name: leaf.flag for leaf in every for name in (leaf.path[-1], leaf.key) if not leaf.spec.positional}
+    if not flags:
+        return text
+    field = rf"(?:[A-Z]\w*\.)?\b({'|'.join(sorted(flags, key=len, reverse=True))})\b"
+    text = re.sub(rf"\b([Ss]et )?{field}=(?=\w)", lambda match: f"{match[1] or ''}{flags[match[2]]} ", text)
+    named, end = rf"{field}(?:(?: and | or |, ){field})*", r"(?![\w/`'-]|\.\w)"
+    verb = r"\b(?:[Gg]ive|[Oo]mit)(?: both)? "
+    places = rf"^{named}(?=[ :])|{verb}{named}{end}|[A-Z]\w*\.{field}|(?<![\w./`'-]){field}{end}"
+
+    def renamed(match: re.Match[str]) -> str:
+        found = match[0]
+        prose = match.start() and not re.match(verb, found) and "_" not in found and "." not in found
+        return found if prose else re.sub(field, lambda name: flags[name[1]], found)
+
+    return re.sub(places, renamed, text)
 
 
 def _refuse_empty(empty: Sequence[Leaf], values: Mapping[tuple[str, ...], Any], presets: Mapping[str, Any]) -> None:

@@ -131,7 +131,7 @@ def runtime_for(device: str = "auto", precision: str = "auto") -> Runtime:
 
 def need_gpu() -> None:
     if not torch.cuda.is_available():
-        raise BadInput("There is no GPU that torch can use here; say --device cpu.")
+        raise BadInput("There is no GPU that torch can use here; set device=cpu.")
 
 
 def _keep_memory() -> None:

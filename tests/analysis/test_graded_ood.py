@@ -154,7 +154,7 @@ def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> 
     assert window_size(None, 10, 100) == window_size(None, 10, 15) == window_size(None, 10, 11) == 10
     assert window_size(None, 100, 100) == 50 and window_size(None, 100, 7) == 3 and window_size(None, 9, 2) == 1
     assert window_size(70, 10, 100) == 70
-    with pytest.raises(BadInput, match="--window 101 is more than the 100"):
+    with pytest.raises(BadInput, match="window is 101, more than the 100"):
         window_size(101, 10, 100)
     with pytest.raises(BadInput, match="One out-class is left"):
         window_size(None, 10, 1)

@@ -154,7 +154,7 @@ def test_what_a_question_needs():
     u = {"a": np.arange(9.0)}
     with pytest.raises(Undefined, match="no labels"):
         question_rows("mistakes", u, None, {})
-    with pytest.raises(Undefined, match="--ood"):
+    with pytest.raises(Undefined, match="ood"):
         question_rows("unknown", u, None, {})
     with pytest.raises(BadInput, match="no question"):
         question_rows("all", u, None, {})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import os
+import re
 import shlex
 import sys
 from dataclasses import dataclass, replace

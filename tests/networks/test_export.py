@@ -460,7 +460,7 @@ def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_
         assert main(["zoo", *words, *flag, "--store", padding]) == 0
         made = exportable_network(f"zoo:{name}", Store(padding), weights=file)
         assert made.about["padding"] == padding
-    with pytest.raises(BadInput, match="without --image-padding: omit it"):
+    with pytest.raises(BadInput, match="without image_padding: omit it"):
         exportable_network(f"zoo:{name}", Store("map"), weights=file, image_padding=True)
 
 

@@ -173,7 +173,7 @@ def window_size(wanted: int | None, inside: int, outside: int) -> int:
     if wanted is None:
         return inside if inside < outside else outside // 2
     if wanted > outside:
-        raise BadInput(f"--window {wanted} is more than the {outside} out-classes that are left.")
+        raise BadInput(f"window is {wanted}, more than the {outside} out-classes that are left.")
     return wanted
 
 

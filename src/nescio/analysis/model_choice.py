@@ -35,9 +35,9 @@ class Requirement:
     def __post_init__(self) -> None:
         for name, share in asdict(self).items():
             if share is not None and not 0 < share <= 1:
-                raise BadInput(f"--{name} is a share above 0 and up to 1, such as 0.9, not {share:g}.")
+                raise BadInput(f"{name} is a share above 0 and up to 1, such as 0.9, not {share:g}.")
         if self.accuracy is not None and self.coverage is not None:
-            raise BadInput("Give --accuracy or --coverage, not both: the one decides what the other can be.")
+            raise BadInput("Give accuracy or coverage, not both: the one decides what the other can be.")
 
     @property
     def metric(self) -> str:
@@ -94,7 +94,7 @@ def choose_model(
     resamples  None takes enough of them for Holm's first step among so many models, and at least a thousand
     """
     if among < 1:
-        raise BadInput(f"--compare-top is a number of models, at least 1, not {among}.")
+        raise BadInput(f"compare_top is a number of models, at least 1, not {among}.")
     check_comparable(models)
     left = list((refused or {}).items())
     allowed = {model.model: model for model in models if model.model not in dict(left)}

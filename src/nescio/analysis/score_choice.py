@@ -119,7 +119,7 @@ def question_rows(
     if question != "unknown" and wrong is None:
         raise Undefined("Mistakes cannot be identified: the rows have no labels.")
     if question != "mistakes" and not outside:
-        raise Undefined("There are no out-of-distribution rows to be noticed: give --ood.")
+        raise Undefined("There are no out-of-distribution rows to be noticed: give ood.")
     sets = dict.fromkeys(outside, 1 / len(outside)) if outside else {}
     if question == "unknown" or wrong is None:
         return QuestionRows(u, outside, sets)

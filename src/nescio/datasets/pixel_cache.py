@@ -199,7 +199,7 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
     need, free = int(np.prod(shape)), shutil.disk_usage(root).free
     lacking = f"The pixels of {shape[0]:,} images need {_size(need)}, and {root} has {_size(free)} left"
     if need > free:
-        raise StoreError(f"{lacking}: make room, name another --store, or take fewer images with --limit.")
+        raise StoreError(f"{lacking}: make room, name another store, or take fewer images.")
     np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=shape).flush()
     with draft.open("r+b") as file:
         try:

@@ -485,12 +485,12 @@ def exportable_network(
     if stored and wanted.trial is None:
         wanted = replace(wanted, **preprocessing_fields(looked))
     if image_padding and looked.get("padding") == "map":
-        raise BadInput(f"The predictions of {name} were made without --image-padding: omit it.")
+        raise BadInput(f"The predictions of {name} were made without image_padding: omit it.")
     wanted = replace(wanted, image_padding=image_padding or looked.get("padding") == "image")
     if stored and wanted.trial is None and wanted.checksum != stored.weights:
         raise BadInput(
             f"The weights of {stored.model} in {wanted.file} are not those that the predictions in {store.root} were "
-            "made with: name those with --weights, or predict again with `nescio zoo`."
+            "made with: give weights, or predict again with `nescio zoo`."
         )
     if stored:
         given = store.record(STAGE, stored.key)["config"].get("class_map", ())

@@ -49,5 +49,5 @@ def parse_parameter_count(text: str) -> int:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise BadInput(f"--max-params is a number such as 30M or 1.2B, not {text!r}.")
+        raise BadInput(f"max_params is a number such as 30M or 1.2B, not {text!r}.")
     return round(number)

@@ -391,9 +391,9 @@ def check_training_data(network: Network, data: str, root: str | Path | None = N
     from nescio.datasets.names import same_images
 
     if network.trial is None:
-        raise BadInput(f"--data is for networks of the store, and {network.name} is none: omit it.")
+        raise BadInput(f"data is for networks of the store, and {network.name} is none: omit it.")
     if not same_images(network.trial.data, data, root):
-        raise BadInput(f"--data is {data}, and {network.name} learnt from {network.trial.data}: omit --data.")
+        raise BadInput(f"data is {data}, and {network.name} was trained on {network.trial.data}: omit data.")
 
 
 def trial_of(key: str, store: Store) -> Trial:

@@ -86,7 +86,7 @@ def fetch_weights(name: str, remote: Remote, called: str, looked: Sequence[str] 
     raise WeightsNotFound(
         f"The weights of {name} are not on this machine and could not be fetched ({why}). "
         f"Looked for {'; '.join([*looked, *_places(remote)])}. "
-        f"Put {called}.safetensors or .pth into a folder and name it: --weights FOLDER, or NESCIO_WEIGHTS=FOLDER."
+        f"Put {called}.safetensors or .pth into a folder and set weights=FOLDER or NESCIO_WEIGHTS=FOLDER."
     )
 
 

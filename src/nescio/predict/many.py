@@ -193,7 +193,7 @@ def _run(step: Step, context: Context) -> None:
     try:
         step.run(context)
     except pixel_cache.UnreadableImages as error:
-        raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
+        raise BadInput(f"{error} With skip_damaged such images are left out.") from None
 
 
 def _sentence(network: Network, step: Step, store: Store) -> str:

@@ -149,7 +149,7 @@ def collect_predictions(
     damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
     if files and data and not all(place_of(ZOO, text) for text in files):
-        raise BadInput("--data names a set of a store, and files are given: omit one of them.")
+        raise BadInput("data names a set of a store, and files are given: omit one of them.")
     if files:
         return [predictions_from_text(text, store, data) for text in files]
     if not store.root.is_dir():

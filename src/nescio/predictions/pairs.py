@@ -43,7 +43,7 @@ def pair_from_text(text: str) -> PairedPredictions:
     name, rest = assignment(text)
     inside, *others = items(rest)
     if not (name and inside and others and others[0]):
-        raise SpecError(text, 0, "this names no model with two files", form, "--pair")
+        raise SpecError(text, 0, "this names no model with two files", form, "pair")
     return pair_from_files(name, inside, others[0], mapping(others[1:], f"{form}; further sets are NAME=FILE"))
 
 

@@ -84,7 +84,7 @@ def find_report(name: str, benchmarks: Sequence[str] | None = None) -> Report:
     if candidates:
         raise BadInput(f"There are several reports named {name}: say {' or '.join(part.name for part in candidates)}.")
     if not wanted:
-        raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit --only.")
+        raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit only.")
     other = next((part.benchmark for part in registry.parts() if part.bare == name), None)
     known = list(dict.fromkeys(part.bare for part in wanted))
     hint = f" Benchmark {other} has one: `nescio run {other}` makes a study of it." if other else ""

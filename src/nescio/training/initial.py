@@ -94,7 +94,7 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
         what = "a choice of classes" if trial.classes is not None else f"{dataset.name}, which has no label maps"
         raise BadInput(f"Segmentation learns every class of a set with label maps; it cannot learn from {what}.")
     if dataset.train.maps is not None and not dense:
-        raise BadInput(f"{dataset.name} has a label for every pixel: say --task segmentation.")
+        raise BadInput(f"{dataset.name} has a label for every pixel: set task=segmentation.")
     check_compiled(trial.training, trial.method)
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
     # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)

@@ -51,7 +51,7 @@ def rate_at(plan: Training, epochs: float) -> float:
 def check_compiled(plan: Training, method: str) -> None:
     """Raises BadInput when a method that cannot be compiled should be."""
     if plan.compile and (reason := methods[method].no_compile_reason):
-        raise BadInput(f"The method {method} cannot be compiled: {reason}. Omit --compile.")
+        raise BadInput(f"The method {method} cannot be compiled: {reason}. Omit compile.")
 
 
 class OptimizerStep:

@@ -59,7 +59,7 @@ def check_views(plan: Training, views: int) -> None:
     if views > 1 and plan.augment == "none":
         raise BadInput(
             f"The method compares {views} views of an image, and without augmentation they are the same: "
-            "say --augment full."
+            "set augment=full."
         )
 
 

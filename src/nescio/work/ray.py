@@ -65,9 +65,9 @@ class RayTasks:
             if value < 0 or (value > 1 and value % 1):
                 raise BadInput(f"{name} of a step is a whole number, or a part of one, not {value:g}.")
         if self.retries < 0:
-            raise BadInput(f"--retries is a number from 0 on, not {self.retries}.")
+            raise BadInput(f"retries is a number from 0 on, not {self.retries}.")
         if self.in_flight is not None and self.in_flight < 1:
-            raise BadInput(f"--in-flight is a number from 1 on, not {self.in_flight}.")
+            raise BadInput(f"in_flight is a number from 1 on, not {self.in_flight}.")
 
     def __enter__(self) -> RayTasks:
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # else Ray reports of its nodes on stdout
@@ -83,7 +83,7 @@ class RayTasks:
         except ConnectionError:
             raise BadInput(
                 f"No Ray cluster answers at {address}: start one with `ray start --head`, and name its HOST:PORT, "
-                "or omit --address."
+                "or omit address."
             ) from None
         self.head = ray.get_runtime_context().gcs_address
         try:
@@ -129,7 +129,7 @@ class RayTasks:
             which = "No node of the Ray cluster has" if nodes == 1 else f"The Ray cluster has no {nodes} nodes of"
             raise BadInput(
                 f"{which} {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs for a step: ask for less; "
-                "of a cluster that grows by itself, say with --in-flight how many steps to submit."
+                "of a cluster that grows by itself, set in_flight to the number of steps to submit."
             )
         return steps
 

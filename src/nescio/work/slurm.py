@@ -113,11 +113,11 @@ class SlurmJobs:
                 raise BadInput(f"{name} is a number from {least} on, not {value}.")
         for word in self.slurm:
             if not all(word.partition("=")):
-                raise BadInput(f"--slurm takes KEY=VALUE, such as constraint=a100, not {word!r}.")
+                raise BadInput(f"slurm takes KEY=VALUE, such as constraint=a100, not {word!r}.")
         if self.time is not None and not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", self.time, re.ASCII):
-            raise BadInput(f"--time is {self.time!r}: give minutes, HH:MM:SS or D-HH:MM:SS, such as --time 12:00:00.")
+            raise BadInput(f"time is {self.time!r}: give minutes, HH:MM:SS or D-HH:MM:SS, such as 12:00:00.")
         if self.gpus is not None and not re.fullmatch(r"(\w[\w.-]*:)?[1-9]\d*", self.gpus):
-            raise BadInput(f"--gpus is {self.gpus!r}: give a number of at least 1, or TYPE:N, such as --gpus a100:2.")
+            raise BadInput(f"gpus is {self.gpus!r}: give a number of at least 1, or TYPE:N, such as a100:2.")
         self.workers = self.in_flight
 
     def __enter__(self) -> SlurmJobs:
@@ -125,9 +125,7 @@ class SlurmJobs:
 
         for program in ("sbatch", "squeue", "srun"):
             if shutil.which(program) is None:
-                raise BadInput(
-                    f"There is no {program} on this machine: --launcher slurm works where SLURM is installed."
-                )
+                raise BadInput(f"There is no {program} on this machine: set launcher=slurm only if SLURM is installed.")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -321,7 +319,7 @@ def _alike(queue: Queue) -> Iterator[Task]:
 def _note(task: Task) -> Path:
     """Where the job of a task is noted."""
     if task.folder is None:
-        raise BadInput(f"{task.name} has no place in a store, where SLURM's jobs are noted: use --launcher local.")
+        raise BadInput(f"{task.name} has no place in a store, where SLURM's jobs are noted: set launcher=local.")
     return task.folder.parents[1].absolute() / JOBS / f"{task.folder.parent.name}-{task.folder.name}.json"
 
 

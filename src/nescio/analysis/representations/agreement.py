@@ -57,7 +57,7 @@ class Scored(Validated):
         require_some(self, "distances", "scores", "components")
         for name in ("ks", "components"):
             if (least := min(getattr(self, name), default=1)) < 1:
-                raise BadInput(f"--{name} holds {least}: it must be at least 1.")
+                raise BadInput(f"{name} holds {least}: it must be at least 1.")
 
     @property
     def swept(self) -> str:
@@ -69,7 +69,7 @@ def require_some(plan: Validated, *names: str) -> None:
     """Refuses a plan that names nothing where it must."""
     for name in names:
         if not getattr(plan, name):
-            raise BadInput(f"--{name} names none: there is nothing to compare.")
+            raise BadInput(f"{name} names none: there is nothing to compare.")
 
 
 def truth_rows(losses: DownstreamLosses, facts: Row) -> list[Row]:

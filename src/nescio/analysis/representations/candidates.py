@@ -168,7 +168,7 @@ def split_references(keys: Array, split: int | None, seed: int) -> list[Referenc
     if split is not None:
         if not 0 < split < n:
             raise BadInput(
-                f"--split-references is {split}, and there are {n} rows: it must leave some of them to be judged."
+                f"split_references is {split}, and there are {n} rows: it must leave some of them to be judged."
             )
         return [ReferenceSplit(order[:split], order[split:])]
     if n < 4:
@@ -203,7 +203,7 @@ def evaluation_rows(candidates: Sequence[Candidate], split: int | None = None, s
         parts = split_references(keys, split, seed)
         keys = keys[np.isin(keys, np.concatenate([part.judged for part in parts]))]
     elif split is not None:
-        raise BadInput("--split-references takes references from the rows, and references are given apart: drop one.")
+        raise BadInput("split_references takes references from the rows, and references are given apart: drop one.")
     if apart and (parts or any(not np.array_equal(np.sort(index), np.sort(apart[0])) for index in apart)):
         notes.append("The candidates were judged against different references: compare their NC with care.")
     counts = [len(index) for index in (*apart, *(part.references for part in parts))]

@@ -70,11 +70,11 @@ class Scoring(Validated):
 
     def check(self) -> None:
         if not self.components or min(self.components) < (0 if len(self.components) == 1 else 1):
-            raise BadInput("--components are whole numbers from 1 on, or 0 alone for no LL.")
+            raise BadInput("components are whole numbers from 1 on, or 0 alone for no LL.")
         for name, least in (("k", 1), ("k_dist", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise BadInput(f"--{name.replace('_', '-')} is {value}; it must be a whole number from {least} on.")
+                raise BadInput(f"{name} is {value}; it must be a whole number from {least} on.")
 
 
 def default_k(references: int) -> int:
@@ -93,7 +93,7 @@ def neighbours(rows: EvaluationRows, scoring: Scoring) -> int:
     for name, value in (("k", k), ("k-dist", scoring.k_dist)):
         if value > rows.references:
             raise BadInput(
-                f"--{name} is {value}, but there are only {rows.references} references: choose a smaller one, or give "
+                f"{name} is {value}, but there are only {rows.references} references: choose a smaller one, or give "
                 "more of them."
             )
     return k

@@ -63,7 +63,6 @@ class Plan(Validated):
     seed: int = option(0, introduced=0)
     reference_accuracy: float | None = option(
         None,
-        "training accuracy of plain training: networks far below are marked",
         unset="what was seen on digits, cifar10, scenes and scenes@64; on other data, what erm reaches in the study",
     )
     training: Training = nested(Training())

@@ -98,7 +98,7 @@ class Plan(Validated):
         for name in ("starts", "input_sizes"):
             given = getattr(self, name)
             if given and len(given) != len(self.backbones):
-                raise BadInput(f"--{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
+                raise BadInput(f"{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
         for size in mapping(self.batches, "METHOD=PARTSxIMAGES, such as hib=21x96", "--batches").values():
             product(size)
         check_fixed(self.hparams)

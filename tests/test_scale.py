@@ -46,14 +46,14 @@ def zoo():
 
 
 def uimnet():
-    """Every trial learns its classes and predicts three splits: logits and embeddings in float32."""
-    inside = tuple(range(SIDE))
-    plan = replace(UIMNET["paper"], inside=inside, outside=tuple(range(SIDE, 2 * SIDE)))
+    """Every trial is trained on its classes and predicts three splits: logits and embeddings in float32."""
+    classes = tuple(range(SIDE))
+    plan = replace(UIMNET["paper"], classes=classes, ood_classes=tuple(range(SIDE, 2 * SIDE)))
     total = Total()
     jobs = [(trial, SIDE, 3) for trial in trials_of(plan)]
     jobs += [(trial, 2 * SIDE, 2) for trial in oracle_trials(plan)] + [(reference(plan), CLASSES, 0)]
-    for trial, classes, splits in jobs:
-        network, images = arithmetic(trial.backbone, 3, (224, 224)), TRAINING * classes / CLASSES
+    for trial, count, splits in jobs:
+        network, images = arithmetic(trial.backbone, 3, (224, 224)), TRAINING * count / CLASSES
         seconds = training_seconds(H200, network, LEARNT * images * trial.training.epochs, trial.method)
         rows = (1 - LEARNT) * images + (splits - 1) * TESTING * SIDE / CLASSES if splits else 0
         seconds += predicting_seconds(H200, network, rows)

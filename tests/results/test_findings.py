@@ -1396,7 +1396,7 @@ def one_network_cannot_tell():
 
 
 def hib_hardly_retrieves():
-    """What --least of the benchmark would leave out."""
+    """What --min-recall of the benchmark would leave out."""
     own = rows("url/scratch").where(metric="recall_at_1", method="hib", split="val")
     (value,) = own.column("value")
     assert value == min(rows("url/scratch").where(metric="recall_at_1", split="val").column("value")) < 0.1
@@ -1445,7 +1445,7 @@ SCRATCH = {
         "`hib` ({hib:.3f}), `nivmf` ({nivmf:.3f}) and `mc-infonce` ({mc_infonce:.3f})."
     ),
     hib_hardly_retrieves: (
-        "`hib` has an R@1 of {hib:.3f} on validation classes, the lowest of all: `--least` leaves out such networks "
+        "`hib` has an R@1 of {hib:.3f} on validation classes, the lowest of all: `--min-recall` leaves out such networks "
         "today, as the paper does."
     ),
     human_votes: (

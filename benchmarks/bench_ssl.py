@@ -41,7 +41,7 @@ def seconds(work: Callable[[], Any], times: int = 20, warm: int = 5) -> float:
 def bare(place: Runtime) -> float:
     """Seconds of forward, backward and SGD step on two views of a batch that lies there ready."""
     features = backbones.build(BACKBONE, 3, 32)
-    net = place.place(nn.Sequential(features, nn.Linear(features.num_features, 128)))
+    net = place.to_device(nn.Sequential(features, nn.Linear(features.num_features, 128)))
     x = torch.randn(2 * BATCH, 3, 32, 32, device=place.device)
     x = x.contiguous(memory_format=torch.channels_last) if place.channels_last else x
     net.train()

@@ -57,7 +57,7 @@ def bare(dataset: datasets.Dataset, place: Runtime, compile: bool = False) -> fl
     pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).contiguous().to(place.device)
     labels = torch.from_numpy(dataset.train.labels).to(place.device)
     net = nn.Sequential(backbones.build("resnet18", 3, 32), nn.Linear(512, 10))
-    net = place.place(net).train()
+    net = place.to_device(net).train()
     if compile:
         net.compile()
     optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=1e-4, fused=GPU)
@@ -107,7 +107,7 @@ def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
     """(bare forward, predict.outputs) images per second: ResNet-50, 224 pixels, resident input."""
     dataset = data(16_384, 224)
     spec = NetworkSpec("resnet50", 3, 224, 1000)
-    method: Any = place.place(methods["erm"](methods["erm"].hparams_class(), spec)).eval()
+    method: Any = place.to_device(methods["erm"](methods["erm"].hparams_class(), spec)).eval()
     if compile:
         method.features.compile()
     images, batch = dataset.train, 512

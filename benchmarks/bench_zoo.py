@@ -80,7 +80,7 @@ def models(root: Path, here: Runtime) -> tuple[float, float, float]:
 def bare(here: Runtime) -> float:
     import timm
 
-    network = here.place(timm.create_model(NAME)).eval()
+    network = here.to_device(timm.create_model(NAME)).eval()
     x = torch.rand(BATCH, 3, 224, 224, device=here.device)
     x = x.contiguous(memory_format=torch.channels_last) if here.channels_last else x
     steps = ROWS // BATCH

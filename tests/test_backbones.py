@@ -90,7 +90,7 @@ def test_dropout_gets_into_a_network_of_timm():
     """A constructor's dropout option may do nothing; these layers are put in after the network exists."""
     cls = registry["mc-dropout"]
     method = cls(
-        cls.hparams_class(dropout=0.3, place="activations", mc_samples=3), NetworkSpec("resnet18", 3, 8, 4)
+        cls.hparams_class(dropout=0.3, position="activations", mc_samples=3), NetworkSpec("resnet18", 3, 8, 4)
     ).eval()
     assert len(method.dropouts) == 18  # one after each of the 17 activations, one before the head
     with torch.no_grad():

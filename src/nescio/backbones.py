@@ -118,9 +118,9 @@ class Locations(nn.Module):
 
         labels  (b, h, w) label maps
         """
-        known = torch.ones_like(labels, dtype=torch.bool) if void is None else labels != void
+        labelled = torch.ones_like(labels, dtype=torch.bool) if void is None else labels != void
         reduced = self.reduced(labels)
-        return torch.cat([x, known[:, None].to(x)], 1), reduced[self.reduced(known)].long()
+        return torch.cat([x, labelled[:, None].to(x)], 1), reduced[self.reduced(labelled)].long()
 
 
 def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool = False) -> Any:

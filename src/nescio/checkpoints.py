@@ -96,6 +96,6 @@ def plain(content: Any, file: Path) -> State:
     state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if not state:
         raise BadInput(f"{file} holds no tensors by name: a state_dict was expected.")
-    while prefix := next((each for each in PREFIXES if all(name.startswith(each) for name in state)), ""):
+    while prefix := next((start for start in PREFIXES if all(name.startswith(start) for name in state)), ""):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state

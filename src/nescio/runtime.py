@@ -44,7 +44,7 @@ class Runtime:
         """The array on the device; on a CPU it stays NumPy's."""
         return array if self.device.type == "cpu" else torch.tensor(array, device=self.device)
 
-    def at(self, precision: str) -> Runtime:
+    def with_precision(self, precision: str) -> Runtime:
         """The same place with the number format that a trial names."""
         if precision == "bf16" and self.device.type == "cpu":
             # some machines announce matrix units that they do not have, and die of the first instruction
@@ -66,7 +66,7 @@ class Runtime:
         finally:
             torch.set_num_threads(before)
 
-    def place(self, module: nn.Module) -> nn.Module:
+    def to_device(self, module: nn.Module) -> nn.Module:
         module = module.to(self.device)
         return module.to(memory_format=torch.channels_last) if self.channels_last else module
 
@@ -82,9 +82,9 @@ class Runtime:
         """The largest of the processes' values."""
         if self.world == 1:
             return value
-        each = torch.tensor(value)  # on the host: no process waits for a device
-        dist.all_reduce(each, dist.ReduceOp.MAX)
-        return int(each)
+        maximum = torch.tensor(value)  # on the host: no process waits for a device
+        dist.all_reduce(maximum, dist.ReduceOp.MAX)
+        return int(maximum)
 
     def mean(self, tensors: list[Tensor]) -> None:
         """Averages tensors over all processes, in place."""
@@ -94,8 +94,8 @@ class Runtime:
         flat = torch.cat([tensor.reshape(-1).to(wide) for tensor in tensors])
         dist.all_reduce(flat)
         flat /= self.world
-        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+        for tensor, block in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(block.view_as(tensor))
 
 
 def runtime_for(device: str = "auto", precision: str = "auto") -> Runtime:
@@ -188,10 +188,10 @@ def restore_random_state(state: dict[str, Any]) -> None:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[nn.Module]:
     """Evaluation mode inside, the former mode of every part after: some parts may be frozen."""
-    former = [(part, part.training) for part in module.modules()]
+    former = [(submodule, submodule.training) for submodule in module.modules()]
     module.eval()
     try:
         yield module
     finally:
-        for part, mode in former:
-            part.training = mode
+        for submodule, mode in former:
+            submodule.training = mode

@@ -79,15 +79,15 @@ class LogUniform:
             raise BadInput(f"log_uniform({self.low}, {self.high}): the range needs 0 < low < high.")
 
     def draw(self, rng: random.Random) -> float:
-        return self.at(rng.random())
+        return self.quantile(rng.random())
 
-    def at(self, share: float) -> float:
+    def quantile(self, share: float) -> float:
         """The value so far along the way from low, 0, to high, 1."""
         return _short(self.low * (self.high / self.low) ** share)
 
     def grid(self, count: int) -> tuple[float, ...]:
         """So many values from low to high in equal ratios."""
-        return tuple(self.at(number / max(1, count - 1)) for number in range(count))
+        return tuple(self.quantile(number / max(1, count - 1)) for number in range(count))
 
     def suggest(self, trial: Any, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high, log=True))
@@ -170,16 +170,16 @@ def searched(hparams: type) -> dict[str, Search]:
 def with_values(hparams: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
     """The hyper-parameters with other values of some fields."""
     names = [entry.name for entry in fields(hparams)]  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in pairs:
         if name not in names:
             hint = did_you_mean(name, names)
             raise BadInput(f"The method {method} has no setting {name!r}.{hint} It has: {', '.join(names)}.")
-        if name in given:
+        if name in values:
             raise BadInput(f"{name} of {method} is given twice.")
-        given[name] = literal(text)
+        values[name] = literal(text)
     try:
-        return replace(hparams, **given)  # type: ignore[type-var]
+        return replace(hparams, **values)  # type: ignore[type-var]
     except BadInput as error:  # by the name that was typed
         raise BadInput(str(error).replace(f"{type(hparams).__name__}.", f"{method}.", 1)) from None
 
@@ -261,8 +261,8 @@ def guided(
     for number in range(rounds + more):
         if number == rounds:
             wider = {line: extended(best[line][1], ranges[line]) for line in lines if line in best}
-            lines = [line for line, own in wider.items() if own]
-            ranges |= {line: own for line, own in wider.items() if own}
+            lines = [line for line, extended_ranges in wider.items() if extended_ranges]
+            ranges |= {line: extended_ranges for line, extended_ranges in wider.items() if extended_ranges}
         if not lines:
             break
         trials = {line: studies[line].ask() for line in lines}
@@ -273,7 +273,11 @@ def guided(
                 studies[line].tell(trial, state=optuna.trial.TrialState.FAIL)
                 continue
             studies[line].tell(trial, value)
-            best[line] = min(best.get(line, (value, suggested[line])), (value, suggested[line]), key=lambda own: own[0])
+            best[line] = min(
+                best.get(line, (value, suggested[line])),
+                (value, suggested[line]),
+                key=lambda extended_ranges: extended_ranges[0],
+            )
     return ranges
 
 

@@ -228,9 +228,9 @@ def test_files_of_other_endings_are_counted_as_skipped(tmp_path, kind):
         (tmp_path / "set" / name).mkdir(parents=True)
         for number in range(5):
             Image.fromarray(np.full((6, 6), number, np.uint8)).save(tmp_path / "set" / name / f"{number}.png")
-    assert datasets.load(f"{kind}:{tmp_path / 'set'}@6", wanted="test").notes == ()
+    assert datasets.load(f"{kind}:{tmp_path / 'set'}@6", required="test").notes == ()
     for name in ("a.txt", "b.HEIC", "c.heic", "README", ".hidden"):
         (tmp_path / "set" / "ant" / name).write_text("no image")
     (tmp_path / "set").rename(tmp_path / "other")
-    found = datasets.load(f"{kind}:{tmp_path / 'other'}@6", wanted="test")
+    found = datasets.load(f"{kind}:{tmp_path / 'other'}@6", required="test")
     assert found.notes == ("4 files skipped: .heic, .txt, no ending.",) and len(found.test) == 10

@@ -66,7 +66,7 @@ def test_removal_does_not_depend_on_the_order_of_a_line(tmp_path: Path, tree: Hi
 
 
 def test_a_cycle_ends() -> None:
-    round_ = Hierarchy.of([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "d")])
+    round_ = Hierarchy.from_pairs([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "d")])
     assert round_.related(["b"]) == {"a", "b", "c", "d"}
     assert round_.related(["d"]) == {"a", "b", "c", "d"}
 
@@ -80,14 +80,14 @@ def test_equals_brute_force_on_random_graphs() -> None:
         reach = set(edges)
         while more := {(a, d) for a, b in reach for c, d in edges if b == c} - reach:
             reach |= more
-        tree = Hierarchy.of((str(a), str(b)) for a, b in edges)
+        tree = Hierarchy.from_pairs((str(a), str(b)) for a, b in edges)
         for each in range(12):
             above, below = ({str(a) for a, b in reach if b == each}, {str(b) for a, b in reach if a == each})
             assert tree.related([str(each)]) == {str(each)} | above | below
 
 
 def test_a_chain_longer_than_the_stack() -> None:
-    chain = Hierarchy.of((str(i), str(i + 1)) for i in range(50_000))
+    chain = Hierarchy.from_pairs((str(i), str(i + 1)) for i in range(50_000))
     assert len(chain.related(["0"])) == 50_001
 
 

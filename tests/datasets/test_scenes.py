@@ -155,7 +155,7 @@ def test_the_ground_is_a_plane_below_the_horizon():
     below = (row + 0.5 - seen.street.horizon * SIZE) / (FOCAL * SIZE)
     assert (below > 0).all()
     np.testing.assert_allclose(seen.depth[row, column], np.minimum(seen.street.height / below, DISTANT), rtol=1e-4)
-    x, y, z = (axis[row, column] for axis in seen.place)
+    x, y, z = (axis[row, column] for axis in seen.surface_points)
     near = z < 60
     assert np.abs(y[near]).max() < 1e-3
     away = np.abs(x - seen.street.bend * z * z)
@@ -193,7 +193,7 @@ def test_shadows_are_where_something_stands_before_the_sun(altitude, smooth):
         seen = scene(index, SIZE)
         direction = np.array(sunwards(altitude, seen.street.azimuth))
         shadow = seen._sunlit(altitude) == 0
-        x, y, z = seen.place
+        x, y, z = seen.surface_points
         among = np.isin(seen.labels, GROUND) & (z < 60) & (np.abs(x) < 15)
         for row, column in some_pixels(seen, 50, among):
             place = np.array([axis[row, column] for axis in (x, y, z)], float)
@@ -234,7 +234,7 @@ def test_faces_towards_the_sun_are_lit_and_faces_away_are_not(azimuth, towards, 
 @pytest.mark.parametrize("altitude", [60.0, 30.0, 15.0])
 def test_a_shadow_is_as_long_as_the_height_over_the_tangent(altitude, stage):
     seen = stage(azimuth=0.0, size=256)  # the wall stands between camera and sun
-    x, _, z = seen.place
+    x, _, z = seen.surface_points
     before = np.isin(seen.labels, GROUND) & (np.abs(x) < 2.5) & (z < 20) & (z > 4)
     shadow = z[before & (seen._sunlit(altitude) == 0)]
     assert 20 - shadow.min() == pytest.approx(4 / np.tan(np.radians(altitude)), abs=0.9)
@@ -253,7 +253,7 @@ def test_at_night_lamps_and_windows_give_light():
     seen = scene(5, SIZE)
     without = replace(seen, street=replace(seen.street, lamps=()))
     night, dark = seen.image(-5).astype(float), without.image(-5).astype(float)
-    x, _, z = seen.place
+    x, _, z = seen.surface_points
     at_x, _, at_z = np.array(seen.street.lamps).T
     away = np.hypot(x[..., None] - at_x, z[..., None] - at_z).min(2)
     gain = (night - dark).mean(2)

@@ -73,7 +73,7 @@ def one_kernel(self, placed):
 
 
 def fit_alone(self, x, y, step):
-    placed = self.place(self.features(x))
+    placed = self.class_embeddings(self.features(x))
     self.follow(placed, y)
     loss = one_against_rest(self.log_kernels(placed), y)
     step(loss)
@@ -296,7 +296,7 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     method.sums.copy_(stored["m"])
     method.counts.copy_(stored["n"])
     with torch.no_grad():
-        placed = method.place(stored["z"])
+        placed = method.class_embeddings(stored["z"])
         log_kernels = method.log_kernels(placed)
     assert torch.allclose(placed, stored["emb"], atol=1e-6)
     assert torch.allclose(log_kernels.exp(), stored["x_kernel"], atol=1e-6)
@@ -331,7 +331,7 @@ def test_duq_starts_with_kernels_above_zero():
     """With weights as long as those of a plain layer every kernel would start near e⁻⁵⁰."""
     torch.manual_seed(0)
     method = DUQ(DUQ.hparams_class(), NetworkSpec("mlp", 1, 8, 10))
-    log_kernels = method.log_kernels(method.place(torch.randn(200, method.features.num_features)))
+    log_kernels = method.log_kernels(method.class_embeddings(torch.randn(200, method.features.num_features)))
     assert -15 < float(log_kernels.detach().median()) < -1
 
 

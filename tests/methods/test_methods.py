@@ -261,7 +261,7 @@ def test_a_broken_promise_is_seen(monkeypatch, cls, what):
         ("mc-dropout", "drop", 0.0),
         ("mc-dropout", "drop", 1.0),
         ("mc-dropout", "passes", 1),
-        ("mc-dropout", "place", "nowhere"),
+        ("mc-dropout", "position", "nowhere"),
         ("mimo", "inputs", 1),
         ("mimo", "repetition", 1.0),
         ("due", "inducing", 0),
@@ -371,10 +371,10 @@ def test_students_do_not_touch_the_features():
         assert not any(each.requires_grad for each in method.teacher.parameters())
 
 
-@pytest.mark.parametrize("place", ["head", "activations"])
-def test_dropout_stays_on_and_batch_norm_off_at_test_time(place):
+@pytest.mark.parametrize("position", ["head", "activations"])
+def test_dropout_stays_on_and_batch_norm_off_at_test_time(position):
     method = MCDropout(
-        MCDropout.hparams_class(dropout=0.5, place=place, mc_samples=4), NetworkSpec("conv", 1, 8, 3)
+        MCDropout.hparams_class(dropout=0.5, position=position, mc_samples=4), NetworkSpec("conv", 1, 8, 3)
     ).eval()
     norm = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
     before = norm.running_mean.clone()
@@ -518,10 +518,10 @@ def test_the_orthogonality_penalty_is_not_always_zero():
     assert float(method.disorder()) < 1e-6
 
 
-@pytest.mark.parametrize("place", ["head", "activations"])
-def test_batch_norm_under_dropout_keeps_the_statistics_of_training(place):
+@pytest.mark.parametrize("position", ["head", "activations"])
+def test_batch_norm_under_dropout_keeps_the_statistics_of_training(position):
     """In training mode it would take those of the test batch, and adapt to whatever happened to the images."""
-    hparams = replace(registry["mc-dropout"].hparams_class(), place=place)
+    hparams = replace(registry["mc-dropout"].hparams_class(), position=position)
     own = registry["mc-dropout"](hparams, NetworkSpec("conv", 1, 8, 10)).eval()
     modes: dict[type, set[bool]] = {}
     for part in own.modules():

@@ -206,7 +206,7 @@ def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
 
 def _train_once(trial: Trial, context: Context) -> tuple[float, float]:
     short = replace(trial, kept=(), training=replace(trial.training, epochs=1))
-    here = runtime_for(context.device).at(trial.training.precision)
+    here = runtime_for(context.device).with_precision(trial.training.precision)
     started, worked = time.monotonic(), time.process_time()
     try:
         _, facts = fit(short, datasets.load(trial.data, context.root), here, None, math.inf, None, context.store)

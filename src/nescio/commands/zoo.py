@@ -266,7 +266,7 @@ def _keeping(options: Options) -> OutputSpec:
     from nescio.runtime import runtime_for
 
     # "auto" is bf16 on one device and float32 on another: the key holds which
-    precision: Any = runtime_for(options.place.device).at(options.precision).precision
+    precision: Any = runtime_for(options.place.device).with_precision(options.precision).precision
     output_spec = OutputSpec(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
     return replace(output_spec, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
 

@@ -162,10 +162,10 @@ class Batches:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # the global one belongs to the method, and must not move with every restart
         )
-        for found in loader:
-            if isinstance(found, BadInput):
-                raise found
-            raw, maps = found
+        for loaded in loader:
+            if isinstance(loaded, BadInput):
+                raise loaded
+            raw, maps = loaded
             there = None if maps is None else maps.to(self.device, non_blocking=True)
             yield raw.to(self.device, non_blocking=True), there
 
@@ -185,12 +185,12 @@ class _Reader(torch.utils.data.Dataset[Any]):
         sources = [backing.source(row) for row in rows]
         views: list[list[Any]] = [[None] * len(sources)]
         if batches._least is not None:
-            views = [part(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
+            views = [random_box(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
         out = np.empty((len(views), len(sources), backing.size, backing.size, 3), np.uint8)
         try:
-            for boxes, shown in zip(views, out, strict=True):
+            for boxes, view in zip(views, out, strict=True):
                 for row, (source, box) in enumerate(zip(sources, boxes, strict=True)):
-                    shown[row] = decode(source, backing.size, backing.crop, box)
+                    view[row] = decode(source, backing.size, backing.crop, box)
         except BadInput as error:  # handed over as it is: what a worker raises arrives as a traceback
             return error
         return torch.from_numpy(out), None
@@ -220,14 +220,14 @@ def shift(x: Tensor, draw: Tensor, most: int, border: str = "black") -> Tensor:
     return source.permute(0, 2, 3, 1)[images, rows, columns].permute(0, 3, 1, 2)
 
 
-def _reflected(place: Tensor, size: int) -> Tensor:
+def _reflected(position: Tensor, size: int) -> Tensor:
     """Places beyond an edge, mirrored at it."""
-    return (size - 1) - ((size - 1) - place.abs()).abs()
+    return (size - 1) - ((size - 1) - position.abs()).abs()
 
 
 def mirror(x: Tensor, draw: Tensor) -> Tensor:
     """Mirrors half of the images, left and right. draw (b,)."""
-    return torch.where(_of(draw < 0.5), x.flip(3), x)
+    return torch.where(_per_image(draw < 0.5), x.flip(3), x)
 
 
 def framed(x: Tensor, y: Tensor, draw: Tensor, void: int | None, border: str = "black") -> tuple[Tensor, Tensor]:
@@ -242,13 +242,13 @@ def framed(x: Tensor, y: Tensor, draw: Tensor, void: int | None, border: str = "
     theta = torch.stack([across, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     mode = "reflection" if border == "reflect" else "zeros"
-    shown = F.grid_sample(x.float(), grid, padding_mode=mode, align_corners=False)
+    moved = F.grid_sample(x.float(), grid, padding_mode=mode, align_corners=False)
     beyond = void or 0  # labels are sampled as distances from void, which is 0 beyond the edge
     labels = F.grid_sample(y[:, None].float() - beyond, grid, mode="nearest", align_corners=False) + beyond
-    return shown, labels[:, 0].round()
+    return moved, labels[:, 0].round()
 
 
-def part(draw: Tensor, least: float) -> Tensor:
+def random_box(draw: Tensor, least: float) -> Tensor:
     """A random part of each image, of an area from `least` to 1 and sides from 3:4 to 4:3, where it fits: (b, 4), the
     shares (left, top, right, bottom). draw (b, 4)."""
     area = least + (1 - least) * draw[:, 0]
@@ -260,7 +260,7 @@ def part(draw: Tensor, least: float) -> Tensor:
 
 def zoom(x: Tensor, draw: Tensor, least: float) -> Tensor:
     """A random part of each image at full size. draw (b, 4)."""
-    left, top, right, bottom = part(draw, least).unbind(1)
+    left, top, right, bottom = random_box(draw, least).unbind(1)
     zero = torch.zeros_like(left)
     theta = torch.stack([right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1], 1).view(-1, 2, 3)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
@@ -270,13 +270,13 @@ def zoom(x: Tensor, draw: Tensor, least: float) -> Tensor:
 def recolour(x: Tensor, draw: Tensor, strength: float = 0.4, share: float = 0.8) -> Tensor:
     """Brightness, contrast and saturation by up to ± `strength`, hue by up to ± a tenth of a turn, for a `share` of the
     images; without colours only the first two. draw (b, 5)."""
-    bright, contrast, saturation = (_of(factor) for factor in (1 + strength * (2 * draw[:, :3] - 1)).unbind(1))
+    bright, contrast, saturation = (_per_image(factor) for factor in (1 + strength * (2 * draw[:, :3] - 1)).unbind(1))
     y = x * bright
     y = torch.lerp(y.mean((1, 2, 3), keepdim=True), y, contrast)
     if x.shape[1] == 3:
         y = torch.lerp(luma(y), y, saturation)
         y = turn_hue(y, 0.2 * math.pi * (2 * draw[:, 3] - 1))
-    return torch.where(_of(draw[:, 4] < share), y.clamp(0, 1), x)
+    return torch.where(_per_image(draw[:, 4] < share), y.clamp(0, 1), x)
 
 
 # Lightness and two axes of colour (NTSC); grey lies on the first axis alone, because the other rows sum to 0.
@@ -299,7 +299,7 @@ def luma(x: Tensor) -> Tensor:
 
 def grey(x: Tensor, draw: Tensor, share: float = 0.2) -> Tensor:
     """Takes the colour out of a `share` of the images. draw (b,)."""
-    return torch.where(_of(draw < share), luma(x), x) if x.shape[1] == 3 else x
+    return torch.where(_per_image(draw < share), luma(x), x) if x.shape[1] == 3 else x
 
 
 def blur(x: Tensor, draw: Tensor, share: float = 0.5) -> Tensor:
@@ -308,14 +308,14 @@ def blur(x: Tensor, draw: Tensor, share: float = 0.5) -> Tensor:
     most = min(2.0, h / 32)
     reach = math.ceil(2.5 * most)
     sigma = 0.1 + (most - 0.1) * draw[:, :1]
-    at = torch.arange(-reach, reach + 1, device=x.device)
-    kernel = torch.exp(-at.square() / (2 * sigma.square()))
+    offsets = torch.arange(-reach, reach + 1, device=x.device)
+    kernel = torch.exp(-offsets.square() / (2 * sigma.square()))
     kernel = (kernel / kernel.sum(1, keepdim=True)).repeat_interleave(ch, 0)[:, None, :, None]
     y = F.pad(x, (reach,) * 4, mode="reflect").reshape(1, b * ch, h + 2 * reach, w + 2 * reach)
     y = F.conv2d(F.conv2d(y, kernel, groups=b * ch), kernel.transpose(2, 3), groups=b * ch).view(b, ch, h, w)
-    return torch.where(_of(draw[:, 1] < share), y, x)
+    return torch.where(_per_image(draw[:, 1] < share), y, x)
 
 
-def _of(each: Tensor) -> Tensor:
+def _per_image(values: Tensor) -> Tensor:
     """One value per image, (b,), against its pixels."""
-    return each[:, None, None, None]
+    return values[:, None, None, None]

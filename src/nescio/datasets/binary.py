@@ -29,7 +29,7 @@ def parts_of(spec: str) -> list[str]:
     return selections(spec.removeprefix("binary:"), 2)
 
 
-@dataset("binary", path=True, words=2)
+@dataset("binary", path=True, selectors=2)
 def binary(request: DatasetRequest) -> Dataset:
     """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
     spec, *classes = selections(request.path, 2)

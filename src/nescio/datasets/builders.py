@@ -103,13 +103,14 @@ def dataset_from_files(
     for sources, labels in parts:
         digest.update(f"{len(sources)} {labels.tolist()}".encode())
         for entry in sources:
-            found = checksum_content(entry, fits, above)
-            digest.update(len(found).to_bytes(8, "little"))
-            digest.update(found)
+            checked = checksum_content(entry, fits, above)
+            digest.update(len(checked).to_bytes(8, "little"))
+            digest.update(checked)
     backings: list[Any] = [EncodedImages(sources, size, crop) for sources, _ in parts]
     if fits:
         backings = [
-            Pixels(partial(file.read, range(len(part[0]))), file) for file, part in zip(backings, parts, strict=True)
+            Pixels(partial(file.read, range(len(sources))), file)
+            for file, (sources, _) in zip(backings, parts, strict=True)
         ]
     return _build(name, backings, parts, classes, 3, (size, size), digest)
 
@@ -164,12 +165,12 @@ def _build(
     shape: tuple[int, int],
     digest: Any,
 ) -> Dataset:
-    made: list[Images] = []
+    subsets: list[Images] = []
     start = 0
     names = tuple(classes) if classes is not None else _label_numbers(name, [labels for _, labels in parts])
-    for word, store, (shown, labels) in zip(("training", "test"), backings, parts, strict=True):
-        if len(shown) != len(labels):
-            raise BadInput(f"{name} has {len(shown)} {word} images and {len(labels)} {word} labels.")
+    for word, store, (images, labels) in zip(("training", "test"), backings, parts, strict=True):
+        if len(images) != len(labels):
+            raise BadInput(f"{name} has {len(images)} {word} images and {len(labels)} {word} labels.")
         if not len(labels) and word == "test":
             raise BadInput(f"{name} has no test images.")
         maps = None
@@ -181,9 +182,9 @@ def _build(
         if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
             raise BadInput(f"{name} has {word} labels outside 0 to {len(names) - 1}.")
         rows = np.arange(len(labels))
-        made.append(Images(labels.astype(np.int64), start + rows, store, rows, maps=maps))
+        subsets.append(Images(labels.astype(np.int64), start + rows, store, rows, maps=maps))
         start += len(labels)
-    return Dataset(name, made[0], made[1], names, channels, shape, digest.hexdigest()[:16])
+    return Dataset(name, subsets[0], subsets[1], names, channels, shape, digest.hexdigest()[:16])
 
 
 def _check_labels(name: str, parts: Iterable[ImagesAndLabels], shape: tuple[int, ...]) -> None:

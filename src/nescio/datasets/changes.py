@@ -103,8 +103,8 @@ class Crop(Change):
         side = self.least + (self.most - self.least) * share
         zero = torch.zeros_like(side)
         shift = (1 - side)[:, None] * (2 * torch.stack([across, down], 1) - 1)
-        part = torch.stack([side, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
-        return sampled(pixels, part, "border")
+        theta = torch.stack([side, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
+        return sampled(pixels, theta, "border")
 
 
 def sampled(pixels: Tensor, theta: Tensor, border: str) -> Tensor:
@@ -113,8 +113,8 @@ def sampled(pixels: Tensor, theta: Tensor, border: str) -> Tensor:
 
     x = pixels.permute(0, 3, 1, 2).float()
     grid = F.affine_grid(theta.to(x), list(x.shape), align_corners=False)
-    found = F.grid_sample(x, grid, padding_mode=border, align_corners=False)
-    return found.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
+    sampled = F.grid_sample(x, grid, padding_mode=border, align_corners=False)
+    return sampled.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
 
 
 # ---- random numbers that are functions of (image, place, seed)
@@ -127,8 +127,8 @@ def uniforms(index: Tensor, count: int, seed: int) -> Tensor:
     """
     import torch
 
-    place = torch.arange(count, device=index.device, dtype=torch.int64)
-    z = _mixed(index.long() + _wrapped(seed))[:, None] + place * _wrapped(0x9E3779B97F4A7C15)
+    position = torch.arange(count, device=index.device, dtype=torch.int64)
+    z = _mixed(index.long() + _wrapped(seed))[:, None] + position * _wrapped(0x9E3779B97F4A7C15)
     bits = _mixed(z) >> 40 & 0xFFFFFF  # 24 bits: every one is a float32
     return (bits.float() + 0.5) * 2.0**-24
 
@@ -144,10 +144,10 @@ def bits(index: Tensor, count: int, seed: int) -> Tensor:
     width = min(count, PLACES)
     block = torch.arange(-(-count // PLACES), device=index.device) * _wrapped(0x9E3779B97F4A7C15)
     keys = _mixed(_mixed(index.long() + _wrapped(seed))[:, None] + block).flatten()
-    found = torch.zeros(len(keys), width, dtype=torch.int16, device=index.device)
+    mixed = torch.zeros(len(keys), width, dtype=torch.int16, device=index.device)
     for number, table in enumerate(_tables(width, index.device)):
-        found ^= table.index_select(0, keys >> 5 * number & ROWS - 1)
-    return found.view(len(index), -1)[:, :count]
+        mixed ^= table.index_select(0, keys >> 5 * number & ROWS - 1)
+    return mixed.view(len(index), -1)[:, :count]
 
 
 @lru_cache(maxsize=16)

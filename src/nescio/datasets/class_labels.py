@@ -38,9 +38,9 @@ def align_labels(
         raise BadInput(f"No image of {images.name} is of a class that the model knows: {listed}.")
     votes = kept.images.annotations
     if votes is not None:
-        known = np.flatnonzero(number >= 0)
-        votes, own = np.zeros((len(kept), classes)), votes
-        votes[:, number[known]] = own[:, known]
+        mapped = np.flatnonzero(number >= 0)
+        votes, former_votes = np.zeros((len(kept), classes)), votes
+        votes[:, number[mapped]] = former_votes[:, mapped]
     return replace(kept, images=replace(kept.images, labels=number[kept.labels], annotations=votes))
 
 
@@ -51,34 +51,34 @@ def label_names(
     number = _label_numbers(images.classes, classes, names, dict(class_map))
     if number is None or sorted(number[number >= 0].tolist()) != list(range(classes)):
         return None
-    return [images.classes[place] for place in np.argsort(number)[-classes:].tolist()]
+    return [images.classes[position] for position in np.argsort(number)[-classes:].tolist()]
 
 
 def _label_numbers(
-    names: Sequence[str], classes: int, known: Sequence[str] | None, class_map: Mapping[str, int]
+    names: Sequence[str], classes: int, class_names: Sequence[str] | None, class_map: Mapping[str, int]
 ) -> Array | None:
     """(c,) the network's label of every class of the set, −1 where it has none; None if they do not fit together."""
     if class_map:
         return np.array([class_map.get(name, -1) for name in names])
-    some = set(names) <= set(known or ()) and not all(name.isdigit() for name in names)  # numbers are no names
-    if known is not None and (set(known) <= set(names) or some):
-        return _positions(names, known)
+    some = set(names) <= set(class_names or ()) and not all(name.isdigit() for name in names)  # numbers are no names
+    if class_names is not None and (set(class_names) <= set(names) or some):
+        return _positions(names, class_names)
     if len(names) == classes and set(names) == set(map(str, range(classes))):
         return np.array([int(name) for name in names])  # folders named by numbers are sorted as texts
     if classes == imagenet.CLASSES:
         if all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in names):
-            found = _positions(names, imagenet.wordnet_ids())
-            return found if (found >= 0).all() else None
+            positions = _positions(names, imagenet.wordnet_ids())
+            return positions if (positions >= 0).all() else None
         numbers = [imagenet.by_name().get(imagenet.plain(name), ()) for name in names]
-        if all(len(own) == 1 for own in numbers):  # a name of two classes says nothing
-            return np.array([own[0] for own in numbers])
+        if all(len(labels) == 1 for labels in numbers):  # a name of two classes says nothing
+            return np.array([labels[0] for labels in numbers])
     return np.arange(classes) if len(names) == classes else None
 
 
-def _missing_classes(names: Sequence[str], classes: int, known: Sequence[str] | None) -> str:
+def _missing_classes(names: Sequence[str], classes: int, class_names: Sequence[str] | None) -> str:
     """The classes of a set that the model lacks, where it has others of them; a sentence that begins with a space."""
-    if known is not None:
-        lacking = [name for name in names if name not in known]
+    if class_names is not None:
+        lacking = [name for name in names if name not in class_names]
     elif classes == imagenet.CLASSES:
         ids = set(imagenet.wordnet_ids())
         lacking = [name for name in names if name not in ids and imagenet.plain(name) not in imagenet.by_name()]
@@ -114,14 +114,14 @@ def rows_by_key(index: Array, images: LoadedImages, every: int) -> Array:
     """
     if index.dtype.kind == "U":
         return _rows_by_name(index, images)
-    own = images.index
-    order = np.argsort(own, kind="stable")
-    found = order[np.searchsorted(own, index, sorter=order).clip(max=len(own) - 1)]
-    if np.array_equal(own[found], index):
-        return np.asarray(found)
+    keys = images.index
+    order = np.argsort(keys, kind="stable")
+    rows = order[np.searchsorted(keys, index, sorter=order).clip(max=len(keys) - 1)]
+    if np.array_equal(keys[rows], index):
+        return np.asarray(rows)
     if len(images) == every and index.min() >= 0 and index.max() < every:
         return index
-    missing = index[own[found] != index]
+    missing = index[keys[rows] != index]
     raise BadInput(
         f"{images.name} has no image of index {missing[0]}, and {len(images)} images for {every} rows: give the "
         "images that the embeddings are of."

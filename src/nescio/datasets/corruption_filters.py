@@ -61,11 +61,11 @@ def _poisson(rate: float, device: Any) -> Tensor:
     from scipy.special import pdtr
 
     counts = np.arange(int(rate + 12 * math.sqrt(rate) + 20))
-    shown = np.minimum(counts * 255 / rate + 1e-3, 255).astype(np.uint8)
+    values = np.minimum(counts * 255 / rate + 1e-3, 255).astype(np.uint8)
     ends = np.rint(pdtr(counts, np.arange(256)[:, None] / 255 * rate) * (1 << 16)).astype(np.int64)
     ends[:, -1] = 1 << 16
     with torch.inference_mode(False):
-        return torch.from_numpy(np.concatenate([np.repeat(shown, np.diff(row, prepend=0)) for row in ends])).to(device)
+        return torch.from_numpy(np.concatenate([np.repeat(values, np.diff(row, prepend=0)) for row in ends])).to(device)
 
 
 def _impulse_noise(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:
@@ -136,8 +136,8 @@ def _disk(radius: float, blur: float) -> Any:
     from scipy.ndimage import correlate1d
 
     reach = 8 if radius <= 8 else int(radius)
-    at = np.arange(-reach, reach + 1)
-    disk = (at[:, None] ** 2 + at**2 <= radius**2).astype(np.float64)
+    offsets = np.arange(-reach, reach + 1)
+    disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float64)
     edge = _gaussian_kernel(blur, 1 if radius <= 8 else 2)
     kernel = correlate1d(correlate1d(disk / disk.sum(), edge, 0, mode="mirror"), edge, 1, mode="mirror")
     used = int(np.flatnonzero(kernel.max(0) > 1e-7)[0])
@@ -170,8 +170,8 @@ def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float
 def _in_turn(places: Tensor) -> Tensor:
     """Where each value comes from when value i is copied from places[i], one after the other from the last to the
     first: a place behind i was copied before, so that its own source counts, and so on."""
-    own = torch.arange(len(places), device=places.device)
-    end = torch.where(places > own, places, own)
+    rows = torch.arange(len(places), device=places.device)
+    end = torch.where(places > rows, places, rows)
     while not torch.equal(further := end[end], end):
         end = further
     return places[end]
@@ -234,8 +234,8 @@ def _mapped(x: Tensor, places: Any, weights: Any, axis: int = 0) -> Tensor:
     """Weighted sums of k lines of x along an axis: places and weights (k, q), q lines instead of those of x."""
     shape = [-1 if number == axis else 1 for number in range(x.ndim)]
     total: Any = 0
-    for place, weight in zip(torch.from_numpy(places).to(x.device), torch.from_numpy(weights).to(x), strict=True):
-        total = total + x.index_select(axis, place).mul_(weight.view(shape))
+    for position, weight in zip(torch.from_numpy(places).to(x.device), torch.from_numpy(weights).to(x), strict=True):
+        total = total + x.index_select(axis, position).mul_(weight.view(shape))
     return total
 
 
@@ -264,9 +264,9 @@ def _zoom(size: int, factor: float) -> Any:
     if kept == 1:
         return csr_array((np.ones(size), (np.arange(size), np.full(size, (size - 1) // 2))), (size, size))
     enlarged = round(kept * factor)
-    place = (size - kept) // 2 + (np.arange(size) + (enlarged - size) // 2) * ((kept - 1) / (enlarged - 1))
-    low = np.minimum(np.floor(place).astype(int), size - 2)
-    values = np.concatenate([1 - (place - low), place - low])
+    position = (size - kept) // 2 + (np.arange(size) + (enlarged - size) // 2) * ((kept - 1) / (enlarged - 1))
+    low = np.minimum(np.floor(position).astype(int), size - 2)
+    values = np.concatenate([1 - (position - low), position - low])
     return csr_array((values, (np.tile(np.arange(size), 2), np.concatenate([low, low + 1]))), (size, size))
 
 
@@ -305,13 +305,13 @@ def _grey(x: Tensor) -> Tensor:
 
 def _frost(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
     """A part of one of six pictures of ice, each image its own."""
-    own, weight = constants
+    image_weight, weight = constants
     h, w, ch = pixels.shape[1:]
     pictures = _ice(h, w, seed, pixels.device).unfold(1, h, 1).unfold(2, w, 1)
     draws = uniforms(index, 3, seed) * torch.tensor(pictures.shape[:3], device=pixels.device)
     ice = pictures[tuple(draws.long().unbind(1))][..., None]
     tint = torch.tensor([0.86, 0.94, 1.0], device=pixels.device) if ch == 3 else 1.0
-    return _bytes(own * pixels + weight * ice * tint)
+    return _bytes(image_weight * pixels + weight * ice * tint)
 
 
 @lru_cache(maxsize=8)
@@ -327,8 +327,8 @@ def _ice(h: int, w: int, seed: int, device: Any) -> Tensor:
     points = 96 if max(h, w) < LARGE else 1200
     numbers, side = torch.arange(6), min(2 * max(h, w), 512)
     scattered = uniforms(numbers, 2 * points, seed).view(6, points, 2).numpy()
-    place = np.stack(np.meshgrid(*[np.linspace(0, 1, side)] * 2, indexing="ij"), -1)
-    nearest = np.stack([cKDTree(each).query(place, 2)[0] for each in scattered])
+    position = np.stack(np.meshgrid(*[np.linspace(0, 1, side)] * 2, indexing="ij"), -1)
+    nearest = np.stack([cKDTree(seeds).query(position, 2)[0] for seeds in scattered])
     needles = torch.from_numpy(np.exp(-4.5 * math.sqrt(points) * (nearest[..., 1] - nearest[..., 0]))).float()
     with torch.inference_mode(False):
         ice = (0.35 + 0.3 * _plasma(numbers, side, 1.48, seed)[:, :side, :side] + 0.45 * needles).clamp(0, 1)
@@ -434,8 +434,8 @@ def _box(start: int, goal: int) -> tuple[Any, Any]:
     for row in range(goal):
         centre = (row + 0.5) * scale
         first, last = max(0, int(centre - reach + 0.5)), min(start, int(centre + reach + 0.5))
-        at = (np.arange(first, last) - centre + 0.5) / max(scale, 1.0)
-        weights[row, first:last] = (at > -0.5) & (at <= 0.5)
+        position = (np.arange(first, last) - centre + 0.5) / max(scale, 1.0)
+        weights[row, first:last] = (position > -0.5) & (position <= 0.5)
         weights[row] /= weights[row].sum()
     return _sparse(csr_array(weights))
 

@@ -160,9 +160,9 @@ class Corruption(Change):
 
         rows = max(1, CHUNK[pixels.device.type] // pixels[0].numel())
 
-        def work(part: Tensor, keys: Tensor) -> Tensor:
+        def work(block: Tensor, keys: Tensor) -> Tensor:
             with torch.autocast(pixels.device.type, enabled=False):
-                return FILTERS[self.name](part.contiguous(), keys, seed, constants)
+                return FILTERS[self.name](block.contiguous(), keys, seed, constants)
 
         parts = pixels.split(rows), index.split(rows)
         # Pillow's part in small images is so short that threads would wait for each other's Python

@@ -36,8 +36,8 @@ def decode(
     """One image, a path, encoded bytes or an array, as RGB (size, size, 3): its central square, resized.
 
     The square is `crop` of the shorter side, or all of it in an image that is not larger than `size`; an image of just
-    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, names a part of it. With a
-    `height`, (height, size, 3) of the largest central part of that shape, in place of the square.
+    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, names a cut of it. With a
+    `height`, (height, size, 3) of the largest central cut of that shape, in place of the square.
     """
     from PIL import Image
 
@@ -47,13 +47,13 @@ def decode(
     whole: tuple[int, int] = image.size
     tight = 0 if whole[0] * goal[1] <= whole[1] * goal[0] else 1  # the side that decides how much of the image is seen
     share = crop if whole[tight] > goal[tight] else 1.0
-    sides = [whole[tight] * each / goal[tight] * share for each in goal]
+    sides = [whole[tight] * length / goal[tight] * share for length in goal]
     ends = (0.0, 0.0, 1.0, 1.0) if box is None else box
-    part = [
+    cut = [
         min(max(0.0, (room - side) / 2 + side * end), room)
         for room, side, end in zip(whole * 2, sides * 2, ends, strict=True)
     ]
-    return np.array(image.resize(goal, Image.Resampling.BILINEAR, box=part))
+    return np.array(image.resize(goal, Image.Resampling.BILINEAR, box=cut))
 
 
 def rgb(data: Any) -> Any:
@@ -105,7 +105,7 @@ def _listen_to_libtiff() -> Any:
     """libtiff prints errors and may go on with wrong pixels; from here on it tells `opened` instead."""
     from PIL import _imaging
 
-    def complain(module: bytes, words: bytes) -> None:
+    def complain(module: bytes, message: bytes) -> None:
         _libtiff.complains = True
 
     handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(complain)
@@ -211,11 +211,11 @@ def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: A
                 f"{path} is no label map: it must have one number of 8 bits per pixel, as a grey or palette PNG."
             )
         _check_shape(path, file, shape)
-        found = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
-    if found.min() < 0:
-        known = np.flatnonzero(table >= 0)
-        raise BadInput(f"{path} holds labels that name no class: they must be among {_spans(known)}.")
-    return found.astype(np.uint8)[..., None]
+        labels = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
+    if labels.min() < 0:
+        valid = np.flatnonzero(table >= 0)
+        raise BadInput(f"{path} holds labels that name no class: they must be among {_spans(valid)}.")
+    return labels.astype(np.uint8)[..., None]
 
 
 def _check_shape(path: str, image: Any, shape: tuple[int, int]) -> None:

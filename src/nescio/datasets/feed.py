@@ -24,10 +24,10 @@ BUFFERS, READERS = 3, 4  # batches that wait to be copied; threads that read one
 class Normalizer:
     """uint8 (b, h, w, ch) to the numbers that a network wants, (b, ch, h, w): (x / 255 − mean) / std."""
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], here: Runtime) -> None:
-        centre, spread = torch.tensor([list(mean), list(std)], device=here.device)[:, None, :, None, None]
+    def __init__(self, mean: Sequence[float], std: Sequence[float], runtime: Runtime) -> None:
+        centre, spread = torch.tensor([list(mean), list(std)], device=runtime.device)[:, None, :, None, None]
         self.scale, self.shift = 1 / (255 * spread), -centre / spread
-        self.layout = torch.channels_last if here.channels_last else torch.contiguous_format
+        self.layout = torch.channels_last if runtime.channels_last else torch.contiguous_format
 
     def __call__(self, raw: Tensor) -> Tensor:
         with torch.autocast(raw.device.type, enabled=False):
@@ -58,12 +58,12 @@ class DeviceCopies:
 
     def send(self, buffer: Tensor) -> tuple[Tensor, Any]:
         """The copy, for which later work waits, and an event: after it the buffer may be filled again."""
-        here = torch.cuda.current_stream(self.device)
+        compute_stream = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
             raw = buffer.to(self.device, non_blocking=True)
             copied = self.stream.record_event()
-        here.wait_event(copied)
-        raw.record_stream(here)
+        compute_stream.wait_event(copied)
+        raw.record_stream(compute_stream)
         return raw, copied
 
 
@@ -112,12 +112,12 @@ def _read(file: int, array: Any, rows: slice, buffer: Tensor, pool: ThreadPoolEx
     room = memoryview(buffer.numpy().reshape(-1))[: (rows.stop - rows.start) * width]  # type: ignore[arg-type]
     start = array.offset + rows.start * width
 
-    def part(piece: slice) -> None:
-        at = piece.start
-        while at < piece.stop:
-            got = os.preadv(file, [room[at : piece.stop]], start + at)
+    def read_piece(piece: slice) -> None:
+        offset = piece.start
+        while offset < piece.stop:
+            got = os.preadv(file, [room[offset : piece.stop]], start + offset)
             if not got:
                 raise BadInput("The file of pixels is cut short: remove its folder and run again.")
-            at += got
+            offset += got
 
-    list(pool.map(part, blocks(len(room), -(-len(room) // READERS))))
+    list(pool.map(read_piece, blocks(len(room), -(-len(room) // READERS))))

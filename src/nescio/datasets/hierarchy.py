@@ -26,7 +26,7 @@ class Hierarchy:
     children: dict[str, set[str]]
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> Hierarchy:
+    def from_pairs(cls, pairs: Iterable[tuple[str, str]]) -> Hierarchy:
         """From (parent, child) pairs."""
         tree = cls({}, {})
         for parent, child in pairs:
@@ -67,7 +67,7 @@ def read(path: str | Path) -> Hierarchy:
                 raise BadInput(f"{path}, line {number}: {line.strip()[:60]!r} is not two names; write PARENT CHILD.")
     if not pairs:
         raise BadInput(f"{path} is empty: a hierarchy has at least one line PARENT CHILD.")
-    return Hierarchy.of(pairs)
+    return Hierarchy.from_pairs(pairs)
 
 
 def names(path: str | Path) -> tuple[str, ...]:
@@ -78,13 +78,13 @@ def names(path: str | Path) -> tuple[str, ...]:
     if "" in listed:
         raise BadInput(f"{path}, line {listed.index('') + 1} is empty: write the name of one class a line.")
     if len(set(listed)) < len(listed):
-        twice = next(name for at, name in enumerate(listed) if name in listed[:at])
+        twice = next(name for position, name in enumerate(listed) if name in listed[:position])
         raise BadInput(f"{path} holds {twice} twice: every class needs a name of its own.")
     return listed
 
 
 def overlapping(
-    inside: Sequence[str], outside: Sequence[str], tree: Hierarchy | None = None, known: Collection[str] = ()
+    inside: Sequence[str], outside: Sequence[str], tree: Hierarchy | None = None, class_names: Collection[str] = ()
 ) -> tuple[int, ...]:
     """Numbers of the out-classes that are in-classes, or above or below one of them in the tree.
 
@@ -92,14 +92,14 @@ def overlapping(
 
     Source: Galil et al. 2023, appendix L.1: "bear" is no fair out-class for a model that knows the brown bear.
     """
-    for words, classes in (("in-classes", inside), ("out-classes", outside)):
+    for side, classes in (("in-classes", inside), ("out-classes", outside)):
         if tree is not None and not any(name in tree for name in classes):
             raise BadInput(
-                f"The hierarchy knows none of the {words} ({', '.join(classes[:3])} …): both must be named as it "
+                f"The hierarchy knows none of the {side} ({', '.join(classes[:3])} …): both must be named as it "
                 "names them, by WordNet ids if it is WordNet's."
             )
     refused = set(inside) if tree is None else tree.related(inside)
-    plain_names = {plain(name) for name in inside} | set(known)
+    plain_names = {plain(name) for name in inside} | set(class_names)
     return tuple(number for number, name in enumerate(outside) if name in refused or plain(name) in plain_names)
 
 

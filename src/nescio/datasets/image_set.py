@@ -85,7 +85,7 @@ class ImageSet(Validated):
 
     def with_content_name(self, root: str | Path | None = None) -> ImageSet:
         """The same set by its absolute name, with a digest of its content for keys and seeds."""
-        if registry[DatasetName.of(self.data).kind].words:
+        if registry[DatasetName.of(self.data).kind].selectors:
             return replace(self, data=name_for_keys(self.data, root))
         dataset = replace(self, readable=False).load(root).dataset
         return replace(self, data=content_name(absolute_name(str(self.data)), dataset))
@@ -170,18 +170,18 @@ def _loaded(images: ImageSet, root: str | None, data_folder: str | None, working
 
 def _matching_rows(rows: Images, drawn: LoadedImages, name: str) -> Images:
     """The images of a level of a shift that were drawn of the clean set: levels then differ by the shift alone."""
-    at = {index: row for row, index in enumerate(rows.index.tolist())}
+    row_of = {index: row for row, index in enumerate(rows.index.tolist())}
     for row, index in enumerate(drawn.index.tolist()):
-        if index not in at:
+        if index not in row_of:
             missing = Path(drawn.source(row)).name
             raise BadInput(f"{name} lacks {missing}, which was drawn of the clean images: all levels show the same.")
-    return rows.take(np.array([at[index] for index in drawn.index.tolist()]))
+    return rows.take(np.array([row_of[index] for index in drawn.index.tolist()]))
 
 
 def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]:
     if images.split == "all_ood":
         dataset = load(images.data, root, "all")
-        rows = concat_images([part for part in (dataset.train, dataset.test) if len(part)])
+        rows = concat_images([rows_of_split for rows_of_split in (dataset.train, dataset.test) if len(rows_of_split)])
         return dataset, replace(rows, in_distribution=np.zeros(len(rows), bool))
     if images.split == "test_or_all":
         dataset = load(images.data, root, "test")
@@ -207,16 +207,16 @@ def concat_images(parts: Sequence[Images]) -> Images:
         return parts[0]
     first = parts[0]
     columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
+        name: np.concatenate([getattr(component, name) for component in parts])
         for name in ("labels", "index", "rows", "in_distribution", "annotations")
-        if all(getattr(part, name) is not None for part in parts)
+        if all(getattr(component, name) is not None for component in parts)
     }
-    shared = [name for name in first.groups if all(name in part.groups for part in parts)]
-    groups = {name: np.concatenate([part.groups[name] for part in parts]) for name in shared}
-    if all(part.backing is first.backing for part in parts):  # training and validation images of one set
+    shared = [name for name in first.groups if all(name in component.groups for component in parts)]
+    groups = {name: np.concatenate([component.groups[name] for component in parts]) for name in shared}
+    if all(component.backing is first.backing for component in parts):  # training and validation images of one set
         return Images(**columns, groups=groups, backing=first.backing, maps=first.maps)
     columns["rows"] = np.arange(len(columns["labels"]))
-    maps = None if first.maps is None else ConcatBacking([replace(part, backing=part.maps) for part in parts])
+    maps = None if first.maps is None else ConcatBacking([replace(rows, backing=rows.maps) for rows in parts])
     return Images(**columns, groups=groups, backing=ConcatBacking(parts), maps=maps)
 
 

@@ -125,10 +125,10 @@ class Dataset:
     def content(self) -> str:
         """A digest of all that a person's own set holds: the revision, names of classes, void, votes and groups."""
         digest = hashlib.sha256(to_json([self.revision, self.classes, self.void, self.labelled]).encode())
-        for part in (self.train, self.test):
-            votes = part.annotations
+        for subset in (self.train, self.test):
+            votes = subset.annotations
             digest.update(b"" if votes is None else f"{votes.shape} {votes.tolist()}".encode())
-            for name, values in sorted(part.groups.items()):
+            for name, values in sorted(subset.groups.items()):
                 digest.update(f"{name} {values.tolist()}".encode())
         return digest.hexdigest()[:16]
 

@@ -32,8 +32,8 @@ def absolute_name(data: str) -> str:
     if name.path is None:
         return data
     path, level = split_severity(name.path) if name.kind == "maps" else (name.path, "")
-    place = Path(os.path.expanduser(path))
-    return name.at(f"{place.resolve()}{f'#{level}' if level else ''}") if place.exists() else data
+    location = Path(os.path.expanduser(path))
+    return name.at(f"{location.resolve()}{f'#{level}' if level else ''}") if location.exists() else data
 
 
 def content_name(data: str, dataset: Dataset) -> str:
@@ -46,7 +46,7 @@ def content_name(data: str, dataset: Dataset) -> str:
     return ContentName(data, f"{kind}:content-{dataset.content}")
 
 
-def name_for_keys(data: str, root: str | Path | None = None, wanted: RequiredImages | None = None) -> str:
+def name_for_keys(data: str, root: str | Path | None = None, required: RequiredImages | None = None) -> str:
     """A dataset's absolute name that keys and seeds know by its content; one without a path stays as it is.
 
     wanted  see `load`; None: the first that the set has of training and test images, test images, and all images
@@ -54,17 +54,17 @@ def name_for_keys(data: str, root: str | Path | None = None, wanted: RequiredIma
     kind, path, _ = DatasetName.of(data)
     if isinstance(data, ContentName) or path is None or kind not in registry:
         return data
-    if words := registry[kind].words:
-        inner, *rest = selections(path, words)
-        return rename_content(name_for_keys(inner, root, wanted), lambda name: select(kind, name, *rest))
+    if selectors := registry[kind].selectors:
+        inner, *rest = selections(path, selectors)
+        return rename_content(name_for_keys(inner, root, required), lambda name: select(kind, name, *rest))
     data = absolute_name(data)
-    return content_name(data, _first_loaded(data, root) if wanted is None else load(data, root, wanted))
+    return content_name(data, _first_loaded(data, root) if required is None else load(data, root, required))
 
 
-def name_for_keys_if_present(data: str, root: str | Path | None = None, wanted: RequiredImages | None = None) -> str:
+def name_for_keys_if_present(data: str, root: str | Path | None = None, required: RequiredImages | None = None) -> str:
     """The same; the absolute name alone of a set that is not on this machine, of which a store may hold predictions."""
     try:
-        return name_for_keys(data, root, wanted)
+        return name_for_keys(data, root, required)
     except BadInput:
         return absolute_name(data)
 
@@ -73,9 +73,9 @@ def _first_loaded(data: str, root: str | Path | None) -> Dataset:
     try:
         return load(data, root)
     except BadInput as error:
-        for wanted in ("test", "all"):
+        for required in ("test", "all"):
             with suppress(BadInput):
-                return load(data, root, wanted)  # type: ignore[arg-type]
+                return load(data, root, required)  # type: ignore[arg-type]
         raise error
 
 

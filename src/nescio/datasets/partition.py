@@ -101,16 +101,16 @@ class Partition:
             name: tuple(content[name]) if isinstance(content[name], list) else content[name] for name in names
         }
         try:
-            found = Partition(**{**values, "linkage": np.asarray(content["linkage"], np.float64)})
-            _check_tree(found.linkage)
-            sides = _sides(found.linkage)
+            loaded = Partition(**{**values, "linkage": np.asarray(content["linkage"], np.float64)})
+            _check_tree(loaded.linkage)
+            sides = _sides(loaded.linkage)
         except (ValueError, TypeError, IndexError):
             raise BadInput(f"The tree in {path} is damaged: make it again with `nescio imagenot`.") from None
-        if (found.order, found.inside, found.outside) != sides:
+        if (loaded.order, loaded.inside, loaded.outside) != sides:
             raise BadInput(f"The classes in {path} are not those that the rule makes of its tree: make it again.")
-        if len(found.classes) != len(found.order):
-            raise BadInput(f"{path} names {len(found.classes)} classes and its tree has {len(found.order)}.")
-        return found
+        if len(loaded.classes) != len(loaded.order):
+            raise BadInput(f"{path} names {len(loaded.classes)} classes and its tree has {len(loaded.order)}.")
+        return loaded
 
     def check(self, dataset: Dataset) -> None:
         """Raises BadInput when the partition was made from other data."""
@@ -172,8 +172,8 @@ def _check_tree(tree: Array) -> None:
     n = len(tree) + 1
     if n < 2 or tree.shape != (n - 1, 4) or not np.isfinite(tree).all():
         raise ValueError
-    children, made = tree[:, :2], n + np.arange(n - 1)[:, None]
-    if not np.array_equal(np.sort(children, axis=None), np.arange(2 * n - 2)) or not (children < made).all():
+    children, parents = tree[:, :2], n + np.arange(n - 1)[:, None]
+    if not np.array_equal(np.sort(children, axis=None), np.arange(2 * n - 2)) or not (children < parents).all():
         raise ValueError
     sizes = np.r_[np.ones(n), tree[:, 3]]
     if not np.array_equal(sizes[children.astype(np.int64)].sum(1), tree[:, 3]):
@@ -206,7 +206,7 @@ def class_means(features: Any, labels: Any, classes: int | None = None) -> Array
     width = int(np.prod(features.shape[1:]))
     rows = blocks(len(labels), max(1, BLOCK_VALUES // max(1, width)))
     return _means(
-        ((features[part], labels[part]) for part in rows), int(labels.max()) + 1 if classes is None else classes
+        ((features[block], labels[block]) for block in rows), int(labels.max()) + 1 if classes is None else classes
     )
 
 
@@ -239,8 +239,8 @@ def pixel_means(dataset: Dataset) -> Array:
     rows = blocks(len(images.labels), max(1, BLOCK_VALUES // (dataset.size**2 * dataset.channels)))
 
     def read() -> Iterator[tuple[Array, Array]]:
-        for part in track(rows, "pixels"):
-            some = images.take(np.arange(part.start, part.stop))
+        for block in track(rows, "pixels"):
+            some = images.take(np.arange(block.start, block.stop))
             yield some.pixels, some.labels
 
     return _means(read(), len(dataset.classes)) / 255
@@ -263,13 +263,13 @@ def dump_means(dump: Predictions, dataset: Dataset) -> Array:
 # ---- the tree as a picture
 
 
-def draw(made: Partition) -> str:
+def draw(tree: Partition) -> str:
     """The dendrogram as SVG: classes in dendrogram order, in- and out-of-distribution ones coloured and marked."""
     from nescio.report.dendrogram import dendrogram_svg
 
-    sides = dict.fromkeys(made.order, "neither")
-    sides |= dict.fromkeys(made.inside, "in-distribution") | dict.fromkeys(made.outside, "out-of-distribution")
+    sides = dict.fromkeys(tree.order, "neither")
+    sides |= dict.fromkeys(tree.inside, "in-distribution") | dict.fromkeys(tree.outside, "out-of-distribution")
     kinds = ("in-distribution", "out-of-distribution", "neither")
-    title = f"{made.dataset or 'Classes'}: {len(made.inside)} in-distribution, {len(made.outside)} out-of-distribution"
-    note = f"Ward tree of the class means of {made.features or 'the features'}"
-    return dendrogram_svg(made.linkage, made.classes, [sides[label] for label in sorted(sides)], kinds, title, note)
+    title = f"{tree.dataset or 'Classes'}: {len(tree.inside)} in-distribution, {len(tree.outside)} out-of-distribution"
+    note = f"Ward tree of the class means of {tree.features or 'the features'}"
+    return dendrogram_svg(tree.linkage, tree.classes, [sides[label] for label in sorted(sides)], kinds, title, note)

@@ -56,16 +56,16 @@ def read_pickle(path: Path) -> dict[bytes, Any]:
                 _CIFARUnpickler.find_class(None, *argument.split(" ", 1))  # type: ignore[arg-type]
             if opcode.name.endswith("PUT") and int(argument) > len(content):
                 raise ValueError("a memo index above the size of the file would fill the memory")
-        found = _CIFARUnpickler(io.BytesIO(content), encoding="bytes").load()
+        loaded = _CIFARUnpickler(io.BytesIO(content), encoding="bytes").load()
     except BadInput as error:
         raise BadInput(f"{path} was not read: {error}. Fetch it again from where it is published.") from None
     except OSError:
         raise
     except Exception:  # a damaged pickle can fail in any way
         raise BadInput(f"{path} is not a whole file of CIFAR: fetch it again.") from None
-    if not isinstance(found, dict):
+    if not isinstance(loaded, dict):
         return {}
-    return {_plain(key): _plain(value) for key, value in found.items()}
+    return {_plain(key): _plain(value) for key, value in loaded.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -56,13 +56,13 @@ def decode_pixels(source: Any, view: View) -> NDArray[np.uint8]:
     from PIL import Image
 
     if view.mode == "trained":
-        found = Image.fromarray(decode.decode(source, view.size, view.crop, height=view.height))
+        picture = Image.fromarray(decode.decode(source, view.size, view.crop, height=view.height))
     else:
         image = decode.rgb(source)
-        found = _middle(_resized(image, view), view)
+        picture = _middle(_resized(image, view), view)
     if view.channels == 1:
-        return np.asarray(found.convert("L"))[..., None]
-    return np.asarray(found)
+        return np.asarray(picture.convert("L"))[..., None]
+    return np.asarray(picture)
 
 
 def _resized(image: Any, view: View) -> Any:
@@ -126,8 +126,8 @@ def readable_images(images: LoadedImages, store: Store, say: Say | None = None) 
     with store.work(DAMAGED, {"rows": images.rows}, (images.revision,), VERSION, title=images.name) as step_folder:
         if step_folder is not None:
             say(f"{images.name}: {len(images):,} images are looked at once for damage.")
-            found = _fill(step_folder, images, SMALLEST, say)
-            step_folder.write(DAMAGED, json.dumps(sorted(row for row, _ in found)).encode())
+            unreadable = _fill(step_folder, images, SMALLEST, say)
+            step_folder.write(DAMAGED, json.dumps(sorted(row for row, _ in unreadable)).encode())
     key = store.key(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION)
     rows = read_list(store.path(DAMAGED, key) / DAMAGED)
     if not rows:

@@ -164,9 +164,9 @@ class ConcatBacking:
     def read(self, rows: Array) -> Array:
         whose = np.searchsorted(self.starts, rows, side="right") - 1
         order, pixels = [], []
-        for number, part in enumerate(self.parts):
-            own = np.flatnonzero(whose == number)
-            if len(own):
-                order.append(own)
-                pixels.append(part.backing.read(part.rows[rows[own] - self.starts[number]]))
+        for number, component in enumerate(self.parts):
+            positions = np.flatnonzero(whose == number)
+            if len(positions):
+                order.append(positions)
+                pixels.append(component.backing.read(component.rows[rows[positions] - self.starts[number]]))
         return np.concatenate(pixels)[np.argsort(np.concatenate(order))]

@@ -23,14 +23,14 @@ RequiredImages = Literal["both", "test", "all"]
 class DatasetRequest:
     """What stands behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in.
 
-    `wanted` both: training and test images; test: test images, and a reader may leave out the training images; all:
+    `required` both: training and test images; test: test images, and a reader may leave out the training images; all:
     every labelled image, and a reader may call them all test images.
     """
 
     root: Path | None = None
     path: str = ""
     size: int = 0
-    wanted: RequiredImages = "both"
+    required: RequiredImages = "both"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Reader:
     read: Callable[[DatasetRequest], Dataset]
     path: bool | None  # whether a path must follow the name; None: it may
     size: int | None  # usual size of its images in pixels where another one can be chosen
-    words: int = 0  # of a set that is made from another one, named by its path: words after it, each behind a #
+    selectors: int = 0  # of a set made from another one: number of selections after its name, each after a #
 
 
 class _Readers(Registry[Reader]):
@@ -72,7 +72,7 @@ registry: Registry[Reader] = _Readers(
 
 
 def dataset(
-    name: str, *, path: bool | None = False, size: int | None = None, words: int = 0
+    name: str, *, path: bool | None = False, size: int | None = None, selectors: int = 0
 ) -> Callable[[Callable[[DatasetRequest], Dataset]], Callable[[DatasetRequest], Dataset]]:
     """Registers a function as the reader of one dataset."""
 
@@ -83,57 +83,61 @@ def dataset(
             raise BadInput(
                 f"The dataset {name} ({source_file(read)}): its function must take one argument, the request."
             ) from None
-        registry.add(name, Reader(name, read, path, size, words))
+        registry.add(name, Reader(name, read, path, size, selectors))
         return read
 
     return add
 
 
-def load(spec: str, root: str | Path | None = None, wanted: RequiredImages = "both") -> Dataset:
+def load(spec: str, root: str | Path | None = None, required: RequiredImages = "both") -> Dataset:
     """A dataset by name (`digits`, `cifar10` …) or by place (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
 
     Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
     dataset once. `wanted` test or all: for models that only predict, a set may lack training images.
     """
     where = None if root is None else str(Path(os.path.expanduser(root)).absolute())
-    found = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), wanted)
-    if wanted == "both" and not len(found.train):
+    loaded = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), required)
+    if required == "both" and not len(loaded.train):
         raise BadInput(f"{spec} has no training images.")
-    return found
+    return loaded
 
 
 @lru_cache(maxsize=4)
-def _load(spec: str, root: str | None, named: str | None, here: str, wanted: RequiredImages) -> Dataset:
+def _load(
+    spec: str, root: str | None, data_folder: str | None, working_folder: str, required: RequiredImages
+) -> Dataset:
     """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
     name, path, size = DatasetName.of(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
         raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
-    found = _reader(spec, name)
-    name = found.name
-    if found.path and not path:
+    reader = _reader(spec, name)
+    name = reader.name
+    if reader.path and not path:
         raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
-    if path is not None and found.path is False:
+    if path is not None and reader.path is False:
         raise BadInput(f"{spec!r}: {name} takes no path; the folder in which it lies is named by NESCIO_DATA.")
-    if size is not None and (found.size is None or len(size) > 4 or int(size) < 1):
-        what = "cannot be resized" if found.size is None else "have from 1 to 9999 pixels a side"
+    if size is not None and (reader.size is None or len(size) > 4 or int(size) < 1):
+        what = "cannot be resized" if reader.size is None else "have from 1 to 9999 pixels a side"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
-    made = found.read(DatasetRequest(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
-    if not isinstance(made, Dataset):
+    loaded = reader.read(
+        DatasetRequest(Path(root) if root else None, path or "", int(size or reader.size or 0), required)
+    )
+    if not isinstance(loaded, Dataset):
         raise BadInput(
-            f"The dataset {name} ({source_file(found.read)}): its function returns {type(made).__name__}, not a "
+            f"The dataset {name} ({source_file(reader.read)}): its function returns {type(loaded).__name__}, not a "
             "Dataset: end it with return resident(…)."
         )
-    return made
+    return loaded
 
 
 def _reader(spec: str, name: str) -> Reader:
     """The reader of a set; of a file or a folder that is there, it names the way to say so."""
-    place = Path(os.path.expanduser(spec))
-    if not spec or name in registry or not place.exists():
+    path = Path(os.path.expanduser(spec))
+    if not spec or name in registry or not path.exists():
         return registry[name]
-    if place.suffix == ".npz":
+    if path.suffix == ".npz":
         raise BadInput(f"{spec!r} is a file: write npz:{spec}.")
-    if place.is_dir():
+    if path.is_dir():
         raise BadInput(f"{spec!r} is a folder: write folder:{spec}, or images:{spec} for images without labels.")
     raise BadInput(f"{spec!r} is a file, and images are read from folder:PATH or npz:FILE.")
 
@@ -148,10 +152,10 @@ def data_folders(root: str | Path | None) -> list[Path]:
 
 def requested_path(request: DatasetRequest) -> Path:
     """What the path names, from the current folder or from one in which datasets are looked for."""
-    tried = [Path(os.path.expanduser(request.path)), *(place / request.path for place in data_folders(request.root))]
-    for place in tried:
-        if place.exists():
-            return place.resolve()
+    tried = [Path(os.path.expanduser(request.path)), *(path / request.path for path in data_folders(request.root))]
+    for path in tried:
+        if path.exists():
+            return path.resolve()
     raise BadInput(f"There is nothing at {', nor at '.join(map(str, dict.fromkeys(tried)))}.")
 
 
@@ -159,20 +163,20 @@ def find_folder(
     name: str,
     root: Path | None,
     folders: Iterable[str],
-    wanted: Sequence[str],
+    required_files: Sequence[str],
     published: str,
     endings: Sequence[str] = ("",),
 ) -> Path:
     """The first folder that holds all wanted files; else a sentence on where it looked and what it wants."""
-    looked = [place / folder for place in data_folders(root) for folder in folders]
+    looked = [data_folder / folder for data_folder in data_folders(root) for folder in folders]
     for folder in looked:
-        if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in wanted):
-            for file in wanted:
+        if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in required_files):
+            for file in required_files:
                 for ending in endings:
                     regular(folder / f"{file}{ending}")
             return folder
     also = f" (or with {' or '.join(endings[1:])})" if len(endings) > 1 else ""
     raise BadInput(
-        f"{name} is not there: looked for {', '.join(wanted)}{also} in {', '.join(map(str, looked))}. "
+        f"{name} is not there: looked for {', '.join(required_files)}{also} in {', '.join(map(str, looked))}. "
         f"It is published at {published}: unpack it there, or let NESCIO_DATA name the folder that holds it."
     )

@@ -33,8 +33,10 @@ from nescio.specs import DatasetName, SpecError, numbers, select, selections, wr
 SIZE = 224
 
 
-def _folder(request: DatasetRequest, name: str, folders: Sequence[str], wanted: Sequence[str], published: str) -> Path:
-    return requested_path(request) if request.path else find_folder(name, request.root, folders, wanted, published)
+def _folder(
+    request: DatasetRequest, name: str, folders: Sequence[str], required: Sequence[str], published: str
+) -> Path:
+    return requested_path(request) if request.path else find_folder(name, request.root, folders, required, published)
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -59,9 +61,9 @@ def _by_class(
 @dataset("cub200", path=None, size=SIZE)
 def cub200(request: DatasetRequest) -> Dataset:
     """CUB-200-2011: images.txt, image_class_labels.txt, classes.txt and images; classes 101 to 200 are the test set."""
-    wanted = ("images.txt", "image_class_labels.txt", "classes.txt", "images")
+    required = ("images.txt", "image_class_labels.txt", "classes.txt", "images")
     published = "https://www.vision.caltech.edu/datasets/cub_200_2011"
-    folder = _folder(request, "cub200", ("CUB_200_2011", "cub200/CUB_200_2011"), wanted, published)
+    folder = _folder(request, "cub200", ("CUB_200_2011", "cub200/CUB_200_2011"), required, published)
     try:
         names = [name for _, name in _lines(folder / "classes.txt")]
         label = {image: int(number) - 1 for image, number in _lines(folder / "image_class_labels.txt")}
@@ -101,10 +103,10 @@ def cars196(request: DatasetRequest) -> Dataset:
 def sop(request: DatasetRequest) -> Dataset:
     """Stanford Online Products: Ebay_train.txt and Ebay_test.txt, whose classes differ, and the folders they name."""
     published = "https://cvgl.stanford.edu/projects/lifted_struct"
-    wanted = ("Ebay_train.txt", "Ebay_test.txt")
-    folder = _folder(request, "sop", ("Stanford_Online_Products", "sop/Stanford_Online_Products"), wanted, published)
+    required = ("Ebay_train.txt", "Ebay_test.txt")
+    folder = _folder(request, "sop", ("Stanford_Online_Products", "sop/Stanford_Online_Products"), required, published)
     parts, most = [], 0
-    for file in wanted:
+    for file in required:
         try:
             rows = [(str(folder / path), int(label) - 1) for _, label, _, path in _lines(folder / file)[1:]]
         except BadInput:
@@ -125,13 +127,13 @@ def cifar10h(request: DatasetRequest) -> Dataset:
     """CIFAR-10 with the human votes of CIFAR-10H on its test images: cifar10h-counts.npy beside the Python version."""
     folders = ("cifar-10h/data", "cifar-10h-master/data", "cifar10h", "cifar-10h")
     published = "https://github.com/jcpeterson/cifar-10h (data/cifar10h-counts.npy)"
-    place = find_folder("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
+    path = find_folder("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
     dataset = cifar10(request)
-    with files.naming_file(place, "read"):
-        votes = check_votes(files.read_array(place))
+    with files.naming_file(path, "read"):
+        votes = check_votes(files.read_array(path))
     if votes.shape != (len(dataset.test), len(dataset.classes)):
         raise BadInput(
-            f"{place} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."
+            f"{path} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."
         )
     return replace(dataset, name="cifar10h", test=replace(dataset.test, annotations=votes))
 
@@ -142,10 +144,10 @@ def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
     All images are test images; a label is what most votes name, of equal ones the first by name.
     """
     published = "https://zenodo.org/records/7180818"
-    place = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
-    with files.naming_file(place / "annotations.json", "read"):
+    file = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
+    with files.naming_file(file / "annotations.json", "read"):
         try:
-            entries = read_list(place / "annotations.json")
+            entries = read_list(file / "annotations.json")
             votes = [(vote["image_path"], vote["class_label"]) for entry in entries for vote in entry["annotations"]]
             if not all(isinstance(path, str) for path, _ in votes):
                 raise TypeError("a path is a text")
@@ -157,11 +159,11 @@ def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
     classes, label = np.unique([str(word) for _, word in votes], return_inverse=True)
     counts = np.zeros((len(paths), len(classes)), np.int64)
     np.add.at(counts, (image, label), 1)
-    shown = [str(place.parent / path) for path in paths]
-    found = dataset_from_files(
-        name, ([], np.empty(0, np.int64)), (shown, counts.argmax(1)), classes.tolist(), request.size
+    image_paths = [str(file.parent / path) for path in paths]
+    loaded = dataset_from_files(
+        name, ([], np.empty(0, np.int64)), (image_paths, counts.argmax(1)), classes.tolist(), request.size
     )
-    return replace(found, test=replace(found.test, annotations=counts))
+    return replace(loaded, test=replace(loaded.test, annotations=counts))
 
 
 VOTED = {"benthic": "Benthic", "pig": "Pig", "turkey": "Turkey", "treeversity1": "Treeversity#1"}
@@ -205,21 +207,21 @@ def disjoint(dataset: Dataset) -> bool:
     return not set(dataset.train.labels.tolist()) & set(dataset.test.labels.tolist())
 
 
-@dataset("part", path=True, words=1)
-def part(request: DatasetRequest) -> Dataset:
+@dataset("part", path=True, selectors=1)
+def classes_of(request: DatasetRequest) -> Dataset:
     """part:DATA#7-9: images of classes 7 to 9 of DATA as a set of test images: of a set that is divided by classes
     all of them, of others its test images."""
     whole, classes, _ = _parsed(request, 0)
     return _cut(whole, _pools(whole, classes)[1], None, request)
 
 
-@dataset("shots", path=True, words=3)
+@dataset("shots", path=True, selectors=3)
 def shots(request: DatasetRequest) -> Dataset:
     """shots:DATA#7-9#5#0: five training images (or all) of each of the classes 7 to 9, drawn by seed 0, and test images
     of the same classes: those of DATA, or half of its images where it is divided by classes."""
-    whole, classes, words = _parsed(request, 2)
+    whole, classes, selectors = _parsed(request, 2)
     try:
-        most, seed = None if words[0] == "all" else int(words[0]), int(words[1])
+        most, seed = None if selectors[0] == "all" else int(selectors[0]), int(selectors[1])
     except ValueError:
         form = "shots:DATA#7-9#5#0, classes, images of each, and a seed"
         raise SpecError(request.path, 0, "images of each class and the seed are whole numbers", form) from None
@@ -230,20 +232,20 @@ def shots(request: DatasetRequest) -> Dataset:
     if most is not None:
         rows = {label: np.flatnonzero(pool.labels == label) for label in classes}
         drawn = {
-            label: draw_rows(len(own), most, seed_for("shots", whole.revision, label, seed))
-            for label, own in rows.items()
+            label: draw_rows(len(class_rows), most, seed_for("shots", whole.revision, label, seed))
+            for label, class_rows in rows.items()
         }
-        pool = pool.take(np.concatenate([own[drawn[label]] for label, own in rows.items()]))
+        pool = pool.take(np.concatenate([class_rows[drawn[label]] for label, class_rows in rows.items()]))
     return _cut(whole, test, pool, request)
 
 
 def _parsed(request: DatasetRequest, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
     """The dataset, its classes, and so many further words of a name."""
-    spec, *words = selections(request.path, 1 + more)
-    whole, classes = load_whole(spec, request.root), numbers(words[0])
+    spec, *selectors = selections(request.path, 1 + more)
+    whole, classes = load_whole(spec, request.root), numbers(selectors[0])
     if strange := [label for label in classes if not 0 <= label < len(whole.classes)]:
         raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")
-    return whole, classes, words[1:]
+    return whole, classes, selectors[1:]
 
 
 def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Images]:

@@ -39,10 +39,10 @@ class SceneChange(Change):
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
         import torch
 
-        given, keys = pixels.cpu().numpy(), index.tolist()
+        array, keys = pixels.cpu().numpy(), index.tolist()
 
         def one(row: int) -> Array:
-            clean = given[row]
+            clean = array[row]
             if clean.ndim != 3 or clean.shape[1] != 2 * clean.shape[0] or clean.shape[2] != 3:
                 raise BadInput(self._stranger(keys[row]))
             seen = scene(keys[row], len(clean))
@@ -50,7 +50,7 @@ class SceneChange(Change):
                 raise BadInput(self._stranger(keys[row]))
             return self.changed(seen, clean)
 
-        changed = on_threads(one, range(len(given)), given.shape[1:], f"rendering {self.condition}")
+        changed = on_threads(one, range(len(array)), array.shape[1:], f"rendering {self.condition}")
         return torch.from_numpy(changed).to(pixels.device)
 
     def _stranger(self, key: int) -> str:
@@ -155,12 +155,12 @@ def _wet(image: Array, seen: Scene, strength: float) -> Array:
     reach = FOCAL * height * seen.street.height
     mirrored = np.clip(2 * horizon - row, 0, height - 1).astype(int)
     behind = np.maximum(seen.depth[mirrored, column], seen.depth.ravel()[ground])
-    found = np.clip(horizon + reach * (2 / behind - 1 / seen.depth.ravel()[ground]), 0, height - 1).astype(int)
+    lines = np.clip(horizon + reach * (2 / behind - 1 / seen.depth.ravel()[ground]), 0, height - 1).astype(int)
     steep = seen.street.height / seen.depth.ravel()[ground]  # about the sine of the angle under which one looks
     mirror = strength * share[seen.labels.ravel()[ground]] * (0.1 + 0.75 * np.clip(1 - steep, 0, 1) ** 5)
     flat = image.reshape(-1, 3).copy()
     dark = flat[ground] * np.float32(1 - 0.45 * strength)
-    flat[ground] = dark + mirror[:, None] * (image[found, column] - dark)
+    flat[ground] = dark + mirror[:, None] * (image[lines, column] - dark)
     return flat.reshape(image.shape)
 
 

@@ -220,9 +220,18 @@ class _Along:
         self.put(VEGETATION, draw.grey(0.08, 0.16, 0.2), x, (0, trunk + 1), z, 0.28, 0.28, rough=0.4)
         for _ in range(3):
             wide, low = draw(1.8, 3.6), trunk + draw(-0.3, 0.4 * tall)
-            at, top = x + draw(-0.8, 0.8), low + draw(0.5, 0.9) * tall
+            position, top = x + draw(-0.8, 0.8), low + draw(0.5, 0.9) * tall
             self.put(
-                VEGETATION, leaves, at, (low, top), z + draw(-0.6, 0.6), wide, wide, rough=0.9, round=True, ragged=1
+                VEGETATION,
+                leaves,
+                position,
+                (low, top),
+                z + draw(-0.6, 0.6),
+                wide,
+                wide,
+                rough=0.9,
+                round=True,
+                ragged=1,
             )
 
     def lamps(self, side: int) -> list[tuple[float, float, float]]:

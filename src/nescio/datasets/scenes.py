@@ -57,11 +57,11 @@ def noise() -> Array:
     for octave, size in enumerate((8, 16, 32, 64, 128, 256)):
         bits = np.random.PCG64(octave).random_raw(size * size).reshape(size, size)
         knots = (bits >> np.uint64(40)).astype(np.float32) / 2**23 - 1
-        at = np.arange(TILE) * size / TILE
-        low, part = at.astype(int), (at % 1).astype(np.float32)
-        part = part * part * (3 - 2 * part)
-        rows = knots[low] * (1 - part[:, None]) + knots[(low + 1) % size] * part[:, None]
-        total += (rows[:, low] * (1 - part) + rows[:, (low + 1) % size] * part) * 0.8**octave
+        positions = np.arange(TILE) * size / TILE
+        low, fraction = positions.astype(int), (positions % 1).astype(np.float32)
+        fraction = fraction * fraction * (3 - 2 * fraction)
+        rows = knots[low] * (1 - fraction[:, None]) + knots[(low + 1) % size] * fraction[:, None]
+        total += (rows[:, low] * (1 - fraction) + rows[:, (low + 1) % size] * fraction) * 0.8**octave
     return np.clip(total / (2.5 * total.std()), -1, 1)
 
 
@@ -95,7 +95,7 @@ class Scene:
     rays: tuple[Array, Array, Array]  # x (w,), y (h, 1), z (w,) for one metre of depth
 
     @cached_property
-    def place(self) -> tuple[Array, Array, Array]:
+    def surface_points(self) -> tuple[Array, Array, Array]:
         """Where each pixel's surface is: x, y, z (h, w) in metres."""
         across, up, ahead = (self.depth * ray for ray in self.rays)
         return across + np.float32(self.street.across), up + np.float32(self.street.height), ahead
@@ -103,7 +103,7 @@ class Scene:
     @cached_property
     def _surface(self) -> tuple[Array, Array]:
         """Colour of the surfaces (h · w, 3), and which pixels are of windows behind which is light at night."""
-        x, y, z = self.place
+        x, y, z = self.surface_points
         parts = self.street.parts
         u, v = np.where(self.facing == SIDE, z, x), np.where(self.facing == UP, z, y)
         base = np.array([*self.street.ground, (0, 0, 0), *parts.colour], np.float32)
@@ -154,7 +154,7 @@ class Scene:
         curved = np.flatnonzero(self.facing == ROUND)
         number = self.material.ravel()[curved] - FIRST
         low, high = np.array(self.street.parts.low)[number], np.array(self.street.parts.high)[number]
-        normal = np.stack([axis.ravel()[curved] for axis in self.place], 1) - (low + high) / 2
+        normal = np.stack([axis.ravel()[curved] for axis in self.surface_points], 1) - (low + high) / 2
         normal /= ((high - low) / 2) ** 2
         cosine.reshape(-1)[curved] = normal @ np.array(direction) / np.linalg.norm(normal, axis=1)
         return np.maximum(cosine, 0) * ~self._shadow(direction)
@@ -168,7 +168,7 @@ class Scene:
         across, up, ahead = direction
         run_x, run_z = np.float32(across / up), np.float32(ahead / up)  # metres over the ground for one of height
         highest = _leaving(self.street.parts, run_x, run_z)
-        x, y, z = self.place
+        x, y, z = self.surface_points
         rows, columns = highest.shape
         column = np.clip((x - y * run_x + ACROSS) / CELL, 0, columns - 1).astype(np.int32)
         row = np.clip((z - y * run_z) / CELL, 0, rows - 1).astype(np.int32)
@@ -177,7 +177,7 @@ class Scene:
 
     def _lamplight(self) -> Array:
         """(h, w) light of the street's lamps, which falls off with the square of the distance."""
-        x, y, z = self.place
+        x, y, z = self.surface_points
         total = np.zeros(x.shape, np.float32)
         for at_x, at_y, at_z in self.street.lamps:
             total += 1 / ((x - at_x) ** 2 + (y - at_y) ** 2 + (z - at_z) ** 2 + 1)
@@ -209,44 +209,44 @@ class Scene:
 
 def scene(index: int, height: int, seed: int = 0) -> Scene:
     """The scene of an index as an image of `height` rows and twice as many columns sees it."""
-    here = street(index, seed)
-    rays = _rays(here, height)
-    labels, depth, material = _ground(here, rays)
+    layout = street(index, seed)
+    rays = _rays(layout, height)
+    labels, depth, material = _ground(layout, rays)
     facing = np.full(labels.shape, UP, np.uint8)
-    _cast(here, rays, labels, depth, material, facing)
-    return Scene(index, here, labels, depth, material, facing, rays)
+    _cast(layout, rays, labels, depth, material, facing)
+    return Scene(index, layout, labels, depth, material, facing, rays)
 
 
-def _rays(here: Street, height: int) -> tuple[Array, Array, Array]:
+def _rays(layout: Street, height: int) -> tuple[Array, Array, Array]:
     """x (w,), y (h, 1) and z (w,) of the rays through the pixels' middles, for one metre of depth."""
     width, focal = 2 * height, FOCAL * height
     right = ((np.arange(width) + 0.5 - width / 2) / focal).astype(np.float32)
-    up = ((here.horizon * height - np.arange(height) - 0.5) / focal).astype(np.float32)
+    up = ((layout.horizon * height - np.arange(height) - 0.5) / focal).astype(np.float32)
     up[np.abs(up) < 1e-6] = 1e-6
-    cos, sin = np.float32(np.cos(here.yaw)), np.float32(np.sin(here.yaw))
+    cos, sin = np.float32(np.cos(layout.yaw)), np.float32(np.sin(layout.yaw))
     across = right * cos + sin
     across[np.abs(across) < 1e-6] = 1e-6
     return across, up[:, None], cos - right * sin
 
 
-def _ground(here: Street, rays: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+def _ground(layout: Street, rays: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
     """Labels, depth and material of an empty street: sky above the horizon, and road, pavements and grass below."""
     shape = len(rays[1]), len(rays[0])
     depth = np.full(shape, DISTANT, np.float32)
     labels = np.full(shape, SKY, np.uint8)
     material = np.full(shape, len(GROUND), np.int16)
     below = rays[1][:, 0] < 0
-    depth[below] = np.minimum(-here.height / rays[1][below], DISTANT)
+    depth[below] = np.minimum(-layout.height / rays[1][below], DISTANT)
     z = depth[below] * rays[2]
-    x = here.across + depth[below] * rays[0] - here.bend * z * z
+    x = layout.across + depth[below] * rays[0] - layout.bend * z * z
     away = np.abs(x)
-    lane = np.abs(x - np.round(x / here.lane) * here.lane) < 0.08
-    solid = here.solid & (away < here.lane / 2)
-    lines = lane & (away < here.half - 0.4) & (solid | (z % 6 < 3))
-    lines |= np.abs(away - here.half + 0.25) < 0.07
-    zebra = (np.abs(z - here.crossing - 1.5) < 1.5) & (x % 1 < 0.5)
+    lane = np.abs(x - np.round(x / layout.lane) * layout.lane) < 0.08
+    solid = layout.solid & (away < layout.lane / 2)
+    lines = lane & (away < layout.half - 0.4) & (solid | (z % 6 < 3))
+    lines |= np.abs(away - layout.half + 0.25) < 0.07
+    zebra = (np.abs(z - layout.crossing - 1.5) < 1.5) & (x % 1 < 0.5)
     kind = np.where(lines | zebra, MARKING, ROAD)
-    kind = np.where(away > here.half, np.where(away > here.half + here.pavement, GRASS, PAVEMENT), kind)
+    kind = np.where(away > layout.half, np.where(away > layout.half + layout.pavement, GRASS, PAVEMENT), kind)
     labels[below] = material[below] = kind
     return labels, depth, material
 
@@ -258,11 +258,11 @@ def _slabs(low: Array, high: Array, start: Any, inverse: Any) -> tuple[Array, Ar
 
 
 def _cast(
-    here: Street, rays: tuple[Array, Array, Array], labels: Array, depth: Array, material: Array, facing: Array
+    layout: Street, rays: tuple[Array, Array, Array], labels: Array, depth: Array, material: Array, facing: Array
 ) -> None:
     """Writes every part where it is nearer than what was there; rays are followed in the part's window only."""
-    parts = here.parts
-    start = np.array([here.across, here.height, 0])
+    parts = layout.parts
+    start = np.array([layout.across, layout.height, 0])
     low, high = ((np.array(ends) - start).astype(np.float32) for ends in (parts.low, parts.high))
     middle, radius = (low + high) / 2, (high - low) / 2
     dx, dy, dz = rays
@@ -271,22 +271,22 @@ def _cast(
     near_z, far_z = _slabs(low[:, 2], high[:, 2], 0, 1 / dz)
     near, far = np.maximum(near_x, near_z), np.minimum(far_x, far_z)
     side = np.where(near_x > near_z, SIDE, FRONT).astype(np.uint8)
-    for part, label in enumerate(parts.label):
-        columns = _window((far[part] > near[part]) & (far[part] > NEAR))
-        first, last = near[part, columns].min(initial=np.inf), far[part, columns].max(initial=0)
-        rows = _window((far_y[part] > max(first, NEAR)) & (near_y[part] < last))
-        if parts.round[part]:
+    for number, label in enumerate(parts.label):
+        columns = _window((far[number] > near[number]) & (far[number] > NEAR))
+        first, last = near[number, columns].min(initial=np.inf), far[number, columns].max(initial=0)
+        rows = _window((far_y[number] > max(first, NEAR)) & (near_y[number] < last))
+        if parts.round[number]:
             ray = dx[columns], dy[rows], dz[columns]
-            reach, _, inside = _ellipsoid(ray, middle[part], radius[part])
-            hit = inside > parts.ragged[part] * _holes(ray, middle[part])
+            reach, _, inside = _ellipsoid(ray, middle[number], radius[number])
+            hit = inside > parts.ragged[number] * _holes(ray, middle[number])
             looks: Any = ROUND
         else:
-            enter, top = near[part, columns], near_y[part, rows, None]
+            enter, top = near[number, columns], near_y[number, rows, None]
             reach = np.maximum(enter, top)
-            hit = reach < np.minimum(far[part, columns], far_y[part, rows, None])
-            looks = np.where(top > enter, UP, side[part, columns])
+            hit = reach < np.minimum(far[number, columns], far_y[number, rows, None])
+            looks = np.where(top > enter, UP, side[number, columns])
         hit &= (reach > NEAR) & (reach < depth[rows, columns])
-        for image, value in ((depth, reach), (labels, label), (material, FIRST + part), (facing, looks)):
+        for image, value in ((depth, reach), (labels, label), (material, FIRST + number), (facing, looks)):
             np.copyto(image[rows, columns], value, where=hit, casting="unsafe")
 
 
@@ -309,8 +309,8 @@ def _ellipsoid(ray: Sequence[Any], middle: Sequence[Any], radius: Array) -> tupl
     q = [axis / r for axis, r in zip(ray, radius, strict=True)]
     p = [axis / r for axis, r in zip(middle, radius, strict=True)]
     a = sum(axis * axis for axis in q)
-    nearest = sum(axis * place for axis, place in zip(q, p, strict=True)) / a
-    inside = 1 - sum(place * place for place in p) + nearest * nearest * a
+    nearest = sum(axis * coordinate for axis, coordinate in zip(q, p, strict=True)) / a
+    inside = 1 - sum(coordinate * coordinate for coordinate in p) + nearest * nearest * a
     half = np.sqrt(np.maximum(inside, 0) / a)
     return nearest - half, nearest + half, inside
 
@@ -350,16 +350,16 @@ def _leaving(parts: Parts, run_x: float, run_z: float) -> Array:
     run_x, run_z = (run if abs(run) > 1e-6 else 1e-6 for run in (run_x, run_z))
     in_x, out_x = _slabs(low[:, 0], high[:, 0], x, 1 / run_x)
     in_z, out_z = _slabs(low[:, 2], high[:, 2], z, 1 / run_z)
-    for part, (bottom, top) in enumerate(zip(low[:, 1], high[:, 1], strict=True)):
-        columns = _window((out_x[part] > bottom) & (in_x[part] < top))
-        rows = _window((out_z[part] > bottom) & (in_z[part] < top))
-        if parts.round[part]:
-            away = middle[part, 0] - x[columns], middle[part, 1], middle[part, 2] - z[rows, None]
-            _, leave, inside = _ellipsoid((run_x, 1, run_z), away, radius[part])
+    for number, (bottom, top) in enumerate(zip(low[:, 1], high[:, 1], strict=True)):
+        columns = _window((out_x[number] > bottom) & (in_x[number] < top))
+        rows = _window((out_z[number] > bottom) & (in_z[number] < top))
+        if parts.round[number]:
+            away = middle[number, 0] - x[columns], middle[number, 1], middle[number, 2] - z[rows, None]
+            _, leave, inside = _ellipsoid((run_x, 1, run_z), away, radius[number])
             hit = inside > 0
         else:
-            leave = np.minimum(np.minimum(out_x[part, columns], out_z[part, rows, None]), top)
-            hit = leave > np.maximum(np.maximum(in_x[part, columns], in_z[part, rows, None]), bottom)
+            leave = np.minimum(np.minimum(out_x[number, columns], out_z[number, rows, None]), top)
+            hit = leave > np.maximum(np.maximum(in_x[number, columns], in_z[number, rows, None]), bottom)
         window = highest[rows, columns]
         np.maximum(window, leave, out=window, where=hit)
     highest[[0, -1]] = highest[:, [0, -1]] = 0  # what lies outside of the map is taken to be in the sun
@@ -376,12 +376,12 @@ class Rendered:
         self.first, self.height = first, height
         self.images = np.zeros((count, height, 2 * height, 3), np.uint8)
         self.maps = np.zeros((count, height, 2 * height, 1), np.uint8)
-        self._made = np.zeros(count, bool)
+        self._rendered = np.zeros(count, bool)
 
     def make(self, rows: Array) -> None:
-        missing = np.unique(rows[~self._made[rows]])
+        missing = np.unique(rows[~self._rendered[rows]])
         made = on_threads(self._one, missing.tolist(), (self.height, 2 * self.height, 4), "rendering scenes")
-        self.images[missing], self.maps[missing], self._made[missing] = made[..., :3], made[..., 3:], True
+        self.images[missing], self.maps[missing], self._rendered[missing] = made[..., :3], made[..., 3:], True
 
     def _one(self, row: int) -> Array:
         seen = scene(self.first + row, self.height)

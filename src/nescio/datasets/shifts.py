@@ -80,23 +80,23 @@ def published_corruptions(
     root: str | Path | None = None,
 ) -> list[PublishedCorruption]:
     """The changes ImageSet(data, change=…) that a folder of published files holds, after a look at its labels."""
-    place = requested_path(DatasetRequest(None if root is None else Path(root), str(path)))
+    published = requested_path(DatasetRequest(None if root is None else Path(root), str(path)))
     test = load(data, root).test
-    labels, shape = _read(place / "labels.npy"), test.backing.read(test.rows[:1]).shape[1:]
+    labels, shape = _read(published / "labels.npy"), test.backing.read(test.rows[:1]).shape[1:]
     numbers = labels.dtype.kind in "iu" and labels.shape == (len(SEVERITIES) * len(test),)
     if not numbers or (labels.reshape(len(SEVERITIES), -1) != test.labels).any():
-        raise BadInput(f"{place / 'labels.npy'} does not hold the labels of the test images of {data} five times.")
+        raise BadInput(f"{published / 'labels.npy'} does not hold the labels of the test images of {data} five times.")
     changes = []
     for name in corruptions:
-        array = _read(place / f"{name}.npy")
+        array = _read(published / f"{name}.npy")
         if array.shape != (len(labels), *shape) or array.dtype != np.uint8:
             raise BadInput(
-                f"{place / name}.npy holds {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
+                f"{published / name}.npy holds {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
                 f"expected: the test images of {data} at five severities."
             )
-        revision, first = checksum(place / f"{name}.npy"), int(test.index[0])
+        revision, first = checksum(published / f"{name}.npy"), int(test.index[0])
         # the file's checksum is in keys, the folder is not
-        folder = ContentName(str(place), "published")
+        folder = ContentName(str(published), "published")
         changes += [PublishedCorruption(folder, name, severity, revision, first) for severity in severities]
     return changes
 
@@ -123,8 +123,8 @@ def levels(data: str, root: str | Path | None = None) -> list[Level]:
     path, level = split_severity(name.path or "")
     if level:
         return []
-    place = requested_path(DatasetRequest(None if root is None else Path(root), path))
+    root_folder = requested_path(DatasetRequest(None if root is None else Path(root), path))
     return [
-        Level(condition, level, ImageSet(name.at(f"{place}#{folder}")))
-        for condition, level, folder in shift_levels(place)
+        Level(condition, level, ImageSet(name.at(f"{root_folder}#{folder}")))
+        for condition, level, folder in shift_levels(root_folder)
     ]

@@ -110,7 +110,7 @@ def fashion_mnist(request: DatasetRequest) -> Dataset:
 
 def _cifar(folder: Path, files: Sequence[str], key: bytes) -> ImagesAndLabels:
     """Images stored as a row of 3,072 bytes: 1,024 of red, 1,024 of green, 1,024 of blue, each row by row."""
-    shown, labels = [], []
+    images, labels = [], []
     for path in (folder / file for file in files):
         content = read_pickle(path)
         data, numbers = content.get(b"data"), content.get(key)
@@ -118,9 +118,9 @@ def _cifar(folder: Path, files: Sequence[str], key: bytes) -> ImagesAndLabels:
             raise BadInput(
                 f"{path} does not hold `data`, bytes of shape (n, 3072), and `{key.decode()}`: fetch it again."
             )
-        shown.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        images.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         labels.append(np.asarray(numbers))
-    return np.concatenate(shown), np.concatenate(labels)
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def _cifar_names(path: Path, key: bytes) -> list[str]:
@@ -154,7 +154,7 @@ def cifar100(request: DatasetRequest) -> Dataset:
     published = "https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-100 python version)"
     folders = ("cifar-100-python", "cifar100/cifar-100-python")
     folder = find_folder("cifar100", request.root, folders, ["train", "test", "meta"], published)
-    train, test = (_cifar(folder, [part], b"fine_labels") for part in ("train", "test"))
+    train, test = (_cifar(folder, [file], b"fine_labels") for file in ("train", "test"))
     return dataset_from_arrays("cifar100", train, test, _cifar_names(folder / "meta", b"fine_label_names"))
 
 
@@ -168,7 +168,7 @@ def stl10(request: DatasetRequest) -> Dataset:
     folders = ("stl10_binary", "stl10/stl10_binary")
     folder = find_folder("stl10", request.root, folders, files, "https://cs.stanford.edu/~acoates/stl10")
 
-    def part(name: str) -> ImagesAndLabels:
+    def read_part(name: str) -> ImagesAndLabels:
         path = folder / f"{name}_X.bin"
         pixels = np.frombuffer(read_small(path, MOST_BYTES), np.uint8)
         if len(pixels) % (3 * 96 * 96):
@@ -177,7 +177,7 @@ def stl10(request: DatasetRequest) -> Dataset:
         return pixels.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1), labels
 
     return dataset_from_arrays(
-        "stl10", part("train"), part("test"), read_text(folder / "class_names.txt", errors="replace").split()
+        "stl10", read_part("train"), read_part("test"), read_text(folder / "class_names.txt", errors="replace").split()
     )
 
 
@@ -189,13 +189,13 @@ def tiny_imagenet(request: DatasetRequest) -> Dataset:
     """Tiny-ImageNet: 200 classes of 64 × 64 pixels, ordered by their WordNet ids; its validation set is the test set,
     for the published test set has no labels."""
     files = ["wnids.txt", "words.txt", "val/val_annotations.txt", "val/images"]
-    files += [] if request.wanted == "test" else ["train"]
+    files += [] if request.required == "test" else ["train"]
     published = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     folders = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
     folder = find_folder("tiny-imagenet", request.root, folders, files, published)
     wnids = sorted(read_text(folder / "wnids.txt", errors="replace").split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
-    train = [] if request.wanted == "test" else _files_of(folder / "train", wnids, FolderWalk())
+    train = [] if request.required == "test" else _files_of(folder / "train", wnids, FolderWalk())
     notes = folder / "val/val_annotations.txt"
     test = []
     for line in sorted(read_text(notes, errors="replace").splitlines()):
@@ -203,14 +203,14 @@ def tiny_imagenet(request: DatasetRequest) -> Dataset:
         if wnid not in number:
             raise BadInput(f"{notes} has the line {line!r}, which names no class of wnids.txt: fetch it again.")
         test.append((str(folder / "val/images" / file), number[wnid]))
-    shown = sum(entry.name.lower().endswith(ENDINGS) for entry in os.scandir(folder / "val/images"))
-    if len(test) != shown:
-        raise BadInput(f"{notes} describes {len(test)} images, but {shown} are there: fetch it again.")
-    words = dict(
+    count = sum(entry.name.lower().endswith(ENDINGS) for entry in os.scandir(folder / "val/images"))
+    if len(test) != count:
+        raise BadInput(f"{notes} describes {len(test)} images, but {count} are there: fetch it again.")
+    names_of = dict(
         line.split("\t", 1) for line in read_text(folder / "words.txt", errors="replace").splitlines() if "\t" in line
     )
-    names = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
-    return dataset_from_files("tiny-imagenet", _part(train), _part(test), names, request.size)
+    names = [names_of.get(wnid, wnid).split(",")[0] for wnid in wnids]
+    return dataset_from_files("tiny-imagenet", _images_and_labels(train), _images_and_labels(test), names, request.size)
 
 
 @dataset("imagenet", path=None, size=224)
@@ -220,70 +220,70 @@ def imagenet(request: DatasetRequest) -> Dataset:
     or the folder val itself."""
     published = "https://image-net.org (ILSVRC2012; sort the validation images into folders named by their WordNet id)"
     folders = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
-    wanted = ["train", "val"] if request.wanted == "both" else ["val"]
+    required = ["train", "val"] if request.required == "both" else ["val"]
     if not request.path:
-        return _imagenet(find_folder("imagenet", request.root, folders, wanted, published), request)
-    place = requested_path(request)
-    inside = next((place / name for name in (".", *folders) if (place / name / "val").is_dir()), None)
+        return _imagenet(find_folder("imagenet", request.root, folders, required, published), request)
+    folder = requested_path(request)
+    inside = next((folder / name for name in (".", *folders) if (folder / name / "val").is_dir()), None)
     if inside is not None:
         return _imagenet(inside, request)
-    if not any(WNID.fullmatch(name) for name in _folders(place)):
-        raise BadInput(f"{place} holds neither the folder val nor folders named by WordNet ids such as n01440764.")
-    return _class_folders("imagenet", None, place, request.size)
+    if not any(WNID.fullmatch(name) for name in _folders(folder)):
+        raise BadInput(f"{folder} holds neither the folder val nor folders named by WordNet ids such as n01440764.")
+    return _class_folders("imagenet", None, folder, request.size)
 
 
 WNID = re.compile(r"n\d{8}")
 SOLUTION = "LOC_val_solution.csv"
 
 
-def _imagenet(place: Path, request: DatasetRequest) -> Dataset:
+def _imagenet(folder: Path, request: DatasetRequest) -> Dataset:
     """Validation images in folders by class, or side by side with a table of their classes (Kaggle's layout)."""
-    val = place.resolve() / "val"
+    val = folder.resolve() / "val"
     table = next((above / SOLUTION for above in (val, *val.parents) if (above / SOLUTION).is_file()), None)
     if table is None or any(entry.is_dir() for entry in os.scandir(val)):
-        return _divided("imagenet", place, "val", request)
+        return _divided("imagenet", folder, "val", request)
     lines = [line.split(",", 1) for line in read_text(table, errors="replace").splitlines()[1:] if "," in line]
     wnids = {name: rest.split()[0] for name, rest in lines if WNID.match(rest)}
     classes = sorted(set(wnids.values()))
     number = {wnid: label for label, wnid in enumerate(classes)}
     rows = [(str(val / f"{name}.JPEG"), number[wnid]) for name, wnid in sorted(wnids.items())]
-    train = place / "train" if request.wanted != "test" and (place / "train").is_dir() else None
-    shown = _files_of(train, classes, FolderWalk()) if train else []
-    return dataset_from_files("imagenet", _part(shown), _part(rows), classes, request.size)
+    train = folder / "train" if request.required != "test" and (folder / "train").is_dir() else None
+    files = _files_of(train, classes, FolderWalk()) if train else []
+    return dataset_from_files("imagenet", _images_and_labels(files), _images_and_labels(rows), classes, request.size)
 
 
 @dataset("folder", path=True, size=224)
 def folder(request: DatasetRequest) -> Dataset:
     """folder:PATH: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg (or val); or PATH/CLASS/*.jpg alone, of which a
     fixed, stratified fifth is then the test set. folder:PATH@SIZE for another size than 224 pixels."""
-    place = requested_path(request)
-    if not place.is_dir():
-        raise BadInput(f"{place} is not a folder.")
-    held_out = next((name for name in ("test", "val") if (place / name).is_dir()), None)
-    if (place / "train").is_dir() or (held_out and request.wanted != "both"):
+    folder = requested_path(request)
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder.")
+    held_out = next((name for name in ("test", "val") if (folder / name).is_dir()), None)
+    if (folder / "train").is_dir() or (held_out and request.required != "both"):
         if held_out is None:
-            raise BadInput(f"{place} holds the folder train, but neither test nor val beside it.")
-        return _divided(place.name, place, held_out, request)
-    if request.wanted != "both":  # nothing here was trained on: all of it is test images
-        return _class_folders(place.name, None, place, request.size)
-    classes, walk = _folders(place), FolderWalk()
-    rows = _files_of(place, classes, walk)
+            raise BadInput(f"{folder} holds the folder train, but neither test nor val beside it.")
+        return _divided(folder.name, folder, held_out, request)
+    if request.required != "both":  # nothing here was trained on: all of it is test images
+        return _class_folders(folder.name, None, folder, request.size)
+    classes, walk = _folders(folder), FolderWalk()
+    rows = _files_of(folder, classes, walk)
     parts = stratified(np.array([label for _, label in rows]), 0.2, seed=0)
-    train, test = (_part([rows[row] for row in part]) for part in parts)
-    return replace(dataset_from_files(place.name, train, test, classes, request.size), notes=walk.notes)
+    train, test = (_images_and_labels([rows[row] for row in subset]) for subset in parts)
+    return replace(dataset_from_files(folder.name, train, test, classes, request.size), notes=walk.notes)
 
 
-def _divided(name: str, place: Path, held_out: str, request: DatasetRequest) -> Dataset:
+def _divided(name: str, folder: Path, held_out: str, request: DatasetRequest) -> Dataset:
     """PATH/train beside PATH/test or PATH/val; where test images alone are wanted, or there, without the former."""
-    train = None if request.wanted == "test" or not (place / "train").is_dir() else place / "train"
-    return _class_folders(name, train, place / held_out, request.size)
+    train = None if request.required == "test" or not (folder / "train").is_dir() else folder / "train"
+    return _class_folders(name, train, folder / held_out, request.size)
 
 
-def _folders(place: Path) -> list[str]:
+def _folders(folder: Path) -> list[str]:
     """Class folders by name; hidden ones are not classes."""
-    names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir() and not entry.name.startswith("."))
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
-        raise BadInput(f"{place} holds no folders: it must hold one for each class, with images in it.")
+        raise BadInput(f"{folder} holds no folders: it must hold one for each class, with images in it.")
     return names
 
 
@@ -304,55 +304,55 @@ class FolderWalk:
         return (f"{count:,} file{'s' * (count != 1)} skipped: {', '.join(endings)}.",)
 
 
-def _files_of(place: Path, classes: Sequence[str], walk: FolderWalk) -> list[tuple[str, int]]:
+def _files_of(folder: Path, classes: Sequence[str], walk: FolderWalk) -> list[tuple[str, int]]:
     """(path, label) of every image under the classes' folders, by class and then by name."""
     rows: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
         before = len(rows)
-        rows += [(file, label) for file in _images_below(place / name, walk)]
+        rows += [(file, label) for file in _images_below(folder / name, walk)]
         if len(rows) == before:
-            raise BadInput(f"{place / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
+            raise BadInput(f"{folder / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
     return rows
 
 
 @dataset("images", path=True, size=224)
 def images(request: DatasetRequest) -> Dataset:
     """images:PATH: every image below a folder, by name, without labels."""
-    place = requested_path(request)
-    if not place.is_dir():
-        raise BadInput(f"{place} is not a folder.")
+    folder = requested_path(request)
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder.")
     walk = FolderWalk()
-    files = sorted(_images_below(place, walk))
+    files = sorted(_images_below(folder, walk))
     if not files:
-        raise BadInput(f"{place} holds no images ({', '.join(ENDINGS)}).")
+        raise BadInput(f"{folder} holds no images ({', '.join(ENDINGS)}).")
     none: ImagesAndLabels = [], np.zeros(0, np.int64)
-    found = dataset_from_files(place.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
-    return replace(found, labelled=False, notes=walk.notes)
+    loaded = dataset_from_files(folder.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
+    return replace(loaded, labelled=False, notes=walk.notes)
 
 
-def _images_below(place: str | Path, walk: FolderWalk) -> list[str]:
+def _images_below(path: str | Path, walk: FolderWalk) -> list[str]:
     """Every image file below a folder, in order; hidden folders and files are passed over.
 
     Links are followed, but no folder is looked into twice: a link could lead back to where it stands, and one to the
     images of another class, or from test to train, would make its images count twice.
     """
-    found = os.stat(place)
-    twin = walk.folders.setdefault((found.st_dev, found.st_ino), str(place))
-    if twin != str(place):
-        raise BadInput(f"{place} is the same folder as {twin}: remove the link, or its images would count twice.")
-    above = Path(os.path.realpath(place))
-    if os.path.islink(place) and above in Path(os.path.realpath(os.path.dirname(place))).parents:
-        raise BadInput(f"{place} is a link to a folder that it lies in: remove it.")
-    with os.scandir(place) as entries:
+    status = os.stat(path)
+    twin = walk.folders.setdefault((status.st_dev, status.st_ino), str(path))
+    if twin != str(path):
+        raise BadInput(f"{path} is the same folder as {twin}: remove the link, or its images would count twice.")
+    above = Path(os.path.realpath(path))
+    if os.path.islink(path) and above in Path(os.path.realpath(os.path.dirname(path))).parents:
+        raise BadInput(f"{path} is a link to a folder that it lies in: remove it.")
+    with os.scandir(path) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     inner = sorted(entry.name for entry in visible if entry.is_dir())
     files = sorted(entry.name for entry in visible if not entry.is_dir())
-    images = [os.path.join(place, name) for name in files if name.lower().endswith(ENDINGS)]
+    images = [os.path.join(path, name) for name in files if name.lower().endswith(ENDINGS)]
     walk.skipped += [name for name in files if not name.lower().endswith(ENDINGS)]
-    return images + [image for name in inner for image in _images_below(os.path.join(place, name), walk)]
+    return images + [image for name in inner for image in _images_below(os.path.join(path, name), walk)]
 
 
-def _part(rows: Sequence[tuple[str, int]]) -> ImagesAndLabels:
+def _images_and_labels(rows: Sequence[tuple[str, int]]) -> ImagesAndLabels:
     return [path for path, _ in rows], np.array([label for _, label in rows], np.int64)
 
 
@@ -362,9 +362,9 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
     if odd:
         raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
     walk = FolderWalk()
-    shown = _part(_files_of(train, classes, walk) if train else [])
-    found = dataset_from_files(name, shown, _part(_files_of(test, classes, walk)), classes, size)
-    return replace(found, notes=walk.notes)
+    files = _images_and_labels(_files_of(train, classes, walk) if train else [])
+    loaded = dataset_from_files(name, files, _images_and_labels(_files_of(test, classes, walk)), classes, size)
+    return replace(loaded, notes=walk.notes)
 
 
 # ---- arrays
@@ -377,9 +377,9 @@ def npz(request: DatasetRequest) -> Dataset:
     of the classes may stand in `classes`. Beside arrays of images there may be human votes, annotations_test (n, c),
     and groups, groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label
     `void` counts nowhere."""
-    place = requested_path(request)
-    with files.naming_file(place, "read"):
-        arrays = files.read_named_arrays(place)
+    path = requested_path(request)
+    with files.naming_file(path, "read"):
+        arrays = files.read_named_arrays(path)
         _check_arrays(arrays)
         names = arrays.get("classes", arrays.get("wnids"))
         classes = _named_by_labels(arrays) if names is None else _class_names(names)
@@ -388,13 +388,13 @@ def npz(request: DatasetRequest) -> Dataset:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
             train = arrays["x_train"], arrays["y_train"]
             return _with_extras(
-                dataset_from_arrays(place.stem, train, (arrays["x_test"], arrays["y_test"]), classes), arrays
+                dataset_from_arrays(path.stem, train, (arrays["x_test"], arrays["y_test"]), classes), arrays
             )
         if {"x_test", "y_test"} <= arrays.keys() and not request.size:
             test = arrays["x_test"], arrays["y_test"]
-            return _with_extras(dataset_from_arrays(place.stem, (test[0][:0], test[1][:0]), test, classes), arrays)
+            return _with_extras(dataset_from_arrays(path.stem, (test[0][:0], test[1][:0]), test, classes), arrays)
         if {"blob", "offsets", "y", "split"} <= arrays.keys():
-            return _pack(place.stem, arrays, classes, request)
+            return _pack(path.stem, arrays, classes, request)
         raise BadInput(
             f"it holds {', '.join(arrays) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
@@ -408,11 +408,11 @@ def _class_names(names: Array) -> list[str]:
             f"the names of its classes have shape {names.shape} of {names.dtype}: save one text for each class, as "
             "classes=np.array(['cat', 'dog'])."
         )
-    words: list[str] = names.tolist()
-    if len(set(words)) < len(words):
-        twice = next(word for word in words if words.count(word) > 1)
+    class_names: list[str] = names.tolist()
+    if len(set(class_names)) < len(class_names):
+        twice = next(word for word in class_names if class_names.count(word) > 1)
         raise BadInput(f"its classes contain the name {twice!r} twice: give every class a name of its own.")
-    return words
+    return class_names
 
 
 def _named_by_labels(arrays: Mapping[str, Array]) -> list[str] | None:
@@ -458,22 +458,26 @@ def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
 
 
 def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, request: DatasetRequest) -> Dataset:
-    blob, cut, labels, words = (arrays[key] for key in ("blob", "offsets", "y", "split"))
-    if not len(cut) - 1 == len(labels) == len(words):
+    blob, cut, labels, subset_names = (arrays[key] for key in ("blob", "offsets", "y", "split"))
+    if not len(cut) - 1 == len(labels) == len(subset_names):
         raise BadInput(
-            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(words)}: they must be equal."
+            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(subset_names)}: they must be equal."
         )
-    if cut.dtype.kind not in "iu" or words.dtype.kind != "U" or any(array.ndim > 1 for array in (blob, cut, words)):
+    if (
+        cut.dtype.kind not in "iu"
+        or subset_names.dtype.kind != "U"
+        or any(array.ndim > 1 for array in (blob, cut, subset_names))
+    ):
         raise BadInput("offsets must hold whole numbers, split the words train and test, and each one axis.")
     if blob.dtype != np.uint8 or cut[0] < 0 or (np.diff(cut) <= 0).any() or cut[-1] > len(blob):
         raise BadInput("offsets must rise and stay inside blob, which must be uint8.")
     images = [blob[start:end].tobytes() for start, end in pairwise(cut.tolist())]
-    held_out = "test" if (words == "test").any() else "val"
-    rows = [np.flatnonzero(words == word) for word in ("train", held_out)]
-    if request.wanted == "all":
+    held_out = "test" if (subset_names == "test").any() else "val"
+    rows = [np.flatnonzero(subset_names == word) for word in ("train", held_out)]
+    if request.required == "all":
         rows = [rows[0][:0], np.arange(len(labels))]
-    train, test = (([images[row] for row in part], labels[part]) for part in rows)
+    train, test = (([images[row] for row in subset], labels[subset]) for subset in rows)
     # An image that is already small is looked at as a whole.
-    first = next((each[0] for each, _ in (train, test) if each), None)
+    first = next((encoded_images[0] for encoded_images, _ in (train, test) if encoded_images), None)
     size = request.size or (min(decode.rgb(first).size) if first else 1)
     return dataset_from_files(name, train, test, classes, size, crop=1.0)

@@ -42,10 +42,10 @@ class ClassGaussians(nn.Module):
         for rows, labels in batches:
             rows = rows.double()
             for c in labels.unique().tolist():
-                own = rows[labels == c]
-                counts[c] += len(own)
-                sums[c] += own.sum(0)
-                squares[c] += own.T @ own
+                class_rows = rows[labels == c]
+                counts[c] += len(class_rows)
+                sums[c] += class_rows.sum(0)
+                squares[c] += class_rows.T @ class_rows
         means = sums / counts.clamp_min(1)[:, None]
         scatters = squares - counts[:, None, None] * means[:, :, None] * means[:, None, :]
         pooled = scatters.sum(0) / (counts.sum() - (counts > 0).sum()).clamp_min(1)

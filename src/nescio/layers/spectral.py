@@ -33,9 +33,11 @@ class Bounded(nn.Module):
         super().__init__()
         self.target = target
         matrix = weight.detach().flatten(1)
-        own = torch.Generator().manual_seed(0)  # the global one must give the same weights with and without a bound
+        generator = torch.Generator().manual_seed(
+            0
+        )  # the global one must give the same weights with and without a bound
         for name, size in zip(("left", "right"), matrix.shape, strict=True):
-            self.register_buffer(name, nn.functional.normalize(torch.randn(size, generator=own), dim=0))
+            self.register_buffer(name, nn.functional.normalize(torch.randn(size, generator=generator), dim=0))
         iterate([self], [matrix], 15)
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -159,11 +161,11 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
     """Bounds every convolution, linear layer and batch-norm inside a module, in place."""
     if not target > 0:
         raise BadInput(f"The spectral norm target must be above 0, not {target}.")
-    for part in list(module.modules()):
-        if isinstance(part, Stretching):
-            parametrize.register_parametrization(part, "weight", Bounded(part.weight, target))
-        elif isinstance(part, nn.modules.batchnorm._BatchNorm) and part.affine and part.track_running_stats:
-            parametrize.register_parametrization(part, "weight", BoundedScale(part, target))
+    for layer in list(module.modules()):
+        if isinstance(layer, Stretching):
+            parametrize.register_parametrization(layer, "weight", Bounded(layer.weight, target))
+        elif isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.affine and layer.track_running_stats:
+            parametrize.register_parametrization(layer, "weight", BoundedScale(layer, target))
     bounds = _Bounds(module)
     module.register_forward_pre_hook(bounds.make)
     module.register_forward_hook(bounds.give_back, always_call=True)
@@ -174,9 +176,9 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
 def settle(module: nn.Module) -> None:
     """Puts the singular vectors of the final weights in place of those of the power iterations, so that the bound
     holds for what is saved: an iteration is slow where two singular values are close."""
-    for part in module.modules():
-        if parametrize.is_parametrized(part, "weight"):
-            bounds: Any = part.parametrizations["weight"]  # type: ignore[index]
+    for layer in module.modules():
+        if parametrize.is_parametrized(layer, "weight"):
+            bounds: Any = layer.parametrizations["weight"]  # type: ignore[index]
             for bound in bounds:
                 if isinstance(bound, Bounded):
                     _lead(bound, bounds.original.flatten(1))
@@ -209,22 +211,22 @@ def held_back(module: nn.Module) -> float | None:
 @torch.no_grad()
 def stretches(module: nn.Module) -> dict[str, float]:
     """The largest stretch of every layer, by a full SVD of what the layer really uses."""
-    found = {}
-    for name, part in module.named_modules():
-        if isinstance(part, Stretching):
-            found[name] = float(torch.linalg.matrix_norm(part.weight.flatten(1).float(), 2))
-        elif isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_var is not None and part.affine:
-            found[name] = float((part.weight.abs() / (part.running_var + part.eps).sqrt()).max())
-    return found
+    norms = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, Stretching):
+            norms[name] = float(torch.linalg.matrix_norm(layer.weight.flatten(1).float(), 2))
+        elif isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_var is not None and layer.affine:
+            norms[name] = float((layer.weight.abs() / (layer.running_var + layer.eps).sqrt()).max())
+    return norms
 
 
 def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
     """Is every layer of a trained module within a bound, by the weights that it really uses? In words, and whether."""
-    found = stretches(module)
-    count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in found)
-    largest = max(found.values(), default=0.0)
-    seen = f"largest singular value {largest:.3f}, target {target}, {count} of {len(found)} layers"
-    return seen, target is not None and 0 < count == len(found) and largest <= ROUNDING * target
+    norms = stretches(module)
+    count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in norms)
+    largest = max(norms.values(), default=0.0)
+    seen = f"largest singular value {largest:.3f}, target {target}, {count} of {len(norms)} layers"
+    return seen, target is not None and 0 < count == len(norms) and largest <= ROUNDING * target
 
 
 @torch.no_grad()
@@ -248,9 +250,9 @@ def operator_norms(module: nn.Module, images: Tensor) -> dict[str, float]:
     """The stretch of every convolution as a map of the images that reach it when `images` go in."""
     sizes: dict[str, tuple[int, int]] = {}
     hooks = [
-        part.register_forward_hook(lambda _, given, __, name=name: sizes.__setitem__(name, tuple(given[0].shape[2:])))  # type: ignore[misc]
-        for name, part in module.named_modules()
-        if isinstance(part, nn.Conv2d)
+        layer.register_forward_hook(lambda _, given, __, name=name: sizes.__setitem__(name, tuple(given[0].shape[2:])))  # type: ignore[misc]
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Conv2d)
     ]
     module(images)
     for hook in hooks:

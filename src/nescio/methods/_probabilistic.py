@@ -14,7 +14,7 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import mean_resultant
 from nescio.layers.contrastive import unit
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, apart, first_batch
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, split_group, first_batch
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # κ at the start of the paper's warmed-up trainings
@@ -71,7 +71,7 @@ class Probabilistic(Method[ProbabilisticHParams]):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         (group,) = super().parameter_groups()
-        rest, head = apart(group, self.uncertainty.parameters())
+        rest, head = split_group(group, self.uncertainty.parameters())
         return [rest, head | {"rate": group["rate"] * self.hparams.head, "adaptive": self.hparams.adaptive}]
 
     def embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,11 +100,13 @@ class Probabilistic(Method[ProbabilisticHParams]):
         """Of images and of their blurred copies."""
         labels = torch.cat([y, y])
         mean, kappa = self.embed(torch.cat([x, blur(x)]))
-        own, other = (float(self.compared(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
+        loss, other_loss = (float(self.compared(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
         falls = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
         return {
             "κ differs": self.kappa_differs(kappa),
-            "κ fits its image": Evidence(f"loss {own:.4f}, with κ of another image {other:.4f}", own < other),
+            "κ fits its image": Evidence(
+                f"loss {loss:.4f}, with κ of another image {other_loss:.4f}", loss < other_loss
+            ),
             "κ falls on blurred images": Evidence(f"it is lower on {falls:.0%} of them", falls > 0.8),
         }
 

@@ -67,7 +67,7 @@ def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Eviden
         gradients = torch.autograd.grad(method.loss(x, y), weights, allow_unused=True)
     for weight, flag in zip(weights, flags, strict=True):
         weight.requires_grad_(flag)
-    learn, reached = sum(flags), sum(each is not None for each in gradients)
+    learn, reached = sum(flags), sum(gradient is not None for gradient in gradients)
     seen = f"{learn} of its {len(weights)} tensors learn, the loss has a gradient for {reached}"
     return Evidence(seen, learn == reached == 0)
 
@@ -77,5 +77,7 @@ def temperature_acts(method: Any, x: Tensor, y: Tensor, name: str = "temperature
     other = copy_of(method)
     other.hparams = copy_of(method.hparams)
     object.__setattr__(other.hparams, name, 2 * getattr(method.hparams, name))
-    own, twice = float(method.loss(x, y)), float(other.loss(x, y))
-    return Evidence(f"the loss is {own:.3f}, at twice the temperature {twice:.3f}", abs(own - twice) > 1e-3 * abs(own))
+    loss, twice = float(method.loss(x, y)), float(other.loss(x, y))
+    return Evidence(
+        f"the loss is {loss:.3f}, at twice the temperature {twice:.3f}", abs(loss - twice) > 1e-3 * abs(loss)
+    )

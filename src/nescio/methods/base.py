@@ -45,9 +45,9 @@ class BaseHParams(HParams):
                 raise BadInput(f"{type(self).__name__}.{name} is {getattr(self, name)}: it must be below {most:g}.")
 
 
-def apart(group: dict[str, Any], own: Iterable[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_group(group: dict[str, Any], parameters: Iterable[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A group of parameters without `own`, and one of `own` alone with the same factors."""
-    inside = {id(parameter) for parameter in own}
+    inside = {id(parameter) for parameter in parameters}
     rest, alone = ([p for p in group["params"] if (id(p) in inside) is part] for part in (False, True))
     return group | {"params": rest}, group | {"params": alone}
 
@@ -367,8 +367,8 @@ def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str
     if embeddings is not None and len(embeddings) != len(first):
         return f"embeddings of {len(embeddings)} rows and logits of {len(first)}: give one row each per image"
     if finished and method.scores and tuple(output.scores) != method.scores:
-        found = ", ".join(output.scores) or "none"
-        return f"the scores {found}, and the class names {', '.join(method.scores)} in scores: write the same names"
+        names = ", ".join(output.scores) or "none"
+        return f"the scores {names}, and the class names {', '.join(method.scores)} in scores: write the same names"
     for name, score in output.scores.items():
         if score.shape != (len(first),):
             cure = f", such as {name}.squeeze(1)" if score.shape == (len(first), 1) else ""

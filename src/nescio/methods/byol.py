@@ -77,7 +77,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        z, before = (each.online(x.flatten(0, 1)) for each in (self, start))  # type: ignore[operator, union-attr]
+        z, before = (network.online(x.flatten(0, 1)) for network in (self, start))  # type: ignore[operator, union-attr]
         turned = 1 - float((unit(self.predictor(z)) * unit(z)).sum(1).mean())
         gone = distance(self.predictor, start.predictor)  # type: ignore[arg-type]
         return {

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, apart, first_batch, method
+from nescio.methods.base import (
+    BaseHParams,
+    Batches,
+    Evidence,
+    Method,
+    NetworkSpec,
+    Output,
+    split_group,
+    first_batch,
+    method,
+)
 from nescio.search import choice, hparam, log_uniform
 
 
@@ -51,7 +61,7 @@ class DCS(Method[DCSHParams]):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         (group,) = super().parameter_groups()
-        rest, output = apart(group, [*self.head.parameters(), self.centroids])
+        rest, output = split_group(group, [*self.head.parameters(), self.centroids])
         return [rest, output | {"rate": group["rate"] * self.hparams.output}]
 
     def distances(self, embeddings: Tensor) -> Tensor:
@@ -79,8 +89,8 @@ class DCS(Method[DCSHParams]):
         x, y = first_batch(batches)
         moved = float((self.centroids - start.centroids).norm(dim=1).mean())
         distances = self.distances(self.features(x))
-        own = one_hot(y, self.spec.classes).bool()
-        near, far = float(distances[own].median()), float(distances[~own].median())
+        true_class = one_hot(y, self.spec.classes).bool()
+        near, far = float(distances[true_class].median()), float(distances[~true_class].median())
         between = float(torch.pdist(self.centroids).median())
         return {
             "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-2),

@@ -75,12 +75,12 @@ class DCU(FeatureDensity):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (each.project(x).chunk(2) for each in (self, start))
+        now, then = (network.project(x).chunk(2) for network in (self, start))
         alone, joint = self.steps.tolist()
         early, late = deepcopy(self), deepcopy(self)
         early.done.zero_()
         with torch.enable_grad():
-            first, then_joint = (gradient_of(each.loss(x, y), each.features) for each in (early, late))
+            first, then_joint = (gradient_of(network.loss(x, y), network.features) for network in (early, late))
         differ = float((then_joint - first).norm() / then_joint.norm())
         phases = f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones, whose gradients differ by {differ:.1%}"
         return {

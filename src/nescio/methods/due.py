@@ -23,7 +23,7 @@ from nescio.methods.base import (
     Method,
     NetworkSpec,
     Output,
-    apart,
+    split_group,
     first_batch,
     method,
     noise_like,
@@ -50,14 +50,14 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
     """One variational GP per class over shared inducing points (Titsias 2009; Hensman et al. 2015)."""
 
     def __init__(self, points: Tensor, classes: int) -> None:
-        each = torch.Size([classes])
-        posterior = gpytorch.variational.CholeskyVariationalDistribution(len(points), batch_shape=each)
+        batch_shape = torch.Size([classes])
+        posterior = gpytorch.variational.CholeskyVariationalDistribution(len(points), batch_shape=batch_shape)
         single = gpytorch.variational.VariationalStrategy(self, points, posterior, learn_inducing_locations=True)
         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(single, num_tasks=classes))
         self.parts = single, posterior  # in a tuple, so that they are not modules of this one a second time
-        self.mean_module = gpytorch.means.ConstantMean(batch_shape=each)
-        rbf = gpytorch.kernels.RBFKernel(batch_shape=each)
-        self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=each)
+        self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch_shape)
+        rbf = gpytorch.kernels.RBFKernel(batch_shape=batch_shape)
+        self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=batch_shape)
 
     @property
     def points(self) -> Tensor:
@@ -121,8 +121,8 @@ class DUE(Method[DUEHParams]):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior's divergence already holds the GP's parameters back: weight decay is for the network alone."""
         (group,) = super().parameter_groups()
-        network, gp = apart(group, self.gp.parameters())
-        process, posterior = apart(gp | {"decay": 0.0}, self.gp.parts[1].parameters())
+        network, gp = split_group(group, self.gp.parameters())
+        process, posterior = split_group(gp | {"decay": 0.0}, self.gp.parts[1].parameters())
         return [network, process, posterior | {"rate": group["rate"] * self.hparams.posterior}]
 
     def process(self, embeddings: Tensor) -> Any:

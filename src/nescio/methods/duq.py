@@ -49,11 +49,11 @@ def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
     """The binary cross-entropy of kernels (b, c), summed over classes (eq. 3), the mean over images, by logarithms of
     kernels: a kernel itself is 0 in float32 long before its image is too far to learn from. From FAR on it grows with
     the distance and not with its square, so that one wild step is not followed by a wilder one."""
-    own = one_hot(y, log_kernels.shape[1]).bool()
+    true_class = one_hot(y, log_kernels.shape[1]).bool()
     near = log_kernels.neg().clamp_max(FAR)
     pull = near + 2 * (FAR * (-log_kernels).clamp_min(FAR)).sqrt() - 2 * FAR
     rest = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
-    return torch.where(own, pull, rest).sum(1).mean()
+    return torch.where(true_class, pull, rest).sum(1).mean()
 
 
 @contextmanager
@@ -105,7 +105,7 @@ class DUQ(Method[DUQHParams]):
         self.register_buffer("new_counts", torch.zeros_like(self.counts), persistent=False)
         self.register_buffer("new_sums", torch.zeros_like(self.sums), persistent=False)
 
-    def place(self, embeddings: Tensor) -> Tensor:
+    def class_embeddings(self, embeddings: Tensor) -> Tensor:
         """W_c φ for every class, (b, d) to (b, width, c)."""
         with torch.autocast(embeddings.device.type, enabled=False):
             return torch.einsum("bj,mcj->bmc", embeddings.float(), self.weight.float())
@@ -118,11 +118,11 @@ class DUQ(Method[DUQHParams]):
     @torch.no_grad()
     def follow(self, placed: Tensor, y: Tensor) -> None:
         """Adds up counts and sums of the images of a batch, or of a part of one."""
-        own = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
-        classes = one_hot(of_all_processes(y), self.spec.classes).to(own)
-        with torch.autocast(own.device.type, enabled=False):
+        class_rows = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
+        classes = one_hot(of_all_processes(y), self.spec.classes).to(class_rows)
+        with torch.autocast(class_rows.device.type, enabled=False):
             self.new_counts += classes.sum(0)
-            self.new_sums += own.T @ classes
+            self.new_sums += class_rows.T @ classes
 
     @torch.no_grad()
     def after_step(self, done: float) -> None:
@@ -140,14 +140,14 @@ class DUQ(Method[DUQHParams]):
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the gradient penalty in it, and where the images lie."""
         x = x.detach().requires_grad_()
-        placed = self.place(self.features(x))
+        placed = self.class_embeddings(self.features(x))
         log_kernels = self.log_kernels(placed)
         with torch.autocast(x.device.type, enabled=False):
             fit = one_against_rest(log_kernels, y)
         if self.hparams.penalized < 1:  # a second gradient costs a dozen times as much as the first
             x = x[: max(LEAST, math.ceil(self.hparams.penalized * len(x)))].detach().requires_grad_()
             with fixed_averages(self.features):
-                log_kernels = self.log_kernels(self.place(self.features(x)))
+                log_kernels = self.log_kernels(self.class_embeddings(self.features(x)))
         penalty = self.penalty(x, log_kernels)
         return fit + self.hparams.penalty * penalty, penalty, placed
 
@@ -162,15 +162,15 @@ class DUQ(Method[DUQHParams]):
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)
-        log_kernels = self.log_kernels(self.place(embeddings))
+        log_kernels = self.log_kernels(self.class_embeddings(embeddings))
         return Output(log_kernels[:, None], embeddings, {"kernel": -log_kernels.max(1).values})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         moved = float((self.sums / self.counts - start.sums / start.counts).norm(dim=0).mean())
-        kernels = self.log_kernels(self.place(self.features(x))).exp()
-        own = one_hot(y, self.spec.classes).bool()
-        mine, others = float(kernels[own].mean()), float(kernels[~own].mean())
+        kernels = self.log_kernels(self.class_embeddings(self.features(x))).exp()
+        true_class = one_hot(y, self.spec.classes).bool()
+        mine, others = float(kernels[true_class].mean()), float(kernels[~true_class].mean())
         with torch.enable_grad():
             penalty = float(self.losses(x, y)[1].detach())
         return {

@@ -93,7 +93,7 @@ class HetXL(Method[HetXLHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         embeddings = self.features(x)
-        noisy, plain = (self.log_probs(embeddings, each).exp() for each in (self.noise, 0 * self.noise))
+        noisy, plain = (self.log_probs(embeddings, noise).exp() for noise in (self.noise, 0 * self.noise))
         moved, spread = float((noisy - plain).abs().sum(1).mean() / 2), float(self.log_det(embeddings).std())
         tau = float(self.log_tau.exp())
         return {

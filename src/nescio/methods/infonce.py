@@ -48,7 +48,7 @@ class InfoNCE(SelfSupervised[InfoNCEHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (each.features(x.flatten(0, 1)).chunk(2) for each in (self, start))
+        now, then = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),

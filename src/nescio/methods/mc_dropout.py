@@ -18,8 +18,11 @@ ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Har
 @dataclass(frozen=True)
 class MCDropoutHParams(BaseHParams):
     dropout: float = hparam(0.1, uniform(0.05, 0.25), "dropout rate", in_keys="drop")
-    place: Literal["head", "activations"] = hparam(
-        "head", choice("head", "activations"), "where: before the head alone, or after every activation as well"
+    position: Literal["head", "activations"] = hparam(
+        "head",
+        choice("head", "activations"),
+        "position of dropout: before the head only, or also after every activation",
+        in_keys="place",
     )
     mc_samples: int = hparam(10, None, "K, number of MC-dropout samples", in_keys="passes")
 
@@ -49,7 +52,7 @@ class MCDropout(Method[MCDropoutHParams]):
     def __init__(self, hparams: MCDropoutHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.dropouts: list[nn.Dropout] = []
-        if hparams.place == "activations":
+        if hparams.position == "activations":
             self.thin_activations()
         self.before_head = self.dropout()
 
@@ -71,7 +74,7 @@ class MCDropout(Method[MCDropoutHParams]):
         for layer in self.dropouts:
             layer.train()
         passes = self.hparams.mc_samples
-        different = passes if self.hparams.place == "activations" else 1  # else every pass has the same features
+        different = passes if self.hparams.position == "activations" else 1  # else every pass has the same features
         embeddings = torch.stack([self.features(x) for _ in range(different)])
         logits = self.head(self.before_head(embeddings.expand(passes, -1, -1))).transpose(0, 1)
         for layer in self.dropouts:
@@ -82,9 +85,9 @@ class MCDropout(Method[MCDropoutHParams]):
         x, _ = first_batch(batches)
         shares: dict[nn.Module, float] = {}  # of the living units that each layer omitted in its last pass
 
-        def count(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> None:
-            alive = given[0] != 0
-            shares[layer] = float((alive & (made == 0)).sum() / alive.sum().clamp_min(1))
+        def count(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
+            active = inputs[0] != 0
+            shares[layer] = float((active & (outputs == 0)).sum() / active.sum().clamp_min(1))
 
         hooks = [layer.register_forward_hook(count) for layer in self.dropouts]
         self(x)

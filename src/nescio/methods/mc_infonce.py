@@ -54,7 +54,7 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (each.features(x.flatten(0, 1)).chunk(2) for each in (self, start))
+        now, then = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
@@ -65,7 +65,7 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         }
 
     def identified(self, y: Tensor) -> Evidence:
-        """Is the loss lowest at the true κ, where it is known? Latents of two views lie t apart, and each is seen
+        """Is the loss lowest at the true κ, where it is known? Latents of two views lie t split_group, and each is seen
         through noise of a κ of its own, from d/4 to 8d."""
         d, generator = self.features.num_features, torch.Generator().manual_seed(0)
         first = unit(torch.randn(WORLD, d, generator=generator).to(y.device))

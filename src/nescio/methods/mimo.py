@@ -65,12 +65,12 @@ class MIMO(Method[MIMOHParams]):
         x, y = first_batch(batches)
         other, their = torch.flip(x, [0]), torch.flip(y, [0])
         rows = y != their
-        own, others = [], []
+        same_image, others = [], []
         for head in range(self.hparams.inputs):
-            images = [x if place == head else other for place in range(self.hparams.inputs)]
+            images = [x if position == head else other for position in range(self.hparams.inputs)]
             answer = self.answers(torch.cat(images, 1))[0][rows, head].argmax(1)
-            own.append(float((answer == y[rows]).float().mean()))
+            same_image.append(float((answer == y[rows]).float().mean()))
             others.append(float((answer == their[rows]).float().mean()))
-        gap = min(a - b for a, b in zip(own, others, strict=True))
-        seen = f"beside another image, a head names its own in {min(own):.0%}, the other in {max(others):.0%}"
-        return {"each head reads its own image": Evidence(seen, len(own) > 1 and gap > 0.2)}
+        gap = min(a - b for a, b in zip(same_image, others, strict=True))
+        seen = f"beside another image, a head names its own in {min(same_image):.0%}, the other in {max(others):.0%}"
+        return {"each head reads its own image": Evidence(seen, len(same_image) > 1 and gap > 0.2)}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, apart, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, split_group, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # pixels from which the decoder starts
@@ -69,7 +69,7 @@ class MIR(FeatureDensity):
         """A squared error is steeper than a cross-entropy: the decoder takes small steps, the same ones at every λ. The
         network's rate does not depend on λ, or strengths would be compared by their rates."""
         (group,) = super().parameter_groups()
-        network, decoder = apart(group, self.decoder.parameters())
+        network, decoder = split_group(group, self.decoder.parameters())
         return [network, decoder | {"rate": group["rate"] * DECODER_RATE / self.hparams.weight}]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ class MIR(FeatureDensity):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        error, before = (float(each.reconstructed(x)[1]) for each in (self, start))
+        error, before = (float(network.reconstructed(x)[1]) for network in (self, start))
         images = x[:, : self.spec.channels]
         mean = float(mse_loss(images.mean(0, keepdim=True).expand_as(images), images))
         seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"

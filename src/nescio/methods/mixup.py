@@ -73,11 +73,11 @@ class Mixup(Method[MixupHParams]):
             output.scores["native"] = self.violation(x, self.probs(output.logits))
         return output
 
-    def violation(self, x: Tensor, own: Tensor) -> Tensor:
+    def violation(self, x: Tensor, true_class: Tensor) -> Tensor:
         total = torch.zeros(len(x), device=x.device)
         for share, example, label in zip(self.kept_share, self.kept_x, self.kept_y, strict=True):
             mixed = self.probs(self.head(self.features(share * x + (1 - share) * example))[:, None])
-            total += (share * own + (1 - share) * label - mixed).square().sum(1)
+            total += (share * true_class + (1 - share) * label - mixed).square().sum(1)
         return total / len(self.kept_x)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:

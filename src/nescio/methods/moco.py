@@ -115,7 +115,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (each.query(x.flatten(0, 1)).chunk(2) for each in (self, start))  # type: ignore[operator, union-attr]
+        now, then = (network.query(x.flatten(0, 1)).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
         size, pushed = len(self.negatives), int(self.pushed)
         new = int(self.queue.ne(start.queue).any(1).sum())  # type: ignore[arg-type]
         filled = f"{pushed} keys went in, {new} of {size} are not those of the start"

@@ -18,7 +18,7 @@ from nescio.methods.base import (
     Method,
     NetworkSpec,
     Output,
-    apart,
+    split_group,
     first_batch,
     method,
     noise_like,
@@ -81,7 +81,7 @@ class PostNet(Method[PostNetHParams]):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The flows take larger steps than the network, and no weight decay: it would pull densities to one place."""
         (group,) = super().parameter_groups()
-        network, flows = apart(group, self.flows.parameters())
+        network, flows = split_group(group, self.flows.parameters())
         return [network, flows | {"rate": group["rate"] * self.hparams.density, "decay": 0.0}]
 
     def log_densities(self, embeddings: Tensor) -> Tensor:

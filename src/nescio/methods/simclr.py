@@ -50,7 +50,7 @@ class SimCLR(SelfSupervised[SimCLRHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (each.project(x).chunk(2) for each in (self, start))  # type: ignore[operator, union-attr]
+        now, then = (network.project(x).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),

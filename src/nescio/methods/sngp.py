@@ -20,7 +20,7 @@ from nescio.methods.base import (
     Method,
     NetworkSpec,
     Output,
-    apart,
+    split_group,
     first_batch,
     method,
     noise_like,
@@ -77,7 +77,7 @@ class SNGP(Method[SNGPHParams]):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior already holds β back: weight decay is for the network alone."""
         (group,) = super().parameter_groups()
-        network, beta = apart(group, [self.gp.weights.weight])
+        network, beta = split_group(group, [self.gp.weights.weight])
         return [network, beta | {"rate": group["rate"] * self.hparams.output, "decay": 0.0}]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

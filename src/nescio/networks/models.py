@@ -539,7 +539,7 @@ def build(
         keep_heads_float32(heads(method, wanted.classes), here)
         return (Segmenter(method) if method.spec.dense else method), wanted
     module, wanted = build_classifier(wanted, drop)
-    return Classifier(here.place(module).eval(), wanted.classes, here), wanted
+    return Classifier(here.to_device(module).eval(), wanted.classes, here), wanted
 
 
 def build_classifier(wanted: Network, drop: float | None = None) -> tuple[nn.Module, Network]:

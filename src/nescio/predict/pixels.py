@@ -63,7 +63,7 @@ def load_counts(step: Step, store: Store) -> PixelCounts:
 
 def _count(step_folder: StepFolder, context: Context, members: Sequence[Network], images: ImageSet) -> Files:
     first = members[0]
-    runtime = runtime_for(context.device).at(first.trial.training.precision if first.trial else "auto")
+    runtime = runtime_for(context.device).with_precision(first.trial.training.precision if first.trial else "auto")
     built = [build(member, context.store, runtime, context.root) for member in members]
     loaded = images.load(context.root, context.store)
     modules, seed = [module for module, _ in built], seed_for("count", first.arch, images)

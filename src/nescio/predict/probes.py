@@ -69,7 +69,7 @@ def _probe(
     images: ImageSet,
     exact: bool,
 ) -> Files:
-    runtime = runtime_for(context.device).at(trials[0].training.precision)
+    runtime = runtime_for(context.device).with_precision(trials[0].training.precision)
     steps = [train_step(trial, context.root) for trial in trials]
     members = [
         load_method(step.key, trial, context.store, runtime, context.root)

@@ -167,7 +167,7 @@ def _predict(
 ) -> Files:
     trial = network.trial
     precision = output_spec.precision or (trial.training.precision if trial else "auto")
-    runtime = runtime_for(context.device).at(precision)
+    runtime = runtime_for(context.device).with_precision(precision)
     loaded = with_network_labels(images.load(context.root, context.store), network, output_spec, context.root)
     if rows is not None:
         loaded = loaded.take(np.arange(rows.start, rows.stop))

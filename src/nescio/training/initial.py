@@ -34,10 +34,10 @@ def start_key(start: str) -> str:
     """What the key of a fine-tuned trial follows from: the first trial's key, or the checkpoint's checksum."""
     if isinstance(start, ContentName):
         return source(start.content)[1]
-    kind, place = source(start)
+    kind, location = source(start)
     if kind == STORE:
-        return place
-    path = Path(os.path.expanduser(place))
+        return location
+    path = Path(os.path.expanduser(location))
     if kind != FILE or not path.is_file():
         raise SpecError(start, 0, "this is no trained network and no checkpoint", "store:KEY, or file:PATH")
     check_frame(path)
@@ -65,26 +65,30 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
     spectral bounds takes weights that were learnt without.
     """
     state = _start_weights(start, store)
-    own = method.state_dict()
+    state_of_method = method.state_dict()
     if not any(name.startswith("features.") for name in state):
         state = {f"features.{name}": tensor for name, tensor in state.items()}
     if method.spec.dense and not any(name.startswith(DENSE) for name in state):  # of a classifier
         state = {name.replace("features.", DENSE, 1): tensor for name, tensor in state.items()}
-    if unbounded := any(UNBOUNDED in name for name in own) and not any(UNBOUNDED in name for name in state):
-        inside = {name.replace(UNBOUNDED, ".weight"): name for name in own}
+    if unbounded := any(UNBOUNDED in name for name in state_of_method) and not any(UNBOUNDED in name for name in state):
+        inside = {name.replace(UNBOUNDED, ".weight"): name for name in state_of_method}
         state = {inside.get(name, name): tensor for name, tensor in state.items()}
-    fitting = {name: tensor for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
-    wanted = [name for name in own if name.startswith("features.") and not (unbounded and POWER in name)]
-    missing = [name for name in wanted if name not in fitting]
+    fitting = {
+        name: tensor
+        for name, tensor in state.items()
+        if name in state_of_method and state_of_method[name].shape == tensor.shape
+    }
+    required = [name for name in state_of_method if name.startswith("features.") and not (unbounded and POWER in name)]
+    missing = [name for name in required if name not in fitting]
     if missing:
         raise BadInput(
             f"{start} does not fit this backbone: it lacks {missing[0]}, or has it in another shape "
-            f"({len(missing)} of {len(wanted)} tensors)."
+            f"({len(missing)} of {len(required)} tensors)."
         )
-    method.load_state_dict(own | fitting)
+    method.load_state_dict(state_of_method | fitting)
     if unbounded:
         settle(method)
-    return [name for name in own if name not in fitting]
+    return [name for name in state_of_method if name not in fitting]
 
 
 def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:

@@ -196,7 +196,7 @@ def begin(
         if store is None:
             raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
         method.on_start(take_weights(method, trial.start, store))
-    method = runtime.place(method)
+    method = runtime.to_device(method)
     stream = TrainingStream(images, dataset, trial.training, runtime, seed, method.views)
     seed_everything(seed_for(seed, "prepare"))
     # The data flows on the device that the runtime chose; a method sees only batches.

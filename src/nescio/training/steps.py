@@ -61,10 +61,10 @@ def title_of(trial: Trial) -> str:
 
 def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Files:
     """Several processes train together; the first has the part."""
-    here = runtime_for(context.device).at(trial.training.precision)
+    runtime = runtime_for(context.device).with_precision(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
-    with EpochProgress(title_of(trial), silent=here.rank > 0) as watch:
-        method, facts = fit(trial, dataset, here, step_folder, context.checkpoint_seconds, watch, context.store)
+    with EpochProgress(title_of(trial), silent=runtime.rank > 0) as watch:
+        method, facts = fit(trial, dataset, runtime, step_folder, context.checkpoint_seconds, watch, context.store)
     leave()
     return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
@@ -80,7 +80,7 @@ def _kept_weights(step_folder: StepFolder, context: Context, trial: Trial, whole
 def train(
     trial: Trial,
     store: Store,
-    here: Runtime,
+    runtime: Runtime,
     *,
     root: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -91,24 +91,24 @@ def train(
     Under torchrun the first process owns the store; the others only compute.
     """
     trial = named_trial(trial, root)
-    step, here = train_step(trial, root), here.at(trial.training.precision)
+    step, runtime = train_step(trial, root), runtime.with_precision(trial.training.precision)
     dataset = datasets.load(trial.data, root)
-    if here.rank > 0:
-        if here.share(None):
-            fit(trial, dataset, here, None, checkpoint_seconds, None, store)
+    if runtime.rank > 0:
+        if runtime.share(None):
+            fit(trial, dataset, runtime, None, checkpoint_seconds, None, store)
         return step.key
 
-    made = False
+    trained = False
 
     def make(step_folder: StepFolder, _: Context) -> Files:
-        nonlocal made
-        made = here.share(True)
-        method, facts = fit(trial, dataset, here, step_folder, checkpoint_seconds, watch, store)
+        nonlocal trained
+        trained = runtime.share(True)
+        method, facts = fit(trial, dataset, runtime, step_folder, checkpoint_seconds, watch, store)
         return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
     replace(step, make=make).run(Context(store, None if root is None else str(root)), wait=True)
-    if not made:  # it was finished before, or by another process
-        here.share(False)
+    if not trained:  # it was finished before, or by another process
+        runtime.share(False)
     return step.key
 
 
@@ -131,11 +131,11 @@ def pace(step: Step, context: Context) -> dict[str, Any]:
     return {"images": images, "seconds": seconds, "images/s": images / seconds}
 
 
-def load_method(key: str, trial: Trial, store: Store, here: Runtime, root: str | Path | None = None) -> Method:
+def load_method(key: str, trial: Trial, store: Store, runtime: Runtime, root: str | Path | None = None) -> Method:
     """The trained method of a trial, ready to predict; its weights are those that were written, byte for byte."""
     from safetensors.torch import load
 
     store.verify(STAGE, key)
     method = build(trial, datasets.load(trial.data, root), rows=0)
     method.load_state_dict(load((store.path(STAGE, key) / WEIGHTS).read_bytes()))
-    return here.place(method).eval()  # type: ignore[return-value]
+    return runtime.to_device(method).eval()  # type: ignore[return-value]

@@ -90,7 +90,7 @@ class TrainingStream:
 
     def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         rows = self.plan.batch_size // self.plan.accumulate
-        shown = self.batches(
+        batches = self.batches(
             batch=rows,
             augment=self.plan.augment,
             border=self.plan.border,
@@ -103,7 +103,7 @@ class TrainingStream:
             start=start,
             stop=len(self),
         )
-        return iter(shown)
+        return iter(batches)
 
     def plain(self) -> Batches:
         """Every training row once, in random order, without augmentation."""
@@ -125,7 +125,7 @@ class CachedStream(TrainingStream):
 
         device, size = self.runtime.device, self.plan.batch_size // self.plan.accumulate
         features = load(self.files[epoch % len(self.files)].read_bytes())[FEATURES].to(device)
-        labels, index = (torch.from_numpy(each).to(device) for each in (self.images.labels, self.images.index))
+        labels, index = (torch.from_numpy(array).to(device) for array in (self.images.labels, self.images.index))
         raw = np.random.PCG64(seed_for(self.seed, epoch)).random_raw(len(labels))
         order = torch.from_numpy(np.argsort(raw, kind="stable")).to(device)
         for number in range(start, len(self)):
@@ -144,16 +144,16 @@ def cached_features(trial: Trial, method: Method, stream: TrainingStream, store:
     def make(step_folder: StepFolder, _: Context) -> None:
         for number, name in enumerate(names):
             seed = seed_for(FEATURES, number)
-            shown = stream.batches(batch=FEATURE_BATCH, augment=plan.augment, border=plan.border, seed=seed)
+            batches = stream.batches(batch=FEATURE_BATCH, augment=plan.augment, border=plan.border, seed=seed)
             with evaluating(method), torch.no_grad(), runtime.autocast():
-                rows = torch.cat([method.features(x).half().cpu() for x, _, _ in shown])
+                rows = torch.cat([method.features(x).half().cpu() for x, _, _ in batches])
             step_folder.write(name, save({FEATURES: rows}))
 
-    of = {name: getattr(trial, name) for name in ("data", "classes", "data_seed", "backbone", "spectral")}
-    how = {"augment": plan.augment, "border": plan.border, "precision": plan.precision, "epochs": len(names)}
+    network_fields = {name: getattr(trial, name) for name in ("data", "classes", "data_seed", "backbone", "spectral")}
+    feature_fields = {"augment": plan.augment, "border": plan.border, "precision": plan.precision, "epochs": len(names)}
     title = f"features of {trial.backbone}, frozen"
     parents = (stream.dataset.revision, start_key(trial.start))
-    step = Step(title, FEATURES, of | how, make, parents, VERSION)
+    step = Step(title, FEATURES, network_fields | feature_fields, make, parents, VERSION)
     if runtime.rank == 0:
         step.run(Context(store), wait=True)
     runtime.share(None)  # the other processes wait for the files

@@ -287,7 +287,7 @@ def _pictures(
 ) -> Files:
     trial = predictors[0].networks[0].trial
     assert trial is not None, "networks that segment are trials"
-    here = runtime_for(context.device).at(trial.training.precision)
+    here = runtime_for(context.device).with_precision(trial.training.precision)
     loaded = {level: images.load(context.root, context.store) for level, images in levels.items()}
     made: list[Row] = []
     with here.threads(trial.training.threads):

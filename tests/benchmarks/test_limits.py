@@ -46,4 +46,4 @@ def test_the_part_is_stamped():
     work = SimpleNamespace(rows=[], note=lambda *sentences: said.extend(sentences))
     note_ends(replace(shift.Plan(), limit=1500, seed=3), work)
     note_ends(shift.Plan(), work)
-    assert said == ["A random part: at most 1,500 test images (seed 3)."]
+    assert said == ["A random sample: at most 1,500 test images (seed 3)."]

@@ -1,4 +1,4 @@
-"""--limit N: a random part of the rows, the same for the same seed, stamped on whatever is made of it."""
+"""--limit N: a random sample of the rows, the same for the same seed, stamped on whatever is made of it."""
 
 import json
 
@@ -35,13 +35,13 @@ def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
         assert main([*words, "--limit", "100", "--seed", seed, "--format", "json"]) == 0
         answers[seed] = json.loads(capsys.readouterr().out)
         assert answers[seed]["n"] == 100
-        assert f"A random part: 100 of 300 rows (seed {seed})." in answers[seed]["notes"]
+        assert f"A random sample: 100 of 300 rows (seed {seed})." in answers[seed]["notes"]
     assert answers["0"] | {"notes": 0} != answers["1"] | {"notes": 0}, "another seed draws other rows"
     assert main([*words, "--limit", "100"]) == 0
     said = capsys.readouterr()
-    assert "A random part: 100 of 300 rows (seed 0)." in said.out + said.err
+    assert "A random sample: 100 of 300 rows (seed 0)." in said.out + said.err
     assert main([*words, "--limit", "300", "--format", "json"]) == 0
-    assert not any("random part" in note for note in json.loads(capsys.readouterr().out)["notes"])
+    assert not any("random sample" in note for note in json.loads(capsys.readouterr().out)["notes"])
     assert main([*words, "--limit", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err
 
@@ -69,11 +69,11 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     outside.save(folder / "o.npz")
     for seed in (0, 7):
         random_subset(outside, 120, seed).save(folder / f"o{seed}.npz")
-    stamp = "A random part: at most 120 rows of every file (seed {})."
+    stamp = "A random sample: at most 120 rows of every file (seed {})."
     part, notes = rows("", "--limit 120")
     assert stamp.format(0) in notes and part == rows("0")[0]
     everything, notes = rows("")
-    assert everything != part and "random part" not in notes
+    assert everything != part and "random sample" not in notes
     other, notes = rows("", "--limit 120 --seed 7")
     assert stamp.format(7) in notes and other == rows("7", "--seed 7")[0] and other != part
     words = ["a.npz"] if benchmark == "selective" else ["--pair", "a=a.npz,o.npz"]
@@ -84,7 +84,7 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
 @pytest.mark.parametrize("command", ["rank", "reliability"])
 def test_the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys, command):
     assert main([*COMMANDS[command].split(), "--limit", "100", "--output", "out", "--row-scores", "scores.csv"]) == 0
-    assert "A random part: 100 of 300 rows (seed 0)." in (folder / "out/index.html").read_text()
+    assert "A random sample: 100 of 300 rows (seed 0)." in (folder / "out/index.html").read_text()
     said = capsys.readouterr().out
     assert "scores.csv" in said and "100 rows" in said and "out/index.html" in said
     assert (folder / "scores.csv").read_text().count("\n") == 101

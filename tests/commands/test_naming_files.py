@@ -100,7 +100,7 @@ def test_files_have_names(ask):
 def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
     two = ("a.npz", "b.npz", "--bootstrap", 50)
     words = {"evaluate": ("a.npz",), "compare": two, "threshold": ("a.npz", "--risk", 0.1)}[command]
-    stamp = "A random part: 200 of 600 rows (seed 3)."
+    stamp = "A random sample: 200 of 600 rows (seed 3)."
     code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3)
     assert code == 0 and stamp in " ".join(out.split())
     code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3, "--format", "json")
@@ -113,7 +113,7 @@ def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
 
 def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
     assert ask("evaluate", "a.npz", "--limit", 100, "--output", tmp_path)[0] == 0
-    assert "A random part: 100 of 600 rows (seed 0)." in (tmp_path / "index.html").read_text()
+    assert "A random sample: 100 of 600 rows (seed 0)." in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):
         file = tmp_path / f"{seed}.npz"
         words = ["predict", key_in(store), "--store", store, "--output", str(file), "--limit", "20", "--seed", seed]
         assert main(words) == 0
-        stamp = f"A random part: 20 of 361 images (seed {seed})."
+        stamp = f"A random sample: 20 of 361 images (seed {seed})."
         assert stamp in capsys.readouterr().out
         found = Predictions.load(file)
         assert len(found) == 20 and stamp in found.notes

@@ -239,7 +239,7 @@ def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
         store = tmp_path / str(seed)
         assert run(*words, "--store", store, "--seed", seed) == 0
         said = capsys.readouterr()
-        stamp = f"A random part: 7 of {N} images of val (seed {seed})."
+        stamp = f"A random sample: 7 of {N} images of val (seed {seed})."
         assert stamp in said.err and stamp in (page_of(store, "zoo") / "index.html").read_text()
         assert run(*words, "--store", store, "--seed", seed, "--format", "json") == 0
         assert {(row["limit"], row["seed"]) for row in json.loads(capsys.readouterr().out)} == {(7, seed)}

@@ -1,4 +1,4 @@
-"""A random part of the rows: seeded, the same for every model, and noted."""
+"""A random sample of the rows: seeded, the same for every model, and noted."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_models_of_the_same_rows_keep_the_same_part_in_whatever_order(text):
     part = random_subset(one, 120, seed=4)
     assert len(part) == 120 and set(part.index) == set(random_subset(other, 120, seed=4).index)
     assert set(part.index) != set(random_subset(one, 120, seed=5).index)
-    assert part.notes == ("A random part: 120 of 500 rows (seed 4).",)
+    assert part.notes == ("A random sample: 120 of 500 rows (seed 4).",)
     assert (np.diff(np.flatnonzero(np.isin(keys, part.index))) > 0).all() and part.scores["u"][0] in one.scores["u"]
 
 

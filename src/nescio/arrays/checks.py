@@ -1,4 +1,4 @@
-"""Arrays that people give, checked: what is wrong is said in one sentence, by the name of the array."""
+"""Checks of input arrays, with errors that name the array."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def as_array(name: str, value: Any) -> Array:
     except ValueError:
         raise BadInput(f"{name} has rows of different lengths: every row needs as many numbers.") from None
     check_not_truncated(array)
-    if array.dtype.name == "bfloat16":  # NumPy has no such type of its own
+    if array.dtype.name == "bfloat16":  # NumPy has no bfloat16
         array = array.astype(np.float32)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _plain(name: str, tensor: Any) -> Array:
-    """A tensor's numbers, of whatever type; those of types that NumPy does not have as float32."""
+    """A tensor's values; types that NumPy does not have become float32."""
     try:
         tensor = tensor.detach().cpu()
         tensor = (tensor.dequantize() if tensor.is_quantized else tensor).resolve_conj().resolve_neg()
@@ -103,7 +103,7 @@ def integers(name: str, value: Any) -> Array:
 
 
 def check_finite(name: str, array: Array, masks: bool = False, largest: float = np.inf) -> None:
-    """Refuse NaN, infinities and magnitudes above `msp`; with `masks`, -inf is allowed beside a finite value."""
+    """Refuse NaN, infinities and magnitudes above `largest`; with `masks`, -inf is allowed beside a finite value."""
     if array.dtype.kind != "f":
         return
     width = max(1, int(np.prod(array.shape[1:])))
@@ -137,16 +137,16 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float)
 
 
 def check_not_truncated(rows: Array) -> None:
-    """Refuses rows of a memory map whose file was cut since it was mapped: to read them would end the process."""
+    """Refuse rows of a memory map whose file was truncated since: reading them would crash the process."""
     mapped = _map_of(rows)
     if mapped is not None and mapped.size() < len(mapped):
         raise BadInput("The file was cut short while it was read: read it again when it is whole.")
 
 
 def release_pages(rows: Array) -> None:
-    """Gives back the memory of rows of a read-only memory map; they are read from the file again when needed.
+    """Release the memory pages of rows of a read-only memory map; the file is read again when needed.
 
-    A pass over a dump that calls this after every block keeps only a few blocks in memory, however large the dump is.
+    A pass over a file that calls this after every block keeps only a few blocks in memory.
     """
     if not rows.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
         return
@@ -172,7 +172,7 @@ def _map_of(rows: Any, read_only: bool = False) -> mmap.mmap | None:
 
 def _squares_finite(block: Array) -> bool:
     flat = block.reshape(-1)
-    if flat.dtype == np.float16:  # NumPy's own test converts each half: six times slower than looking at the exponents
+    if flat.dtype == np.float16:  # NumPy's test converts each half, which is six times slower than comparing exponents
         return not flat.size or bool((flat.view(np.uint16) & 0x7C00).max() < 0x7C00)
     # A sum of squares cannot hide an infinity. It may overflow, and only then every number is looked at.
     return bool(np.isfinite(flat.dot(flat)))

@@ -1,8 +1,8 @@
-"""Exact nearest neighbours by blocked products: float32 searches, float64 decides. The only neighbour search there is.
+"""Exact nearest neighbours by blocked products: float32 searches, float64 decides.
 
-A float32 product of two rows is off by at most a known margin. Where the k-th and the (k+1)-th neighbour are further
-apart than twice that margin their order is certain; elsewhere the few rows about the border are compared in float64,
-pair by pair, in a way that does not depend on where a row stands: equal rows tie exactly, ties go to the lower index.
+A float32 product of two rows has a bounded error. If the scores of the k-th and the (k+1)-th neighbour differ by more
+than twice that bound, their order is certain. Otherwise the few rows near the border are compared in float64, pair by
+pair, independently of their positions: equal rows tie exactly, and ties go to the lower index.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TILE = 512  # rows and columns of a symmetric tile
 TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
 SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of it, one of the entry, and for rounding
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
-CROWDED = -1  # stands for the neighbours of such a row until then
-PAIR = 16  # a pair alone takes as long as so many entries of a product, at least
+CROWDED = -1  # placeholder for the neighbours of such a row
+PAIR = 16  # a pair takes as long as at least this many entries of a product
 NEAR, NEAR_COSINE = 1e-3, 1e-9  # of the squared span, of 1: nearer than this, two rows are compared by themselves
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
 TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
@@ -82,7 +82,7 @@ class Points:
 
     @cached_property
     def peak(self) -> float:
-        """Largest entry as given, scaled: says how much the shift can have cost."""
+        """Largest entry as given, scaled, which bounds the error of the shift."""
         return (
             max(float(np.abs(self.raw[block]).max()) for block in blocks(len(self), max(1, SLAB // self.d)))
             * self.scale
@@ -209,7 +209,7 @@ def nearest_other(these: Points) -> Array:
 
 
 def _among_twins(these: Points) -> Array:
-    """`nearest_other` where many rows are equal: only the first of each kind is searched for."""
+    """`nearest_other` for many equal rows: only the first of each kind is searched."""
     i, twin = np.arange(len(these)), these.twin
     first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
     second = np.argsort(twin, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
@@ -235,7 +235,7 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
         for block in parts[i::workers]:
             who = np.arange(n)[block]
             if all_at_once:
-                out[block] = _TieBreaker(refs, queries, who, False).verdicts(neighbours[block], centred_refs)
+                out[block] = _TieBreaker(refs, queries, who, False).exact_scores(neighbours[block], centred_refs)
             else:
                 out[block] = _pairs(refs, queries, who.repeat(k), neighbours[block].ravel()).reshape(-1, k)
 
@@ -258,7 +258,7 @@ def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None
 
 
 def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array:
-    """(len(who),) how far a computed score can be from the true one, whatever the order of summation.
+    """(len(who),) bound on the error of a computed score, for any order of summation.
 
     |fl(a·b) − a·b| ≤ d·roundoff·|a|·|b| to first order, and a few roundings more for the entries and for |b|²/2.
     """
@@ -269,9 +269,9 @@ def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array
 
 
 def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
-    """float64 verdicts on the pairs (i, j), the higher the nearer, the same for equal rows wherever they stand.
+    """float64 scores of the pairs (i, j), higher = nearer, equal for equal rows at any position.
 
-    Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding on whole numbers, so that what ties in theory ties here.
+    Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding on whole numbers, so that exact ties stay ties.
     Euclidean: −distance²/2, scaled.
     """
     out = np.empty(len(i))
@@ -288,7 +288,7 @@ def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
 
 @dataclass(frozen=True)
 class _TieBreaker:
-    """Decides in float64 what float32 left open for one block of queries."""
+    """Decide in float64 what float32 left open, for one block of queries."""
 
     refs: Points
     queries: Points
@@ -304,9 +304,11 @@ class _TieBreaker:
     def pairs(self, row: Array, column: Array) -> Array:
         return _pairs(self.refs, self.queries, self.who[row], column)
 
-    def verdicts(self, neighbours: Array, centred_refs: Array) -> Array:
-        """Verdicts on the references found for each query, by one product with all of them, `known`; where two rows are
-        so near that a difference of products has lost its digits, by the pair itself."""
+    def exact_scores(self, neighbours: Array, centred_refs: Array) -> Array:
+        """Scores of the neighbours of each query, by one product with all references, `centred_refs`.
+
+        Rows so near that a difference of products loses its digits are compared pair by pair.
+        """
         scores = self.queries.centred(self.who) @ centred_refs.T - self.refs.half
         out = np.take_along_axis(self.comparable(scores, np.arange(len(self.who))[:, None]), neighbours, 1)
         if self.refs.metric == "cosine":
@@ -318,7 +320,7 @@ class _TieBreaker:
         return out
 
     def crowd(self, cuts: Sequence[int]) -> Array:
-        """For rows with very many neighbours at almost one distance, such as those of a network that says one thing."""
+        """Neighbours of rows with very many candidates at almost equal distance, as of a collapsed network."""
         who, n, twin = self.who, len(self.refs), self.refs.twin
         scores = np.empty((len(who), n))
         a = self.queries.centred(who)
@@ -349,8 +351,8 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
     """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
 
     scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is on its
-    side of the cut for certain; the judge decides on the others, and rows with too many of them come back as CROWDED.
-    (Margin 0 and no judge: the scores are true.)
+    side of the cut for certain. The tie breaker decides on the others; rows with too many of them are returned as
+    CROWDED. (Margin 0 and no tie breaker: the scores are exact.)
     """
     b, n = scores.shape
     k = cuts[-1]
@@ -379,7 +381,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
     if not len(undecided):
         return chosen
 
-    # from the highest score to the lowest; about every cut, what the scores cannot tell is put in its true order
+    # from the highest score to the lowest; undecided entries near every cut are put in their true order
     rest, count = flat[is_open], count[undecided]
     filled = np.arange(count.max()) < count[:, None]
     columns, value = np.zeros(filled.shape, np.intp), np.full(filled.shape, -np.inf, scores.dtype)
@@ -429,7 +431,7 @@ def _in_order(bits: Array) -> Array:
 
 
 def _tiles(these: Points) -> tuple[Array, Array, Array]:
-    """(best, second, at): the two highest float32 scores of every row with the others, and where the best one is.
+    """(best, second, best_row): the two highest float32 scores of every row with the others, and the row of the best.
 
     The score (less |a|²/2 when Euclidean) is symmetric, so one tile of products serves its rows and its columns.
     """

@@ -32,7 +32,7 @@ _limits: list[None] = []  # not empty while BLAS is at one thread: looking for i
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """BLAS at one thread, for code that brings its own threads, or for little work; within another one, nothing."""
+    """Run BLAS on one thread, for code with its own threads or for little work; nested uses do nothing."""
     from threadpoolctl import threadpool_limits
 
     if _limits:
@@ -58,7 +58,7 @@ def use_one_thread() -> Iterator[None]:
 
 
 def run_on_threads(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:
-    """Runs work(i, workers) for every worker i on its own thread; worker i takes items i, i + workers, …"""
+    """Run work(i, workers) for every worker i on a separate thread; worker i takes items i, i + workers, …"""
     workers = workers or thread_count()
     if workers == 1:
         return [work(0, 1)]

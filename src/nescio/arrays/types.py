@@ -1,4 +1,4 @@
-"""The type of every NumPy array whose shape and dtype the type checker does not know."""
+"""Types of arrays whose shape and dtype the type checker cannot express."""
 
 from __future__ import annotations
 

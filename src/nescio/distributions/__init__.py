@@ -1,4 +1,4 @@
-"""Distributions on the sphere. Closed forms take NumPy arrays and torch tensors alike; samples are tensors."""
+"""Distributions on the sphere. Closed forms take NumPy arrays and torch tensors; samples are tensors."""
 
 from nescio.distributions import non_isotropic, vmf_sampling, von_mises_fisher
 

@@ -19,7 +19,9 @@ from nescio.distributions.von_mises_fisher import mean_resultant
 TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
 NODES = 40  # of the quadrature
 REACH = 12.0  # standard deviations of the angle beyond which the density is nothing
-NARROW = 16  # below this many dimensions a random vector may lie along μ: float64, and what lies along is removed
+NARROW = (
+    16  # below this many dimensions a random vector may be parallel to μ: float64, and the parallel part is removed
+)
 
 
 def sample(mean: Any, kappa: Any, draws: int) -> Any:
@@ -48,7 +50,7 @@ def _samples() -> Any:
             if d < NARROW:
                 mu = torch.nn.functional.normalize(mu, dim=1)  # a float32 row has length one to 1e-7 only
                 s -= torch.einsum("snd,nd->sn", s, mu)[..., None] * mu
-            below = _rejection(k, d)  # after s: how often it draws depends on all rows
+            below = _rejection(k, d)  # after s, because its number of draws depends on all rows
             tilt = _tilt(below, k, d) if ctx.needs_input_grad[1] else None
             w, radius = (1 - below).to(work), (below * (2 - below)).sqrt().to(work)
             along = torch.einsum("snd,nd->sn", s, mu)
@@ -76,7 +78,7 @@ def _samples() -> Any:
 def _rejection(kappa: Any, d: int) -> Any:
     """1 − w with w = (1 − (1 + b)β)/(1 − (1 − b)β), β ~ Beta((d − 1)/2, (d − 1)/2), accepted as Wood (1994) does.
 
-    All rows get new proposals as long as one of them needs it: what a row draws does not depend on its neighbours.
+    All rows get new proposals while one of them needs it, so that draws do not depend on other rows.
     """
     torch = sys.modules["torch"]
     half = torch.full((), (d - 1) / 2, dtype=torch.float64, device=kappa.device)

@@ -1,6 +1,6 @@
 """The von Mises–Fisher distribution on the unit sphere of R^d: density C_d(κ)·exp(κ·μᵀx), ‖μ‖ = ‖x‖ = 1.
 
-Every function takes NumPy arrays, torch tensors or numbers, computes in float64 and answers in the dtype it was given
+Every function takes NumPy arrays, torch tensors or numbers, computes in float64 and returns the dtype of its input
 (half precision: float32). torch is never imported here: a tensor brings it along.
 
 With v = d/2 − 1, t = √(v² + κ²) and p = v/t, Debye's uniform expansion (Olver, *Asymptotics and Special Functions*,
@@ -207,7 +207,7 @@ def _namespace(x: Any) -> Any:
 
 
 def _double(x: Any, xp: Any) -> tuple[Any, Any]:
-    """x in float64, and the dtype of the answer."""
+    """x in float64, and the dtype of the result."""
     if xp is np:
         x = np.asarray(x)
         dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)

@@ -1,4 +1,4 @@
-"""Optimal linear heads on frozen features, solved together, and how reliable they find each representation."""
+"""Optimal linear heads on frozen features, solved together, and the reliability of each representation."""
 
 from nescio.heads._reliability import (
     fit_heads,

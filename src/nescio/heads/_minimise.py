@@ -1,11 +1,11 @@
-"""Many small convex problems side by side: one L-BFGS whose every line is written for all of them at once.
+"""A batched L-BFGS for many small convex problems.
 
-A problem is one head: k numbers w that minimise ½·Σ_j λ_j·w_j² + loss(w), where the loss sees the features through
-products with w alone. So a direction costs one product, looking at any point along it costs none, and the gradient
-there one more. Heads that have settled leave, and the others go on without them.
+A problem is one head: k numbers w that minimise ½·Σ_j λ_j·w_j² + loss(w). The loss depends on the features only through
+products with w. A search direction therefore costs one product, each point along it none, and the gradient one more.
+Converged heads are removed from the batch.
 
-Source: Nocedal and Wright, *Numerical Optimization*, algorithm 7.4. The search along a direction looks at slopes
-alone, which is enough where every function is convex.
+Source: Nocedal and Wright, *Numerical Optimization*, algorithm 7.4. The line search uses slopes only, which is enough
+for convex functions.
 """
 
 from __future__ import annotations
@@ -20,40 +20,38 @@ import numpy as np
 
 from nescio.arrays.parallel import blocks, run_on_threads
 
-MEMORY = 6  # steps that are remembered
+MEMORY = 6  # number of stored steps
 STEPS = 2_000
-MAX_EVALUATIONS = 8  # at one direction, at most
-FLATNESS = 0.5  # a slope this much flatter than at the start: from here the secant finds the bottom
-MAX_STRETCH = 5.0  # furthest that one secant may go, in units of the last look
-MAX_FIRST_STEP = (
-    4.0  # the first look lies no further than where some log-odds has moved by this: beyond, slopes say little
-)
-PATIENCE = 40  # steps that come no nearer: what is left is rounding, …
-COARSE_TOLERANCE = 0.1  # … unless log-odds still move by more than this
-ACTIVE_SHARE = 0.5  # share of the heads that still move, under which the others leave
-BLOCK_VALUES = 1 << 19  # remembered numbers that are worked on at once
+MAX_EVALUATIONS = 8  # maximum slope evaluations per direction
+FLATNESS = 0.5  # the line search ends at this fraction of the initial slope
+MAX_STRETCH = 5.0  # maximum length of a secant step, relative to the last one
+MAX_FIRST_STEP = 4.0  # maximum change of a log-odds at the first point of a line search
+PATIENCE = 40  # steps without progress before a head counts as converged, …
+COARSE_TOLERANCE = 0.1  # … unless its log-odds still change by more than this
+ACTIVE_SHARE = 0.5  # share of active heads below which converged ones are removed
+BLOCK_VALUES = 1 << 19  # stored numbers per block
 SERIAL = 1 << 19  # numbers below which a second thread costs more than it saves
 
 
 class Problem(Protocol):
-    """h heads of one kind; `a` and what is known of each head are (h,), directions and gradients (h, k)."""
+    """h heads of one kind. Step sizes `a` and other numbers per head are (h,), directions and gradients (h, k)."""
 
     penalty: Any  # (k,) λ
 
     def set_direction(self, direction: Any) -> Any:
-        """Takes up a direction, which is the product; how far it moves the log-odds of the row that it moves most."""
+        """Set the search direction; return the largest change of a log-odds per unit step."""
 
     def slope(self, a: Any) -> Any:
-        """Derivative of each loss along its direction, at a times it."""
+        """Derivative of each loss along its direction, at step size a."""
 
     def step(self, a: Any) -> None:
-        """Goes there."""
+        """Move by step size a along the direction."""
 
     def gradient(self, block: slice) -> Any:
-        """Of the loss of these heads, where they stand."""
+        """Gradient of the loss of these heads at their current weights."""
 
     def subset(self, keep: Any) -> Problem:
-        """The heads to keep, standing at w = 0."""
+        """The problem with the heads to keep, at w = 0."""
 
 
 def namespace(x: Any) -> Any:
@@ -66,12 +64,12 @@ def cast(x: Any, dtype: str) -> Any:
 
 
 def zeros_like(x: Any, *shape: int) -> Any:
-    """Zeros of that shape beside x, of its dtype."""
+    """Zeros of this shape, with the dtype and device of x."""
     return np.zeros(shape, x.dtype) if namespace(x) is np else x.new_zeros(shape)
 
 
 def for_each(items: Sequence[Any], work: Callable[[Any], Any], numbers: Any) -> None:
-    """work(item) for all; on threads where NumPy has that many numbers to go through."""
+    """Run work(item) for all items, on threads if NumPy has enough numbers."""
     if namespace(numbers) is not np or numbers.size < SERIAL:
         for item in items:
             work(item)
@@ -80,9 +78,9 @@ def for_each(items: Sequence[Any], work: Callable[[Any], Any], numbers: Any) -> 
 
 
 def minimise(problem: Problem, w: Any, tolerance: float) -> Any:
-    """(h, k) the best heads, from the start w: settled when a step moves no row's log-odds by more than the tolerance.
+    """(h, k) the optimal heads from the start w. A head converges when a step changes log-odds within the tolerance.
 
-    A slow head is further from its optimum than its last step is long: leave a margin of ten.
+    The distance to the optimum can exceed the last step: choose a tolerance ten times smaller.
     """
     state, best = LBFGSState(problem, w), zeros_like(w, *w.shape)
     xp, h = namespace(w), len(w)
@@ -102,13 +100,13 @@ def minimise(problem: Problem, w: Any, tolerance: float) -> Any:
             keep = ~settled
             state.subset(keep)
             left, lowest, age, settled = left[keep], lowest[keep], age[keep], settled[keep]
-    warnings.warn(f"{going} of {h} heads had not settled after {STEPS} steps.", stacklevel=4)
+    warnings.warn(f"{going} of {h} heads had not converged after {STEPS} steps.", stacklevel=4)
     best[left] = state.w
     return best
 
 
 class LBFGSState:
-    """Where the heads of a problem stand."""
+    """Weights, gradients and search directions of all active heads."""
 
     def __init__(self, problem: Problem, w: Any) -> None:
         self.problem, self.w, self.memory = problem, w + 0, Memory(w)
@@ -126,11 +124,11 @@ class LBFGSState:
         self._reset()
 
     def step(self) -> tuple[Any, Any]:
-        """Moves all heads; the furthest that a log-odds of each went, and twice what the step should have gained."""
+        """Step all heads; return each head's largest change of a log-odds, and twice its predicted decrease."""
         w, g, direction, problem, memory = self.w, self.g, self.direction, self.problem, self.memory
         start, line, bend = (
             zeros_like(w, len(w)) for _ in range(3)
-        )  # slope at 0, and the penalty's part of it along a
+        )  # slope at 0, and the slope of the penalty along a
 
         def prepare(block: slice) -> None:
             d = direction[block] = memory.direction(g[block], block)
@@ -159,10 +157,10 @@ class LBFGSState:
 
 
 class Memory:
-    """The last steps s of every head, what they did to its gradient, y, and the gradient: one basis for directions.
+    """The last steps s of every head, the changes y of its gradient, and the gradient: the basis of directions.
 
-    A direction is a sum of what is remembered, so that the two loops of algorithm 7.4 need products of these alone,
-    and the long vectors are read twice instead of 4·MEMORY times.
+    A direction is a sum of stored vectors, so the two loops of algorithm 7.4 need only their products. The long vectors
+    are read twice instead of 4·MEMORY times.
     """
 
     def __init__(self, w: Any) -> None:
@@ -174,7 +172,7 @@ class Memory:
         self.basis, self.scale = self.basis[keep], self.scale[keep]
 
     def direction(self, g: Any, block: slice) -> Any:
-        """−H·g with H the inverse Hessian that the remembered steps suggest."""
+        """−H·g with H the inverse Hessian estimated from the stored steps."""
         basis, xp = self.basis[block], namespace(g)
         basis[:, -1] = g
         products = cast(basis @ basis.swapaxes(1, 2), "float64")
@@ -183,7 +181,7 @@ class Memory:
         coefficients[:, -1] = -1
         for i in newest:
             sy, yy = products[:, i, i + 1], products[:, i + 1, i + 1]
-            curved = sy > 1e-7 * self.scale[block] * yy  # a step without curvature teaches nothing
+            curved = sy > 1e-7 * self.scale[block] * yy  # a step without curvature is skipped
             rho = xp.where(curved, 1 / xp.where(curved, sy, 1.0), 0.0)
             if not steps:
                 self.scale[block] = xp.where(curved, sy / xp.where(curved, yy, 1.0), self.scale[block])
@@ -202,9 +200,9 @@ class Memory:
 
 
 def _search(slope: Callable[[Any], Any], start: Any, a: Any) -> Any:
-    """(h,) where convex functions of slope `start` < 0 at 0 are nearly flat, from a first guess a.
+    """(h,) step sizes at which convex functions with slope `start` < 0 at 0 are nearly flat, from a first guess a.
 
-    Slopes rise along the way. A secant through the last point before the bottom and the newest one names the next.
+    Slopes rise along the way. A secant through the last point before the minimum and the newest point gives the next.
     """
     xp, low, low_slope, high = namespace(a), 0 * a, start, 0 * a + math.inf
     down = seeking = start < 0

@@ -17,8 +17,8 @@ from nescio.heads._minimise import cast, for_each, namespace, zeros_like
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
 SAMPLE = 8  # rows per feature that the covariance is taken from
-MAX_LENGTH_RATIO = 3  # times the median length: longer rows have no say in the covariance
-SLAB = 4096  # rows that are gone through at once
+MAX_LENGTH_RATIO = 3  # times the median length: longer rows are left out of the covariance
+SLAB = 4096  # rows per block
 MAX_SIZE_RATIO = 2  # on a GPU, classes share one array if none has more than this many times the rows of another
 
 
@@ -54,7 +54,7 @@ class Rows:
 
 
 def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Rows:
-    """Features (n, d) with the class of each row, made ready for heads that see about `per_head` rows each."""
+    """Features (n, d) with the class of each row, prepared for heads with about `per_head` rows each."""
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
     sample = order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]
@@ -76,8 +76,10 @@ def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Row
 
 
 def _robust_moments(x: Any, codes: Any) -> tuple[Any, Any]:
-    """Mean (d,) of rows and covariance (d, d) within classes, without rows that are much longer than the others: what
-    lies far from every border between classes has no curvature there, and a handful of them would hide all else."""
+    """Mean (d,) of rows and covariance (d, d) within classes, without rows much longer than the others.
+
+    Rows far from all class borders have no curvature, and a few of them would dominate the covariance.
+    """
     xp = namespace(x)
     centred = x - _median(x)
     length = xp.sqrt((centred * centred).sum(1))
@@ -91,20 +93,20 @@ def _robust_moments(x: Any, codes: Any) -> tuple[Any, Any]:
 
 
 def _median(x: Any) -> Any:
-    """Over rows."""
+    """Median over rows."""
     return np.median(x, 0) if namespace(x) is np else x.median(0).values
 
 
 class Pairs:
-    """Heads between two classes each: loss Σ log(1 + e^−z), z = ±wᵀx the log-odds of a row's own class.
+    """Heads between two classes each: loss Σ log(1 + e^−z), z = ±wᵀx the log-odds of a row's class.
 
-    All heads of one class share its rows, so that they take one product together.
+    All heads of one class share its rows and therefore one product.
     """
 
     def __init__(self, rows: Rows, pairs: Any) -> None:
         self.rows, self.pairs, self.penalty = rows, pairs, rows.penalty
         self.caches = [LogitsCache(classes, stacked, pairs) for classes, stacked in _class_groups(rows)]
-        # What the rows of the first and of the second class of a pair give; last comes a place for no head.
+        # Sums over the rows of the first and of the second class of a pair; the last entry is for no head.
         self.sums, self.sides = (
             zeros_like(rows.values, 2, len(pairs) + 1),
             zeros_like(rows.values, 2, len(pairs) + 1, len(self.penalty)),
@@ -127,7 +129,7 @@ class Pairs:
         return second[block] - first[block]
 
     def _collect(self, entries: Any, contribution: Any, x: Any) -> Any:
-        """What every class contributes to its heads' entries of x."""
+        """Fill in every class's contribution to the entries of its heads."""
         if namespace(x) is not np:
             x = namespace(x).concatenate([x, 0 * x[:1]])
 
@@ -139,9 +141,9 @@ class Pairs:
 
 
 class LogitsCache:
-    """Rows (b, n, k) of b classes, the heads (b, h) of each, and half the log-odds (b, n, h) that they give.
+    """Rows (b, n, k) of b classes, the heads (b, h) of each, and half of their log-odds (b, n, h).
 
-    On a GPU several classes stand on one cache, filled up with rows of zeros, which change nothing, and with no heads.
+    On a GPU several classes share one cache, padded with rows of zeros and with no heads.
     """
 
     def __init__(self, classes: Any, rows: Any, pairs: Any) -> None:
@@ -183,7 +185,7 @@ class LogitsCache:
 
 
 def _class_groups(rows: Rows) -> list[tuple[Any, Any]]:
-    """(classes, their rows (b, n, k)): one class each, on a GPU as many together as have about as many rows."""
+    """(classes, their rows (b, n, k)): one class each; on a GPU classes of similar size together."""
     ends = np.cumsum(rows.counts)
     class_values = [rows.values[end - count : end] for end, count in zip(ends, rows.counts, strict=True)]
     if namespace(rows.values) is np:
@@ -203,7 +205,7 @@ def _class_groups(rows: Rows) -> list[tuple[Any, Any]]:
 
 
 class Softmax:
-    """One head of all classes: loss −Σ log softmax(W·x) of a row's own class; W (c, k) is a flat row of w."""
+    """One head of all classes: loss −Σ log softmax(W·x) of a row's class; W (c, k) is a flat row of w."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.xp, c = rows, namespace(rows.values), len(rows.counts)
@@ -212,7 +214,7 @@ class Softmax:
         self.parts = blocks(len(rows.values), SLAB)
 
     def subset(self, keep: Any) -> Softmax:
-        return self  # there is one head, and it stays to the end
+        return self  # there is only one head
 
     def set_direction(self, direction: Any) -> Any:
         weights = direction.reshape(-1, self.rows.values.shape[1]).T
@@ -239,7 +241,7 @@ class Softmax:
         return abs(self.ahead[block]).max()
 
     def _over(self, work: Any) -> Any:
-        """What work(part) returns for each part of the rows."""
+        """The results of work(block) for all blocks of rows."""
         results = [None] * len(self.parts)
 
         def run(i: int) -> None:
@@ -249,7 +251,7 @@ class Softmax:
         return self.xp.stack(results)
 
     def _excess(self, logits: Any, block: slice) -> Any:
-        """Probabilities less one at the row's own class."""
+        """Probabilities minus the one-hot label."""
         p = self.xp.exp(logits - self.xp.amax(logits, 1)[:, None])
         p /= p.sum(1)[:, None]
         p[np.arange(len(p)), self.rows.codes[block]] -= 1

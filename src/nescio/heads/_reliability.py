@@ -1,4 +1,4 @@
-"""Representation reliability: how well the tasks of a row go when heads are put on its representations.
+"""Representation reliability: performance of linear heads on the tasks of a row.
 
 Source: Park, Wang, Ardeshir and Azizan 2024, definition 1 and appendix B. Here, and only here, higher is *more*
 reliable, as in the paper; minus it is an uncertainty.
@@ -19,7 +19,7 @@ from nescio.heads._minimise import cast, namespace
 from nescio.heads._tasks import TASKS, Heads
 from nescio.progress import track
 
-BLOCK = 1 << 22  # predictions of all members that are held at once
+BLOCK = 1 << 22  # predictions of all members per block
 
 
 def fit_heads(
@@ -51,7 +51,7 @@ def fit_heads(
 
 
 def reliability_targets(heads: Sequence[Heads], members: Sequence[Any], truth: Any) -> dict[str, Array]:
-    """What a reliability score should predict: the performance (n,) of each row, higher = more reliable.
+    """Targets of reliability scores: the performance (n,) of each row, higher = more reliable.
 
     The mean over the tasks of a row (one-vs-one: the c − 1 pairs of its class) of a performance of the members' *mean*
     prediction. Heads on probabilities give minus the Brier score, minus the entropy (nats) and minus the variance over
@@ -122,7 +122,7 @@ def _members(members: Sequence[Any], truth: Any) -> list[Any]:
         if len(x) != len(truth):
             raise BadInput(f"{name} has {len(x)} rows, truth has {len(truth)}: they must describe the same rows.")
         if xp is np and x.dtype.kind not in "fiub":
-            raise BadInput(f"{name} holds {x.dtype} values; features are real numbers.")
+            raise BadInput(f"{name} has {x.dtype} values; features are real numbers.")
         if x.dtype not in (xp.float32, xp.float64):
             x = cast(x, "float64" if xp is np and x.dtype.kind in "iu" else "float32")
         bad = ~xp.isfinite(x).all(1)

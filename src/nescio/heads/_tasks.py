@@ -25,14 +25,14 @@ MEMORY_BYTES = 1 << 30  # bytes of steps that are remembered at once
 class Heads(Protocol):
     """The heads of one member."""
 
-    probabilities: ClassVar[bool]  # what is missed are probabilities, not numbers
+    probabilities: ClassVar[bool]  # errors are probabilities, not numbers
 
     @property
     def weights(self) -> Any:
         """(h, d)"""
 
     def misses(self, x: Any, truth: Any) -> Array:
-        """(n, t, …) by how much the t tasks of a row miss its truth."""
+        """(n, t, …) errors of the t tasks of a row."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Multiclass:
         return cls(classes, *rows.heads(w.reshape(len(classes), -1)))
 
     def misses(self, x: Any, truth: Any) -> Array:
-        """(n, 1, c − 1) probabilities of the classes that a row is not of."""
+        """(n, 1, c − 1) probabilities of the wrong classes."""
         codes, c = _class_codes(truth, self.classes), len(self.classes)
         logits = _numpy(cast(x, "float64") @ self.weights.T + self.intercepts)
         p = np.exp(logits - logits.max(1, keepdims=True))
@@ -141,7 +141,7 @@ TASKS: dict[str, type[OneVsOne] | type[Multiclass] | type[Regression]] = {
 
 
 def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
-    """float32 goes most of the way also to a float64 optimum."""
+    """Solve in float32 first, then, if requested, in float64."""
     with one_blas_thread():
         for dtype in ("float32", "float64")[: 1 + (precision == "float64")]:
             w = minimise(problem(rows.cast(dtype)), cast(w, dtype), TOLERANCE[dtype])
@@ -149,7 +149,7 @@ def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
 
 
 def _wrong(log_odds: Any) -> Any:
-    """σ(−z), exact to the last digits also where it is tiny: confident points must not tie."""
+    """σ(−z), exact even if tiny, so that confident rows do not tie."""
     xp = namespace(log_odds)
     return xp.exp(-xp.logaddexp(log_odds, log_odds * 0))
 
@@ -167,7 +167,7 @@ def _class_codes(truth: Any, classes: Array) -> Array:
     unknown = classes[codes] != labels
     if unknown.any():
         row = int(np.flatnonzero(unknown)[0])
-        raise BadInput(f"truth is {labels[row]} in row {row}, a class that the heads have never seen.")
+        raise BadInput(f"truth is {labels[row]} in row {row}, a class without a head.")
     return codes
 
 
@@ -191,6 +191,6 @@ def _numpy(x: Any) -> Array:
 
 
 def _to_namespace_of(x: Array, other: Any) -> Any:
-    """A NumPy array as what the other is: float64, on its device."""
+    """A NumPy array in the namespace and on the device of the other."""
     xp = namespace(other)
     return x if xp is np else xp.as_tensor(x, device=other.device)

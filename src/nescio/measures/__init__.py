@@ -1,4 +1,4 @@
-"""Measures: Predictions in, one number per row out, ALWAYS higher = less sure."""
+"""Measures: functions from predictions to one uncertainty per row, always higher = less confident."""
 
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency

@@ -1,4 +1,4 @@
-"""Uncertainties that the network itself brings: the length of its embedding, or a score of its own."""
+"""Uncertainties that the network gives directly: the length of its embedding, or its native score."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK_VALUES = 1 << 20
 
 @measure("plain", needs=("embeddings",))
 def norm(predictions: Predictions) -> Array:
-    """Minus the length of the raw embedding: −‖e‖, since a short embedding is an unsure one (URL §4.1, Fig. 11)."""
+    """Minus the length of the raw embedding: −‖e‖; short embeddings are less confident (URL §4.1, Fig. 11)."""
     if predictions.embeddings is None:
         raise Undefined("There are no embeddings, and norm is their length.")
     embeddings = predictions.embeddings
@@ -27,14 +27,14 @@ def norm(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("scores",))
 def native(predictions: Predictions) -> Array:
-    """The method's own uncertainty, stored as scores["native"], higher = less sure."""
+    """Native score of the method, stored as scores["native"]; higher = less confident."""
     if "native" not in predictions.scores:
-        raise Undefined("There is no score named native: this method brings no uncertainty of its own.")
+        raise Undefined("There is no score named native: this method has no native score.")
     return read_only(np.asarray(predictions.scores["native"], np.float64))
 
 
 def read_only(array: Array) -> Array:
-    """A view that cannot be written to: the dump's own numbers stay as they are."""
+    """A read-only view, which protects the arrays of the predictions."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""Measures that look at neighbours in the space of embeddings, of one network or of several."""
+"""Measures of neighbours in the embedding space, of one network or of several."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DIGITS = 12  # decimals of a mean of similarities: means of other fractions that
 def knn_distance(
     ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine"
 ) -> Callable[[Predictions], Array]:
-    """Mean distance to the k nearest reference embeddings: far from all that is known is unsure.
+    """Mean distance to the k nearest reference embeddings.
 
     u(x) = (1/k)·Σ_{r in k-NN(x)} distance(x, r), with 1 − cos or the Euclidean distance, in float64.
     k may be a sequence, giving (len(k), n). Source: Park et al. 2024, §4.1 (Dist_k).
     """
-    refs = prepare_points(embeddings_of(ref, "the reference dump"), metric, "the reference embeddings")
+    refs = prepare_points(embeddings_of(ref, "the reference predictions"), metric, "the reference embeddings")
     return NeighbourDistance(refs, neighbour_counts(k, len(refs)), metric, bool(np.ndim(k)))
 
 
@@ -48,15 +48,17 @@ class NeighbourDistance:
         return {"bank": self.refs.quick.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
 
     def __call__(self, test: Predictions) -> Array:
-        queries = prepare_points(embeddings_of(test, "the test dump"), self.metric, "the test embeddings", self.refs)
+        queries = prepare_points(
+            embeddings_of(test, "the test predictions"), self.metric, "the test embeddings", self.refs
+        )
         return self._aggregate(distances(self.refs, queries, nearest_rows(self.refs, queries, sorted(set(self.ks)))))
 
     def leave_one_out(self, ref: Predictions) -> Array:
-        """The same of the references themselves, none of which is its own neighbour."""
+        """Mean distance of each reference to the nearest other references."""
         if max(self.ks) >= len(self.refs):
-            raise Undefined(f"{len(self.refs)} references have fewer than {max(self.ks)} others.")
+            raise Undefined(f"{len(self.refs)} references: leave-one-out needs more than {max(self.ks)}.")
         queries = prepare_points(
-            embeddings_of(ref, "the reference dump"), self.metric, "the reference embeddings", self.refs
+            embeddings_of(ref, "the reference predictions"), self.metric, "the reference embeddings", self.refs
         )
         others = nearest_rows(self.refs, queries, sorted(set(self.ks)), others=True)
         return self._aggregate(distances(self.refs, queries, others))
@@ -75,7 +77,7 @@ def neighborhood_inconsistency(
     *,
     similarity: Literal["jaccard", "overlap"] = "jaccard",
 ) -> Array:
-    """How little the members of an ensemble agree on which reference rows are the k nearest to a test row.
+    """Disagreement of ensemble members on the k nearest reference rows of a test row.
 
     u(x) = 1 − NC_k(x), NC_k = mean over the M(M−1)/2 pairs of members of |A ∩ B| / |A ∪ B|, with A and B the sets of
     the k nearest references (|A ∩ B| / k for "overlap"). Rows come in the order of tests[0]; k may be a sequence,
@@ -98,7 +100,7 @@ def neighborhood_inconsistency(
 
 @measure("ensemble", needs=("embeddings",))
 def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, unbiased: bool = False) -> Array:
-    """How much the embedding of a row varies between the members of an ensemble.
+    """Variance of a row's embedding between the members of an ensemble.
 
     u(x) = Σ_dimensions Var_m(h_m(x)); h is at length one when the metric is cosine. Rows come in the order of tests[0].
     The paper's is the population variance, which rises with the number M of members: × (M − 1)/M of the `unbiased` one.
@@ -165,7 +167,7 @@ def _as_words(octets: Array) -> Array:
 def neighbour_counts(k: int | Sequence[int], n_refs: int) -> list[int]:
     sizes = np.atleast_1d(np.asarray(k))
     if sizes.ndim != 1 or not len(sizes) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
-        raise BadInput(f"k is {k}; it must be a whole number from 1 on, or several.")
+        raise BadInput(f"k is {k}; it must be a whole number of at least 1, or a list of these.")
     if sizes.max() > n_refs:
         raise BadInput(f"k is {sizes.max()}, but there are only {n_refs} references: choose a smaller k or give more.")
     return [int(size) for size in sizes]
@@ -174,7 +176,7 @@ def neighbour_counts(k: int | Sequence[int], n_refs: int) -> list[int]:
 def check_members(refs: Sequence[Predictions], tests: Sequence[Predictions], similarity: str) -> None:
     if len(refs) != len(tests):
         raise BadInput(
-            f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
+            f"There are {len(refs)} reference and {len(tests)} test predictions: give one of each per member."
         )
     if similarity not in ("jaccard", "overlap"):
         raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
@@ -188,12 +190,12 @@ def align_members(members: Sequence[Predictions], what: str) -> list[Array]:
     order = np.argsort(index, kind="stable")
     aligned = []
     for number, member in enumerate(members):
-        embeddings = embeddings_of(member, f"the {what} dump of member {number}")
+        embeddings = embeddings_of(member, f"the {what} predictions of member {number}")
         if not np.array_equal(member.index, index):
             member_order = np.argsort(member.index, kind="stable")
             if len(member_order) != len(order) or not np.array_equal(member.index[member_order], index[order]):
                 raise BadInput(
-                    f"The {what} dump of member {number} holds other rows than that of member 0: index differs."
+                    f"The {what} predictions of member {number} and of member 0 have different rows: index differs."
                 )
             rows = np.empty_like(order)
             rows[order] = member_order

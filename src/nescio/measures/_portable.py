@@ -1,4 +1,4 @@
-"""Fitted scores as small files: what an exported network needs to compute them from its embeddings and logits."""
+"""Fitted scores as small files, from which exported networks compute them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nescio.files import parse_json
 from nescio.measures._spec import registry
 from nescio.predictions import Predictions
 
-LOGIT_MEASURES = (  # what an exported file computes of its logits alone
+LOGIT_MEASURES = (  # what an exported file computes from its logits alone
     *("msp", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
 )
 PORTABLE = (
@@ -29,7 +29,7 @@ META = "score"  # the key of the file's metadata
 
 @dataclass(frozen=True, eq=False)
 class FittedScore:
-    """A measure of PORTABLE with the arrays that it was fitted to, such as class means or a bank of reference rows."""
+    """A measure of PORTABLE with its fitted arrays, such as class means or a bank of reference rows."""
 
     measure: str
     arrays: Mapping[str, Array]
@@ -59,12 +59,12 @@ class FittedScore:
 
     @staticmethod
     def load(path: str | Path, digest: str | None = None) -> FittedScore:
-        """Read what `save` wrote; `digest` is the SHA-256 that it must have."""
+        """Read what `save` wrote; refuse a file whose SHA-256 is not `digest`."""
         from safetensors import safe_open
 
         try:
             if digest is not None and sha256(Path(path).read_bytes()).hexdigest() != digest:
-                raise BadInput(f"{path} is another fitted score than the one that the threshold was set on.")
+                raise BadInput(f"{path} is not the fitted score that the threshold was set with.")
             with safe_open(str(path), "numpy") as file:
                 measure = parse_json((file.metadata() or {})[META], str(path))["measure"]
                 score = FittedScore(measure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
@@ -73,8 +73,8 @@ class FittedScore:
             return score
         except BadInput:
             raise
-        except Exception as error:  # the reader raises errors of its own
-            raise BadInput(f"{path} does not hold a fitted score that nescio wrote.") from error
+        except Exception as error:  # the reader raises errors of many types
+            raise BadInput(f"{path} contains no fitted score that nescio wrote.") from error
 
 
 def portable(measure: str, fitted: Any) -> FittedScore:

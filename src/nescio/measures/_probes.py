@@ -1,4 +1,4 @@
-"""Measures that were taken from the network when it predicted."""
+"""Measures that the network computes when it predicts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from nescio.predictions import Predictions
 
 @measure("plain", needs=("scores",))
 def jacobian(predictions: Predictions) -> Array:
-    """How much the answer moves with the image: ‖∇ₓ f(x)‖² over all softmax outputs.
+    """Sensitivity of the prediction to the image: ‖∇ₓ f(x)‖² over all softmax outputs.
 
-    The network is needed for it, so it is taken at predict time and kept as scores["jacobian"] (UIMNET §4).
+    It needs the network, so it is computed when predicting and stored as scores["jacobian"] (UIMNET §4).
     """
     if "jacobian" not in predictions.scores:
-        raise Undefined("There is no score named jacobian: it is taken from the network when it predicts.")
+        raise Undefined("There is no score named jacobian: the network computes it when it predicts.")
     return read_only(np.asarray(predictions.scores["jacobian"]))
 
 
 @measure("plain", needs=("variants",))
 def tta(predictions: Predictions) -> Array:
-    """Doubt of the answer averaged over augmented copies of the image: −max of the mean probability.
+    """Uncertainty of the prediction averaged over augmented copies of the image: −max of the mean probability.
 
-    The log of the mean is taken at predict time and kept as variants["tta"] (test-time augmentation, UIMNET §4).
+    The log of the mean is computed when predicting and stored as variants["tta"] (test-time augmentation, UIMNET §4).
     """
     if "tta" not in predictions.variants:
-        raise Undefined("There is no variant named tta: augmented copies are predicted with the network at hand.")
+        raise Undefined("There is no variant named tta: the network predicts augmented copies when it predicts.")
     return np.asarray(-np.exp(np.asarray(predictions.variants["tta"], np.float64)).max(1))

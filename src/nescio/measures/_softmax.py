@@ -21,7 +21,7 @@ def msp(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("logits",))
 def gap(predictions: Predictions) -> Array:
-    """How little the most probable class leads the second: 1 - (p₁ - p₂). UIMNET, §4.
+    """One minus the margin between the two most probable classes: 1 - (p₁ - p₂). UIMNET, §4.
 
     From (1 - p₁) + p₂, each without cancellation: confident rows keep their order.
     """
@@ -36,13 +36,13 @@ def entropy(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("logits",))
 def max_logit(predictions: Predictions) -> Array:
-    """Minus the largest logit, averaged over draws. Absent when the dump holds probabilities."""
+    """Minus the largest logit, averaged over draws. Undefined for probabilities."""
     return _measure(predictions, "max_logit")
 
 
 @measure("plain", needs=("logits",))
 def energy(predictions: Predictions) -> Array:
-    """Minus the log-sum-exp of the logits, averaged over draws. Absent when the dump holds probabilities.
+    """Minus the log-sum-exp of the logits, averaged over draws. Undefined for probabilities.
 
     -log Σ_j exp z_j, Liu et al. (2020).
     """
@@ -51,10 +51,10 @@ def energy(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def mutual_information(predictions: Predictions) -> Array:
-    """How much the draws disagree: entropy of their mean minus their mean entropy, in nats (Jensen–Shannon divergence).
+    """Disagreement of the draws: entropy of their mean minus their mean entropy, in nats (Jensen–Shannon divergence).
 
     H(mean_i p_i) - mean_i H(p_i). i runs over draws when one member or none is named, else over members, each with
-    the mean of its own draws. Exactly 0 for one draw.
+    the mean of its draws. Exactly 0 for one draw.
     """
     return _measure(predictions, "mutual_information")
 
@@ -67,7 +67,7 @@ def expected_entropy(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("logits",))
 def dempster_shafer(predictions: Predictions) -> Array:
-    """Share of evidence that no class has, averaged over draws. Absent when the dump holds probabilities.
+    """Share of evidence for no class, averaged over draws. Undefined for probabilities.
 
     c / (c + Σ_j exp z_j), Sensoy et al. (2018) with exp as evidence.
     """
@@ -77,7 +77,7 @@ def dempster_shafer(predictions: Predictions) -> Array:
 def _measure(predictions: Predictions, name: str) -> Array:
     u = summary(predictions).u
     if name not in u and predictions.logits is None:
-        raise Undefined(f"{name} needs the probabilities of all classes, and this dump holds answers only.")
+        raise Undefined(f"{name} needs the probabilities of all classes, and there are only predicted classes.")
     if name not in u:
-        raise Undefined(f"{name} needs unnormalised scores, and this dump holds probabilities.")
+        raise Undefined(f"{name} needs logits, and there are only probabilities.")
     return u[name]

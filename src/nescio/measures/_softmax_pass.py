@@ -24,7 +24,7 @@ BLOCK = 1 << 16  # probabilities made together: half a megabyte in float64, so t
 PASS_BLOCK = 1 << 19  # scores of the pass, whose buffers stay: with fewer, its threads wait for Python's lock
 SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first
 TINY = float(np.finfo(np.float64).tiny)
-LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
+LOWEST = -1000.0  # exp of this is 0: replaces a score of -inf, because 0 · -inf is NaN
 OF_SCORES = ("max_logit", "energy", "dempster_shafer")
 OF_PROBS = ("msp", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
 LEADING = int(max(registry["top_k_ece"].values["k"]))  # most probable classes whose probabilities the pass keeps
@@ -32,10 +32,10 @@ LEADING = int(max(registry["top_k_ece"].values["k"]))  # most probable classes w
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything that one pass over a dump gives.
+    """Results of one pass over predictions.
 
-    u        measure name -> (n,), higher = less sure
-    labelled    (n,) the row has a label of a class that the model can answer
+    u        measure name → (n,), higher = less confident
+    labelled    (n,) the row has a label among the model's classes
     leading  (n, LEADING or fewer) the largest probabilities of every row, falling
     """
 
@@ -47,20 +47,20 @@ class Summary:
     _outcomes: Outcomes | None
 
     def outcomes(self, rows: Any = None) -> Outcomes:
-        """The answers of these rows (numbers or a mask), by default of all rows with a labelled label."""
+        """Outcomes of these rows (numbers or a mask), by default of all labelled rows."""
         if self._outcomes is None:
-            raise Undefined("There are no labels, so there is nothing to judge the answers by.")
+            raise Undefined("There are no labels, so predictions cannot be evaluated.")
         rows = self.labelled if rows is None else rows
         if not self.labelled[rows].all():
-            raise BadInput("Some of these rows have a label of a class that was not in training; omit them.")
+            raise BadInput("Some of these rows have a label that is not among the model's classes: omit them.")
         picked = self._outcomes if rows is self.labelled and self.labelled.all() else self._outcomes.take(rows)
         if not picked.n:
-            raise Undefined("No row has a label of a class that was in training.")
+            raise Undefined("No row has a label among the model's classes.")
         return picked
 
 
 def summary(predictions: Predictions) -> Summary:
-    """One pass over the dump, kept on it: a second call costs nothing."""
+    """One pass over the predictions, cached on them."""
     kept: Summary | None = getattr(predictions, "_summary", None)
     if kept is None:
         kept = _pass(predictions)
@@ -69,7 +69,7 @@ def summary(predictions: Predictions) -> Summary:
 
 
 def _top_only(predictions: Predictions) -> Summary:
-    """What follows from a dump's answers and their confidence alone, without logits."""
+    """Summary of predicted classes and their confidence, without logits."""
     n, right, confidence = len(predictions), predictions.correctness, predictions.confidence
     if right is None and confidence is None:
         raise Undefined("There are no logits and no probs, so there is no softmax.")
@@ -115,7 +115,7 @@ def _pass(predictions: Predictions) -> Summary:
 
 
 class _Columns:
-    """The (n,) results of the pass, and what it knows of the rows."""
+    """The (n,) results of the pass, and facts about the rows."""
 
     def __init__(self, predictions: Predictions) -> None:
         n, s, c = len(predictions), predictions.draws, predictions.classes
@@ -234,7 +234,7 @@ def _dots(e: Array, z: Array) -> Array:
 
 
 class _Softmax(NamedTuple):
-    """What the sums of a draw say. With r = Σ' exp(z - m): p of the top is 1/(1 + r), and
+    """Softmax quantities from the sums of a draw. With r = Σ' exp(z - m): p of the top is 1/(1 + r), and
 
     log Σ exp z = m + log(1 + r),   H = log(1 + r) + Σ' exp(z - m)(m - z)/(1 + r):
 
@@ -425,7 +425,7 @@ def _brier(right: Array, confidence: Array, uncertainty: Array, label_probabilit
 
 
 def _settle(u: Array) -> None:
-    """Drops the last 9 of 53 bits, in place: the order of a sum must not break a tie (Veltkamp's splitting)."""
+    """Drop the last 9 of 53 bits in place, so that the order of a sum breaks no tie (Veltkamp's splitting)."""
     lifted = u * (2.0**9 + 1)
     u[:] = lifted - (lifted - u)
 
@@ -454,19 +454,19 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
 
 
 def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
-    """(probabilities, labels) of the rows with a labelled label, block by block."""
+    """(probabilities, labels) of the labelled rows, block by block."""
     if predictions.logits is None:
         raise Undefined("There are no logits and no probs, so there are no probabilities.")
     labelled, labels = summary(predictions).labelled, predictions.labels
     if labels is None:
-        raise Undefined("There are no labels, so there is nothing to judge the answers by.")
+        raise Undefined("There are no labels, so predictions cannot be evaluated.")
     for block in blocks(len(predictions), max(1, BLOCK // predictions.classes)):
         if labelled[block].any():
             yield mean_probs(predictions, block)[labelled[block]], labels[block][labelled[block]]
 
 
 def top_k_outcomes(predictions: Predictions, k: int) -> Outcomes:
-    """`metrics.top_k` of the rows with a labelled label; up to LEADING classes the pass has it already."""
+    """`metrics.top_k` of the labelled rows; up to LEADING classes the pass has it already."""
     if predictions.logits is None or not 1 <= k <= min(LEADING, predictions.classes):
         return top_k(prob_blocks(predictions), k)
     kept = summary(predictions)

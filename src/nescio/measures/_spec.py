@@ -1,4 +1,4 @@
-"""What the registry knows of a measure, beside the function itself."""
+"""Registry of measures, with what reports need to know about each."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ FIELDS = [registered.name for registered in fields(Predictions)]
 
 @dataclass(frozen=True)
 class Measure:
-    """One registered measure. u is ALWAYS higher = less sure."""
+    """One registered measure. Higher u always means less confident."""
 
     name: str
     function: Callable[..., Any]
     kind: Kind
-    needs: tuple[str, ...]  # fields of Predictions that it reads: without them it is not called
+    needs: tuple[str, ...]  # fields of Predictions that it needs
     example: Mapping[str, Any] = field(default_factory=dict)  # options for the few rows of the contract
-    fallback: str | None = None  # a field that it can do with where those are missing
-    equivalent_to: str | None = None  # the measure that ranks every dump as this one does: reports hold that one alone
-    needs_draws: bool = False  # it says something of several draws only
-    slow: bool = False  # it takes as long as all light ones together: left out of large dumps unless it is wanted
-    trains: bool = False  # it has a training loop of its own: left out of a first look
+    fallback: str | None = None  # a field that can replace missing ones
+    equivalent_to: str | None = None  # the measure with the same ranking, under which reports show it
+    needs_draws: bool = False  # it needs several draws
+    slow: bool = False  # as slow as all other measures together: skipped for large predictions unless requested
+    trains: bool = False  # it trains a network: skipped unless requested
     scorecard_options: Callable[[int], Mapping[str, Any]] | None = (
         None  # the number of reference rows → options on a scorecard
     )
@@ -50,33 +50,33 @@ class Measure:
     def sentence(self) -> str:
         return (self.function.__doc__ or "").strip().split("\n")[0]
 
-    def check(self, dump: Predictions, but: Sequence[str] = ()) -> None:
-        """Raises Undefined where the dump lacks a field that the measure needs, unless it is one of `but`."""
-        if self.fallback is not None and getattr(dump, self.fallback) is not None:
+    def check(self, predictions: Predictions, but: Sequence[str] = ()) -> None:
+        """Raise Undefined if the predictions lack a field that the measure needs, except those in `but`."""
+        if self.fallback is not None and getattr(predictions, self.fallback) is not None:
             return
         for name in self.needs:
-            value = getattr(dump, name)
+            value = getattr(predictions, name)
             if name not in but and (value is None or (isinstance(value, Mapping) and not value)):
-                raise Undefined(f"{self.name} needs {name}, and there are none in this dump.")
+                raise Undefined(f"{self.name} needs {name}, and there are none in these predictions.")
 
-    def compute(self, dump: Predictions) -> Array:
-        """u (n,) of a plain measure; Undefined where the dump lacks what it needs."""
-        self.check(dump)
-        return self.checked(self.function, dump)
+    def compute(self, predictions: Predictions) -> Array:
+        """u (n,) of a plain measure; Undefined if the predictions lack a field."""
+        self.check(predictions)
+        return self.checked(self.function, predictions)
 
-    def checked(self, score: Callable[[Predictions], Any], dump: Predictions) -> Array:
-        """u (n,) by this measure, or by what it fitted; BadInput where it is not one number per row."""
+    def checked(self, score: Callable[[Predictions], Any], predictions: Predictions) -> Array:
+        """u (n,) by this measure or its fitted form; FaultyPart if it is not one number per row."""
         with self._naming_faults():
-            u = np.asarray(score(dump))
-        if u.shape != (len(dump),) or u.dtype.kind not in "fiub":
+            u = np.asarray(score(predictions))
+        if u.shape != (len(predictions),) or u.dtype.kind not in "fiub":
             what = (
                 f"shape {u.shape} of {u.dtype}"
                 if u.dtype.kind in "fiub"
                 else type(u.item() if u.ndim == 0 else u).__name__
             )
             raise FaultyPlugin(
-                f"The measure {self.name} ({source_file(self.function)}) returns {what} for {len(dump)} rows: it must "
-                "give one number per row."
+                f"The measure {self.name} ({source_file(self.function)}) returns {what} for {len(predictions)} rows: "
+                "it must give one number per row."
             )
         if is_plugin_code(self.function) and not (finite := np.isfinite(u)).all():
             row = int(np.argmin(finite))
@@ -87,18 +87,18 @@ class Measure:
         return u
 
     def fit(self, rows: Predictions) -> Any:
-        """A fitted or tuned measure of these rows, as a scorecard shows it."""
+        """A measure fitted or tuned on these rows, with the options of a scorecard."""
         with self._naming_faults():
             return self.function(rows, **({} if self.scorecard_options is None else self.scorecard_options(len(rows))))
 
     def fit_checked(self, rows: Predictions) -> Callable[[Predictions], Array]:
-        """`fit`, with checked numbers unless it can leave rows out itself."""
+        """`fit`, with checked numbers unless it offers leave_one_out."""
         fitted = self.fit(rows)
         return fitted if hasattr(fitted, "leave_one_out") else partial(self.checked, fitted)
 
     @contextmanager
     def _naming_faults(self) -> Iterator[None]:
-        """Turns what the code of another package or file raises into a sentence that names the measure and its file."""
+        """Turn errors of plug-in code into one that names the measure and its file."""
         try:
             yield
         except (Undefined, MemoryError):
@@ -152,16 +152,16 @@ def measure(
     trains: bool = False,
     scorecard_options: Callable[[int], Mapping[str, Any]] | None = None,
 ) -> Callable[[F], F]:
-    """Registers a function on Predictions as a measure and returns it unchanged.
+    """Register a function of Predictions as a measure, and return it unchanged.
 
-    needs     fields of Predictions without which it is not called; unknown ones are refused
-    example   options with which it works on 120 rows, 4 classes and 6 features, where its defaults do not
-    fallback  a field that it can do with where those are missing
-    alias     the measure that ranks every dump as this one does: reports hold that one alone
-    several   it says something of several draws only
-    heavy     it takes as long as all light ones together: left out of large dumps unless it is wanted
-    trained   it has a training loop of its own: left out of a first look
-    shown     the number of reference rows → its options on a scorecard, where these are not its defaults
+    needs              fields of Predictions that it needs
+    example            options for 120 rows, 4 classes and 6 features, if its defaults need more
+    fallback           a field that can replace missing ones
+    equivalent_to      the measure with the same ranking, under which reports show it
+    needs_draws        it needs several draws
+    slow               as slow as all others together: skipped for large predictions unless requested
+    trains             it trains a network: skipped unless requested
+    scorecard_options  number of reference rows → options on a scorecard, if not its defaults
     """
     for field_name in needs:
         if field_name not in FIELDS:
@@ -191,64 +191,66 @@ def measure(
     return register
 
 
-def cached(dump: Predictions, key: Hashable, make: Callable[[], T]) -> T:
-    """What `make` gives, computed once for a dump and kept on it as long as it lives: measures share their work."""
-    cache: dict[Hashable, Any] | None = getattr(dump, "_kept", None)
+def cached(predictions: Predictions, key: Hashable, make: Callable[[], T]) -> T:
+    """The result of `make`, computed once per predictions and cached on them, so that measures share work."""
+    cache: dict[Hashable, Any] | None = getattr(predictions, "_kept", None)
     if cache is None:
         cache = {}
-        object.__setattr__(dump, "_kept", cache)
+        object.__setattr__(predictions, "_kept", cache)
     if key not in cache:
         cache[key] = make()
     value: T = cache[key]
     return value
 
 
-# ---- measures of a dump by name
+# ---- measures of predictions by name
 
 SCORE = "scores/"
 
 
-def score_names(dump: Predictions) -> list[str]:
-    """The scores of a dump that no registered measure reads, as `named` calls them."""
-    return [_called(score) for score in dump.scores if score not in registry or "scores" not in registry[score].needs]
+def score_names(predictions: Predictions) -> list[str]:
+    """Names of the scores in predictions that no registered measure reads."""
+    return [
+        _called(score) for score in predictions.scores if score not in registry or "scores" not in registry[score].needs
+    ]
 
 
 def _called(score: str) -> str:
-    """`logdet`, or `scores/entropy` where a measure has its name."""
+    """The score's name, such as `logdet`, or `scores/entropy` if a measure has the same name."""
     return f"{SCORE}{score}" if score in registry else score
 
 
-def find_measure(name: str, dump: Predictions) -> Measure:
-    """A registered measure, or a score of the dump by its name; `scores/NAME` is always the score."""
+def find_measure(name: str, predictions: Predictions) -> Measure:
+    """A registered measure, or a score in the predictions by name; `scores/NAME` is always the score."""
     score = name.removeprefix(SCORE)
     if name in registry:
         return registry[name]
-    if score in dump.scores:
+    if score in predictions.scores:
         return Measure(_called(score), partial(_score, score), "plain", ("scores",))
     if score != name:
-        there = ", ".join(f"{SCORE}{name}" for name in dump.scores) or "none"
-        raise BadInput(f"There is no score named {score!r} in this dump. There are: {there}.")
+        there = ", ".join(f"{SCORE}{name}" for name in predictions.scores) or "none"
+        raise BadInput(f"There is no score named {score!r} in these predictions. There are: {there}.")
     return registry[name]  # which refuses it
 
 
-def canonical(name: str, dump: Predictions) -> str:
-    """The name of a measure or of a score of the dump, for any spelling or alias of it."""
-    return name if name in dump.scores or name.startswith(SCORE) else registry.canonical(name)
+def canonical(name: str, predictions: Predictions) -> str:
+    """The registered name of a measure, or the name of a score, for any spelling or alias."""
+    return name if name in predictions.scores or name.startswith(SCORE) else registry.canonical(name)
 
 
-def uncertainty(name: str, dump: Predictions) -> Array:
-    """u (n,) of the rows of a dump by the name of a measure that needs nothing else, or of a score of the dump."""
-    measure = find_measure(name, dump)
+def uncertainty(name: str, predictions: Predictions) -> Array:
+    """u (n,) by the name of a plain measure, or of a score in the predictions."""
+    measure = find_measure(name, predictions)
     if measure.kind != "plain":
         names = ", ".join(sorted(registered.name for registered in registry.parts() if registered.kind == "plain"))
         why = (
             "must be fitted first" if measure.kind in ("fitted", "tuned") else "needs more than one set of predictions"
         )
         raise BadInput(f"The measure {name!r} {why}; take one of {names}.")
-    return measure.compute(dump)
+    return measure.compute(predictions)
 
 
-def _score(name: str, dump: Predictions) -> Any:
-    if name not in dump.scores:
-        raise Undefined(f"There is no score named {name!r} in this dump.")
-    return np.asarray(dump.scores[name], np.float64)
+def _score(name: str, predictions: Predictions) -> Any:
+    if name not in predictions.scores:
+        raise Undefined(f"There is no score named {name!r} in these predictions.")
+    return np.asarray(predictions.scores[name], np.float64)

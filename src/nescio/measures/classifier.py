@@ -1,4 +1,4 @@
-"""The last layer of a network, recovered from what it said: logits = W·embedding + b, by least squares."""
+"""The last layer of a network, recovered from its predictions: logits = W·embedding + b, by least squares."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class LastLayer:
 def recover_last_layer(train: Predictions) -> LastLayer:
     """W and b of the last layer, by least squares of the logits (their mean over draws) on the embeddings.
 
-    Undefined, with a sentence, where the residual proves that the embeddings are not what the last layer reads, or
-    where there are too few rows to tell. Directions in which embeddings do not vary have no weight.
+    Undefined if the residual shows that the embeddings are not the input of the last layer, or if there are too few
+    rows. Directions in which embeddings do not vary have no weight.
     """
     layer = cached(train, "classifier", lambda: _recover(train))
     if layer.residual > RESIDUAL:
         raise Undefined(
-            "The embeddings are not what the last layer reads: a linear function of them misses the logits by "
+            "The embeddings are not the input of the last layer: a linear function of them misses the logits by "
             f"{100 * layer.residual:.3g} % of their spread. Save the embedding before the last layer."
         )
     return layer
@@ -54,7 +54,7 @@ def _recover(train: Predictions) -> LastLayer:
     used = values > max(len(values) * np.finfo(float).eps, rounding**2) * values[-1]
     rank, n = int(used.sum()), reference.n
     if n < rank + 2:
-        raise Undefined(f"{n} reference rows cannot tell the last layer of {rank} features: give more rows.")
+        raise Undefined(f"{n} reference rows are too few to recover the last layer of {rank} features: give more rows.")
     middle = _mean_logits(train)
     if not np.isfinite(middle).all():
         raise Undefined("Some logits of the reference are −inf, so that the last layer cannot be recovered from them.")
@@ -66,15 +66,15 @@ def _recover(train: Predictions) -> LastLayer:
     return LastLayer(np.ascontiguousarray(weight.T), middle - reference.mean @ weight, residual, rounding)
 
 
-def logits_of(dump: Predictions, block: Any) -> Array:
+def logits_of(predictions: Predictions, block: Any) -> Array:
     """(b, c) logits of these rows in float64, their mean over draws."""
-    assert dump.logits is not None
-    return np.asarray(np.mean(dump.logits[block], axis=1, dtype=np.float64))
+    assert predictions.logits is not None
+    return np.asarray(np.mean(predictions.logits[block], axis=1, dtype=np.float64))
 
 
-def in_distribution_mask(dump: Predictions, block: slice) -> Any:
-    """Which rows of a block are of classes that were in training."""
-    return slice(None) if dump.in_distribution is None else dump.in_distribution[block]
+def in_distribution_mask(predictions: Predictions, block: slice) -> Any:
+    """The in-distribution rows of a block."""
+    return slice(None) if predictions.in_distribution is None else predictions.in_distribution[block]
 
 
 def _mean_logits(train: Predictions) -> Array:

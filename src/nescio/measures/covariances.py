@@ -14,9 +14,9 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures.row_tools import map_on_threads
 
-FIRST_JITTER = 1e-12  # of the mean variance, where a covariance cannot be factored without; then ten times more
+FIRST_JITTER = 1e-12  # of the mean variance, if a covariance cannot be factored otherwise; then ten times more
 SMALL_TRIANGLE = 64  # rows of a triangle that is inverted at once
-NEAR = 1e-4  # of a row's squared length: less than this left of it is computed without a difference of large numbers
+NEAR = 1e-4  # share of a row's squared length below which the rest is computed without cancellation
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def whiteners_of(covariances: Sequence[Whitener], jitter: float) -> list[Whitene
 
 
 def _whitener(jitter: float, covariance: Whitener) -> Whitener:
-    """The inverse Cholesky factor of Σ + jitter·I, or its axes; LinAlgError where it is singular."""
+    """The inverse Cholesky factor of Σ + jitter·I, or its axes; LinAlgError if it is singular."""
     if isinstance(covariance, Axes):
         axes, variances = covariance.axes, covariance.variances
         if jitter == 0:
@@ -81,11 +81,11 @@ def _whitener(jitter: float, covariance: Whitener) -> Whitener:
 def _lower_inverse(factor: Array) -> Array:
     """The inverse of a lower triangle (d, d), by halves: [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹·B·A⁻¹, C⁻¹]].
 
-    By NumPy alone: importing scipy.linalg takes longer than the answer about a small file.
+    With NumPy only: importing scipy.linalg takes longer than scoring a small file.
     """
     d = len(factor)
     if d <= SMALL_TRIANGLE:
-        return np.linalg.inv(factor.T).T  # an upper triangle is its own LU factor: what is done is back-substitution
+        return np.linalg.inv(factor.T).T  # an upper triangle is its own LU factor, so this is back-substitution
     first, last = slice(d // 2), slice(d // 2, d)
     inverse = np.zeros_like(factor)
     inverse[first, first], inverse[last, last] = (
@@ -100,7 +100,7 @@ def _factor(covariance: Array, jitter: float) -> Array:
     """The Cholesky factor of Σ + jitter·I."""
     raised = covariance + jitter * np.eye(len(covariance))
     factor = np.linalg.cholesky(raised)
-    # A pivot at rounding error of its own variance is a singular matrix that got through by luck.
+    # A pivot at the rounding error of its variance means that the matrix is singular.
     if (np.diagonal(factor) ** 2 <= _rounding(len(raised)) * np.diagonal(raised)).any():
         raise np.linalg.LinAlgError
     return factor

@@ -1,9 +1,9 @@
-"""Post-hoc scores of embeddings and logits that notice what is out of distribution, fitted on training rows.
+"""Post-hoc OOD scores of embeddings and logits, fitted on training rows.
 
-All work in row blocks and are float64, but for products with axes or weights, which have the precision of the stored
-embeddings, float32 at least. What several of them need (means and scatter of the reference, the last layer,
-distances, the residual) is computed once and kept on the dump. f is the embedding, f̂ = f/‖f‖, z the logits (their mean
-over draws), ŷ = argmax z. Several networks: `over_members`.
+All run in row blocks in float64. Products with axes or weights have the precision of the stored embeddings, at least
+float32. Shared results (means and scatter of the reference, the last layer, distances, the residual) are computed once
+and cached on the predictions. f is the embedding, f̂ = f/‖f‖, z the logits (their mean over draws), ŷ = argmax z. For
+several networks see `over_members`.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from nescio.measures.row_tools import (
 from nescio.predictions import Predictions
 
 Fit = Callable[[Predictions], Array]
-BANK_ROWS = 1000  # the least number of reference rows that `nnguide` looks at, where there are as many
+BANK_ROWS = 1000  # minimum number of reference rows in the bank of `nnguide`
 TINY = float(np.finfo(float).tiny)
 
 
 def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> Array:
-    """u (n,) of an ensemble by a fitted measure: each member's own score, averaged over the members.
+    """u (n,) of an ensemble: the members' scores, averaged.
 
-    Rows of all tests come in the same order; a member is fitted on its own training rows.
+    All tests have the same rows in the same order. Each member is fitted on its training rows.
     """
     if len(trains) != len(tests) or not tests:
         raise BadInput(
-            f"There are {len(trains)} training dumps and {len(tests)} test dumps: give one of each a member."
+            f"There are {len(trains)} training and {len(tests)} test predictions: give one of each per member."
         )
     if any(not np.array_equal(test.index, tests[0].index) for test in tests):
-        raise BadInput("The members' test dumps hold other rows, or another order of them: join them first.")
+        raise BadInput("The members' test predictions have different rows or another order: join them first.")
     registered = registry[name]
     if registered.kind not in ("fitted", "plain"):
-        raise BadInput(f"{name} is not a score of one network, so that it has no mean over members.")
+        raise BadInput(f"{name} is not a score of one network, so it has no mean over members.")
 
     def member_score(train: Predictions, test: Predictions) -> Array:
         fitted = (
@@ -65,26 +65,30 @@ def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predi
         )
         return np.asarray(fitted(test))
 
-    return np.asarray(np.mean([member_score(*dumps) for dumps in zip(trains, tests, strict=True)], axis=0))
+    return np.asarray(
+        np.mean([member_score(*all_predictions) for all_predictions in zip(trains, tests, strict=True)], axis=0)
+    )
 
 
-def by_blocks(dump: Predictions, score: Callable[[Array, slice], Array], name: str, d: int | None = None) -> Array:
+def by_blocks(
+    predictions: Predictions, score: Callable[[Array, slice], Array], name: str, d: int | None = None
+) -> Array:
     """u (n,) from a function of float64 embeddings (b, d) and their rows, block by block on the threads."""
-    embeddings = embeddings_of(dump, name, d)
+    embeddings = embeddings_of(predictions, name, d)
     with one_blas_thread():
         scored = map_on_threads(lambda block: score(float64_rows(embeddings, block), block), row_blocks(embeddings))
     return np.concatenate(scored)
 
 
-def energy_of(dump: Predictions, name: str, classes: int | None = None) -> Array:
+def energy_of(predictions: Predictions, name: str, classes: int | None = None) -> Array:
     """(n,) log Σ exp z, averaged over draws; refuses probabilities, and logits of another number of classes."""
-    if dump.logits is None or "energy" not in summary(dump).u:
-        raise Undefined(f"{name} needs unnormalised logits, and this dump has none.")
-    if classes is not None and dump.classes != classes:
+    if predictions.logits is None or "energy" not in summary(predictions).u:
+        raise Undefined(f"{name} needs unnormalised logits, and there are none.")
+    if classes is not None and predictions.classes != classes:
         raise BadInput(
-            f"logits has {dump.classes} classes, the reference has {classes}: they must come from one network."
+            f"logits has {predictions.classes} classes, the reference has {classes}: they must come from one network."
         )
-    return -summary(dump).u["energy"]
+    return -summary(predictions).u["energy"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +107,7 @@ class WithArrays:
 
 @measure("fitted", needs=("embeddings", "labels"), equivalent_to="mahalanobis")
 def mds(train: Predictions) -> Fit:
-    """`mahalanobis` by the name that benchmarks of out-of-distribution detection give it. Lee et al. (2018)."""
+    """`mahalanobis`, by its name in OOD benchmarks. Lee et al. (2018)."""
     return mahalanobis(train)
 
 
@@ -119,7 +123,7 @@ def mds_plus(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("embeddings", "labels"))
 def rmds(train: Predictions) -> Fit:
-    """How much farther the nearest class mean is than the mean of all rows, by Mahalanobis distance.
+    """Mahalanobis distance to the nearest class mean, minus that to the mean of all rows.
 
     min_c d_c(f) − d_0(f), d_0 with the mean and covariance of all rows. Ren et al. (2021).
     """
@@ -149,25 +153,25 @@ class Relative:
         return self.distances.arrays
 
     def leave_one_out(self, train: Predictions) -> Array:
-        """u of the rows that it was fitted on, each by all others.
+        """u of the fitted rows, each scored without itself.
 
         Without a row of N, q = aᵀΣ⁻¹a, a = x − μ, becomes k·q/(1 − k·q/N), k = N/(N − 1); see `NearestMean`.
         """
         rows = np.concatenate(self.distances.groups)
         n, whole = len(rows), np.array(self.distances.squares(train)[1])
         if n < 2:
-            raise Undefined("One reference row has no others to be judged by: give more rows.")
+            raise Undefined("Leave-one-out needs at least 2 reference rows.")
         k = n / (n - 1)
         whole[rows] *= k / np.maximum(1 - k * whole[rows] / n, np.finfo(float).eps)
         return np.asarray(self.distances.leave_one_out(train) - whole)
 
 
-# ---- outside of the principal space
+# ---- outside the principal space
 
 
 @measure("fitted", needs=("embeddings", "logits"), example={"dims": 4})
 def residual(train: Predictions, dims: int | None = None) -> Fit:
-    """Length of the embedding outside of the principal space of the training rows: ‖Rᵀ(f − o)‖.
+    """Length of the embedding outside the principal space of the training rows: ‖Rᵀ(f − o)‖.
 
     o = −W⁺·b is where all logits are 0; the columns of R are eigenvectors of Σ (f − o)(f − o)ᵀ after the first `dims`
     (d/2, at most 1000). Wang et al. (2022).
@@ -267,7 +271,7 @@ def fdbd(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"))
 def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
-    """Minus how closely the embedding points along the weights of its class, and its length: neural collapse.
+    """Minus the alignment of the embedding with the weights of its class, and minus its length: neural collapse.
 
     −(w_ŷ·(f − μ)/‖f − μ‖ + α·‖f‖₁). Liu & Qin (2025); α is not tuned here.
     """
@@ -289,7 +293,7 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
 
 @measure("plain", needs=("embeddings", "logits"))
 def gradnorm(predictions: Predictions) -> Array:
-    """Minus the length of the last layer's gradient towards a uniform answer: −‖f‖₁·Σ_j |p_j − 1/c|.
+    """Minus the length of the last layer's gradient towards a uniform prediction: −‖f‖₁·Σ_j |p_j − 1/c|.
 
     The closed form of a backward pass. Huang, Geng & Li (2021).
     """
@@ -318,7 +322,7 @@ def she(train: Predictions) -> Fit:
 
     def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None:
-            raise Undefined("she needs the answer of every row, and there are no logits.")
+            raise Undefined("she needs predicted classes, and there are no logits.")
         answers = summary(test).predicted
         return by_blocks(test, lambda f, block: -np.vecdot(f, patterns[answers[block]]), "she", patterns.shape[1])
 
@@ -327,12 +331,12 @@ def she(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("logits",))
 def kl_matching(train: Predictions) -> Fit:
-    """Divergence from the most similar typical answer: min_c KL(p ‖ mean p of the training rows predicted as c).
+    """Divergence from the most similar mean prediction of a class: min_c KL(p ‖ mean p of rows predicted as c).
 
     Hendrycks et al. (2022), KL matching.
     """
     if train.logits is None:
-        raise Undefined("kl_matching compares answers, and the reference has none.")
+        raise Undefined("kl_matching compares probabilities, and the reference has none.")
     train = in_distribution_part(train, "kl_matching")
     answers = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
@@ -344,7 +348,7 @@ def kl_matching(train: Predictions) -> Fit:
 
     def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None or test.classes != len(sums):
-            raise Undefined(f"kl_matching needs answers in {len(sums)} classes, those of its reference.")
+            raise Undefined(f"kl_matching needs probabilities of {len(sums)} classes, as in its reference.")
 
         def score(block: slice) -> Array:
             p = mean_probs(test, block)
@@ -364,13 +368,13 @@ def kl_matching(train: Predictions) -> Fit:
 def knn(train: Predictions, k: int = 50) -> Fit:
     """Squared distance to the k-th nearest training row, of embeddings at length one: 2 − 2·cos.
 
-    k is 50, or the number of training rows where there are fewer. Sun et al. (2022).
+    k is at most the number of training rows. Sun et al. (2022).
     """
     refs = prepare_points(
         embeddings_of(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings"
     )
     if k < 1:
-        raise BadInput(f"k is {k}; it must be a whole number from 1 on.")
+        raise BadInput(f"k is {k}; it must be a whole number of at least 1.")
     return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
 
 
@@ -391,7 +395,7 @@ class KthNeighbour(NeighbourDistance):
 
 @measure("fitted", needs=("embeddings", "logits"), example={"k": 5})
 def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0) -> Fit:
-    """Minus the energy, guided by how near surely known training rows are: −E·mean over the k largest of f̂·f̂_i·E_i.
+    """Minus the energy times the similarity to confident training rows: −E·mean over the k largest of f̂·f̂_i·E_i.
 
     E = log Σ_j exp z_j. The f̂_i are a random `share` of the training rows, at least 1000 of them. Park et al. (2023).
     """
@@ -399,7 +403,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
     embeddings, n = embeddings_of(train, "nnguide"), len(train)
     size = min(n, max(BANK_ROWS, k, round(share * n)))
     if k < 1 or not 0 < share <= 1:
-        raise BadInput(f"nnguide looks at k rows from 1 on and a share from 0 to 1, not {k} and {share}.")
+        raise BadInput(f"nnguide needs k of at least 1 and a share above 0 and at most 1, got {k} and {share}.")
     rows = np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
     bank = (unit_rows(float64_rows(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
     k = min(k, size)
@@ -423,7 +427,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
 @measure("fitted", needs=("embeddings", "logits"))
 def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm") -> Fit:
-    """Doubt of the answer, raised where the embedding is unlike those of training rows: mistakes and unknown at once.
+    """Softmax uncertainty, raised if the embedding differs from training rows: detects both errors and OOD.
 
     log(1 − max p) + log(1 + exp(−b·(S − a))), a = μ − 3σ, b = 1/σ of S on training rows. S is ‖f‖₁, or minus the
     `residual`, or minus `knn`, a training row then among the others. Xia & Bouganis (2022).
@@ -433,10 +437,10 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     train = in_distribution_part(train, "sirc")
     outside: Any = _residual(train, None) if second == "residual" else knn(train) if second == "knn" else None
 
-    def familiar(dump: Predictions) -> Array:
+    def familiar(predictions: Predictions) -> Array:
         if outside is not None:
-            return np.asarray(-outside(dump))
-        return by_blocks(dump, lambda f, block: np.abs(f).sum(1), "sirc")
+            return np.asarray(-outside(predictions))
+        return by_blocks(predictions, lambda f, block: np.abs(f).sum(1), "sirc")
 
     familiarity = -outside.leave_one_out(train) if second == "knn" else familiar(train)
     sigma = float(familiarity.std())
@@ -446,7 +450,7 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
 
     def uncertainty_of(test: Predictions) -> Array:
         if "msp" not in summary(test).u:
-            raise Undefined("sirc needs the probability of every answer, and there is none.")
+            raise Undefined("sirc needs the confidence of every prediction, and there is none.")
         uncertainty = np.log(np.maximum(summary(test).u["msp"], TINY))
         return np.asarray(uncertainty + np.logaddexp(0, -(familiar(test) - start) / sigma))
 

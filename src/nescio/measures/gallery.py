@@ -1,11 +1,11 @@
-"""Scores that know the gallery: where an image lies among all others, and whether it lies there in every view.
+"""Scores of an image among all others of its set, the gallery.
 
-Retrieval looks an image up among others, the gallery: here all other rows of its dump. A score of the image alone sees
-one row; these see all rows, and no label.
+Retrieval searches for an image among others, the gallery: here all other rows of its predictions. These scores use all
+rows and no labels.
 
-Proved: when an embedding e, of length one, becomes e′, every cosine moves by at most δ = ‖e′ − e‖. So where the first
-similarity is more than 2δ above the j-th, what e′ retrieves is one of the j − 1 nearest of e. Only observed: images
-that keep their neighbours, and whose nearest has few rivals, are those whose nearest is of their class.
+Proved: if an embedding e of length one becomes e′, every cosine changes by at most δ = ‖e′ − e‖. If the first
+similarity is more than 2δ above the j-th, e′ retrieves one of the j − 1 nearest rows of e. Only observed: images that
+keep their neighbours, and whose nearest has few rivals, usually have a nearest row of their class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nescio.predictions import Predictions
 
 Search = Callable[[Array, Array, Sequence[int]], Array]
 K = 20  # neighbours that views should have in common
-J = 50  # the rival that the nearest neighbour is compared with; both chosen on the validation classes of CUB-200-2011
+J = 50  # rank of the rival of the nearest neighbour; both were chosen on validation classes of CUB-200-2011
 MARGIN, CONSISTENCY, UNCERTAINTY = "gallery_margin", "gallery_consistency", "gallery_uncertainty"
 
 
@@ -46,43 +46,46 @@ def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
 
 
 @measure("gallery", needs=("embeddings",), example={"j": 5})
-def gallery_margin(dump: Predictions, j: int = J) -> Array:
-    """Minus how much nearer the nearest other row is than the j-th: with rivals as near, what is retrieved is chance.
+def gallery_margin(predictions: Predictions, j: int = J) -> Array:
+    """Minus the lead of the nearest other row over the j-th nearest.
 
     u(x) = −(s_1 − s_j), with s_1 ≥ s_2 ≥ … the cosines of x and the other rows.
     """
-    return gallery_scores(dump, j=j)[MARGIN]
+    return gallery_scores(predictions, j=j)[MARGIN]
 
 
 @measure("gallery", needs=("embeddings",), example={"k": 5})
 def gallery_consistency(
-    dump: Predictions, views: Sequence[Predictions] = (), siblings: Sequence[Predictions] = (), k: int = K
+    predictions: Predictions, views: Sequence[Predictions] = (), siblings: Sequence[Predictions] = (), k: int = K
 ) -> Array:
-    """How little of its k nearest other rows an image keeps, when another view or a sibling network embeds it.
+    """Share of an image's k nearest other rows that change in another view or a sibling network.
 
     u(x) = 1 − mean over v of |A ∩ A_v| / |A ∪ A_v|, with A the k nearest rows of x. `views` are embeddings of changed
-    images by the same network: A_v are the rows of `dump` nearest to them. `siblings` are those of the same images by
-    other networks: A_v are the nearest among the sibling's own.
+    images by the same network, with A_v the nearest rows of `predictions`. `siblings` are embeddings of the same images
+    by other networks, with A_v the nearest rows of the sibling.
     """
-    return gallery_scores(dump, views, siblings, k=k)[CONSISTENCY]
+    return gallery_scores(predictions, views, siblings, k=k)[CONSISTENCY]
 
 
 @measure("gallery", needs=("embeddings",), example={"k": 5, "j": 5})
 def gallery_uncertainty(
-    dump: Predictions, views: Sequence[Predictions] = (), siblings: Sequence[Predictions] = (), k: int = K, j: int = J
+    predictions: Predictions,
+    views: Sequence[Predictions] = (),
+    siblings: Sequence[Predictions] = (),
+    k: int = K,
+    j: int = J,
 ) -> Array:
-    """How doubtful an image's place in the gallery is: the mean rank, from 0 to 1, of its consistency and its margin.
+    """Mean rank, from 0 to 1, of an image's gallery consistency and gallery margin.
 
     u(x) = (rank of gallery_consistency + rank of gallery_margin) / 2, ranks among the rows and divided by their number.
-    The two err apart: consistency sees how far an embedding moves, the margin how far it may.
+    Their errors differ: consistency measures how far an embedding moves, the margin how far it may move.
     """
-    return gallery_scores(dump, views, siblings, k=k, j=j)[UNCERTAINTY]
+    return gallery_scores(predictions, views, siblings, k=k, j=j)[UNCERTAINTY]
 
 
 @dataclass(frozen=True, eq=False)
 class GalleryScores:
-    """u (n,) of every score that knows the gallery, by name, the row (n,) that each row retrieves, and why scores are
-    missing."""
+    """Gallery scores u (n,) by name, the row (n,) that each row retrieves, and the reasons for missing scores."""
 
     u: Mapping[str, Array]
     nearest: Array
@@ -95,7 +98,7 @@ class GalleryScores:
 
 
 def gallery_scores(
-    dump: Predictions,
+    predictions: Predictions,
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
     *,
@@ -103,21 +106,23 @@ def gallery_scores(
     j: int = J,
     search: Search = search_rows,
 ) -> GalleryScores:
-    """Every score that knows the gallery, from one search and another for each view or sibling.
+    """All gallery scores, from one search and one more per view or sibling.
 
-    Views that the dump itself holds come first. Without views and siblings there is the margin alone; a gallery of at
-    most j rows has no margin, one of at most k rows no consistency. `search` may be one on another device.
+    Views in the predictions come first. Without views and siblings only the margin is defined. The margin needs more
+    than j rows, the consistency more than k. `search` may run on another device.
     """
-    views = [*dump.views, *views]
+    views = [*predictions.views, *views]
     others = [*views, *siblings]
-    embeddings, *rows = align_members([dump, *others], "gallery") if others else [embeddings_of(dump, "the dump")]
-    n, reasons = len(dump), dict[str, str]()
+    embeddings, *rows = (
+        align_members([predictions, *others], "gallery") if others else [embeddings_of(predictions, "the predictions")]
+    )
+    n, reasons = len(predictions), dict[str, str]()
     if n < 2 or k < 1 or j < 2:
         raise BadInput(f"The gallery has {n} rows, k is {k} and j is {j}: it needs 2 rows, k at least 1, j at least 2.")
     if n <= j:
         reasons[MARGIN] = f"The gallery has {n} rows, and j is {j}: the margin needs more than j rows."
     if not others:
-        reasons[CONSISTENCY] = "It compares an image with views of it: give those, or sibling networks."
+        reasons[CONSISTENCY] = "It compares an image with its views: give views, or sibling networks."
     elif n <= k:
         reasons[CONSISTENCY] = f"The gallery has {n} rows, and k is {k}: the consistency needs more than k rows."
     if reasons:

@@ -112,7 +112,7 @@ class GaussianDensity:
 
 @dataclass(frozen=True, eq=False)
 class ClassDensity(GaussianDensity):
-    """A Gaussian for every class, which remembers the rows that it was fitted on."""
+    """One Gaussian per class, with the rows that it was fitted on."""
 
     groups: Sequence[Array] = ()  # the rows of every class
     priors: bool = True
@@ -130,7 +130,7 @@ class ClassDensity(GaussianDensity):
 
     @one_blas_thread()
     def leave_one_out(self, train: Predictions) -> Array:
-        """u of the rows that it was fitted on, each by the density of all others; of rows left out, as of new ones.
+        """u of the fitted rows, each by a density without itself; other rows are scored as new ones.
 
         Without row i, class c of n rows has the mean μ − a/(n − 1), a = x_i − μ, and the scatter S − n/(n − 1)·aaᵀ.
         With s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the square becomes (n − 2)·k²·s/r and log det Σ gains
@@ -176,7 +176,7 @@ class NearestMean:
 
     @one_blas_thread()
     def leave_one_out(self, train: Predictions) -> Array:
-        """u of the rows that it was fitted on, each by the mean and the covariance of all others.
+        """u of the fitted rows, each by means and covariance without itself.
 
         Without row i, N·Σ loses k·aaᵀ, k = n/(n − 1), a = x_i − μ: a square q(b) = bᵀΣ⁻¹b becomes
         (N − 1)/N·(q(b) + (bᵀΣ⁻¹a)²·k/N/r), r = 1 − k·q(a)/N, and its own class mean moves to μ − a/(n − 1).

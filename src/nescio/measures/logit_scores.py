@@ -22,7 +22,7 @@ from nescio.predictions import Predictions
 
 Fit = Callable[[Predictions], Array]
 GAMMA, TOP = 0.1, 100  # of GEN
-ALPHA, ORDER = 0.5, 2.0  # of the Rényi and the Tsallis entropy; of one order both rank alike
+ALPHA, ORDER = 0.5, 2.0  # of the Rényi and the Tsallis entropy; with equal orders both rank equally
 P = 5.0  # of pnorm
 POWERS = tuple(range(1, 10))
 TEMPERATURES = tuple(np.geomspace(0.1, 10, 21))
@@ -49,7 +49,7 @@ def pnorm(predictions: Predictions, p: float = P) -> Array:
 def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array:
     """Generalised entropy of the most probable classes: Σ_j p_j^γ·(1 − p_j)^γ over the `top` largest p_j.
 
-    A small γ hears the small probabilities. Liu, Lochman & Zach (2023), with their γ = 0.1 and 100 classes.
+    A small γ emphasises small probabilities. Liu, Lochman & Zach (2023), with their γ = 0.1 and 100 classes.
     """
     if top < 1 or gamma <= 0:
         raise BadInput(f"GEN needs at least one class and γ above 0, not {top} and {gamma}.")
@@ -66,7 +66,7 @@ def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array
 
 @measure("plain", needs=("logits",))
 def renyi(predictions: Predictions, alpha: float = ALPHA) -> Array:
-    """Rényi entropy of order α, in nats: log(Σ_j p_j^α)/(1 − α), which for a small α hears the small probabilities."""
+    """Rényi entropy of order α, in nats: log(Σ_j p_j^α)/(1 − α); a small α emphasises small probabilities."""
     if alpha == ALPHA and predictions.logits is not None:
         return summary(predictions).u["renyi"]
     return np.asarray(np.log1p(_power_sum(predictions, alpha)) / (1 - alpha))
@@ -74,7 +74,7 @@ def renyi(predictions: Predictions, alpha: float = ALPHA) -> Array:
 
 @measure("plain", needs=("logits",))
 def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
-    """Tsallis entropy of order α: (1 − Σ_j p_j^α)/(α − 1); of order 2 the chance that two draws of a class differ.
+    """Tsallis entropy of order α: (1 − Σ_j p_j^α)/(α − 1); order 2 is the chance that two drawn classes differ.
 
     Of one order it ranks as the Rényi entropy does.
     """
@@ -85,7 +85,7 @@ def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
 
 @measure("plain", needs=("logits",), equivalent_to="tsallis")
 def doctor(predictions: Predictions) -> Array:
-    """Odds that a class drawn from the probabilities is another one than drawn before: (1 − g)/g, g = Σ_j p_j².
+    """Odds that two classes drawn from the probabilities differ: (1 − g)/g, g = Σ_j p_j².
 
     It ranks as `tsallis` of order 2 does. Granese et al. (2021), D_α; their D_β, (1 − max p)/max p, ranks as `msp`.
     """
@@ -96,7 +96,7 @@ def doctor(predictions: Predictions) -> Array:
 def _power_sum(predictions: Predictions, alpha: float) -> Array:
     """Σ_j p_j^α − 1, exact for confident rows too."""
     if alpha <= 0 or alpha == 1:
-        raise BadInput(f"The order of an entropy is {alpha}; give one above 0 that is not 1, where it is `entropy`.")
+        raise BadInput(f"The order of an entropy is {alpha}; give one above 0; order 1 is `entropy`.")
 
     def of_rows(block: slice) -> Array:
         p, _, uncertainty = _probs(predictions, block)
@@ -114,11 +114,11 @@ def distance_to_uniform(predictions: Predictions) -> Array:
     return _scores(predictions, "uniform", None, of_rows)
 
 
-# ---- a pass of their own
+# ---- one pass over the rows
 
 
 def _scores(predictions: Predictions, name: str, options: Hashable, of_rows: Callable[[slice], Array]) -> Array:
-    """(n,) what `of_rows` gives, block by block; made once for these options and kept on the dump."""
+    """(n,) what `of_rows` gives, block by block; made once for these options and kept on the predictions."""
     return cached(predictions, (name, options), lambda: _pass(predictions, of_rows))
 
 
@@ -154,7 +154,7 @@ def _probs(predictions: Predictions, block: slice) -> tuple[Array, Array, Array]
 
 
 def _pnorm(z: Array, power: float) -> Array:
-    """Minus max/norm of centred logits (b, s, c), which are overwritten, averaged over draws; −inf takes no part."""
+    """Minus max/norm of centred logits (b, s, c), which are overwritten, averaged over draws; −inf is left out."""
     masked = np.isneginf(z)
     if masked.any():
         z = np.where(masked, np.nan, z)
@@ -175,25 +175,25 @@ def _pnorm(z: Array, power: float) -> Array:
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def brier_aleatoric(predictions: Predictions) -> Array:
-    """What members uncertainty by themselves, by the Brier score: mean_i (1 − Σ_j p_ij²)."""
+    """Mean uncertainty of the members, by the Brier score: mean_i (1 − Σ_j p_ij²)."""
     return decomposition(predictions)["brier"]["aleatoric"]
 
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def brier_epistemic(predictions: Predictions) -> Array:
-    """How far members are from their mean, by the Brier score: mean_i Σ_j (p_ij − p̄_j)²."""
+    """Distance of members from their mean, by the Brier score: mean_i Σ_j (p_ij − p̄_j)²."""
     return decomposition(predictions)["brier"]["epistemic"]
 
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def zero_one_aleatoric(predictions: Predictions) -> Array:
-    """What members uncertainty by themselves, by the zero-one score: mean_i (1 − max_j p_ij)."""
+    """Mean uncertainty of the members, by the zero-one score: mean_i (1 − max_j p_ij)."""
     return decomposition(predictions)["zero_one"]["aleatoric"]
 
 
 @measure("plain", needs=("logits",), needs_draws=True)
 def zero_one_epistemic(predictions: Predictions) -> Array:
-    """What is lost when members must agree on one answer, by the zero-one score: mean_i max_j p_ij − max_j p̄_j."""
+    """Loss of predicting one class for all members, by the zero-one score: mean_i max_j p_ij − max_j p̄_j."""
     return decomposition(predictions)["zero_one"]["epistemic"]
 
 
@@ -205,7 +205,7 @@ def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     where one member or none is named. One draw has no epistemic part. Hofman, Sale & Hüllermeier (2025).
     """
     if predictions.logits is None:
-        raise Undefined("The parts of uncertainty need the probabilities of all classes, and there are none.")
+        raise Undefined("The decomposition of uncertainty needs the probabilities of all classes, and there are none.")
     return cached(predictions, "decomposition", lambda: _decomposition(predictions))
 
 
@@ -232,7 +232,7 @@ def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
                 total, aleatoric = entropy(mean), np.mean([entropy(p) for p in member_probs], axis=0)
                 out[score]["total"][block], out[score]["aleatoric"][block] = total, aleatoric
                 out[score]["epistemic"][block] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
-            # These two without the difference of large numbers: members that agree on the answer give exactly 0.
+            # These two without the difference of large numbers: members with the same predicted class give exactly 0.
             top = mean.argmax(1)[:, None]
             lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in member_probs]
             out["zero_one"]["epistemic"][block] = np.mean(lost, axis=0)
@@ -259,7 +259,7 @@ def _zero_one(p: Array) -> Array:
 
 @dataclass(frozen=True)
 class TunedScore:
-    """The score of `options` that withheld wrong answers best on the rows that it was tuned on."""
+    """The score with the best AURC on the rows that it was tuned on."""
 
     name: str
     option: float | None  # p, or the temperature; None: nothing was better than `msp`
@@ -273,7 +273,7 @@ class TunedScore:
 
 @measure("tuned", needs=("logits", "labels"))
 def pnorm_tuned(val: Predictions, powers: Sequence[float] = POWERS) -> TunedScore:
-    """`pnorm` with the p of the lowest AURC on held-out rows, or `msp` where that is lower: no repair without need.
+    """`pnorm` with the p of the lowest AURC on held-out rows, or `msp` if that has a lower AURC.
 
     Cattelan & Silva (2024).
     """
@@ -307,7 +307,9 @@ def _msp_at(predictions: Predictions, temperature: float) -> Array:
     for block in predictions.blocks():
         rows = predictions.take(block)
         z = np.asarray(rows.logits, np.float64)
-        with np.errstate(over="ignore"):  # a logit too far below the largest one has no probability: −inf says so
+        with np.errstate(
+            over="ignore"
+        ):  # a logit too far below the largest one has probability 0, so its logit is −inf
             z = (z - z.max(axis=2, keepdims=True)) / temperature
         if predictions.normalized:
             z -= np.logaddexp.reduce(z, axis=2, keepdims=True)

@@ -1,4 +1,4 @@
-"""A learned score: which of two rows has the larger loss, told from their embeddings."""
+"""A trained score that predicts from embeddings which of two rows has the larger loss."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from nescio.progress import track
 WIDTH, MARGIN, SLOPE, FLOOR = 512, 0.1, 0.01, 1e-6  # units of a hidden layer, of the cost, of LeakyReLU, of u
 BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW
 WARM_UP = 0.05  # share of the steps in which the rate rises
-ASIDE = 5  # every so many-th row chooses among the steps instead of learning
-LOOKS = 10  # how often it does
-MIN_ROWS, LEAST_WRONG = 100, 0.001  # fewer rows, or a smaller share of wrong answers, teach nothing
+ASIDE = 5  # every n-th row selects among the steps instead of training
+LOOKS = 10  # number of selections
+MIN_ROWS, LEAST_WRONG = 100, 0.001  # minimum number of rows and minimum share of wrong predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class LossOrder:
     """u = softplus of a network with two hidden layers on the embedding; only its order means something."""
 
     shift: Array  # (d,) mean and …
-    scale: Array  # (d,) … one over the deviation of the embeddings that it learnt from
+    scale: Array  # (d,) … one over the deviation of the training embeddings
     layers: Sequence[Array]  # W₁ (d, 512), b₁, W₂ (512, 512), b₂, W₃ (512, 1), b₃
 
     def __call__(self, predictions: Predictions) -> Array:
@@ -44,7 +44,7 @@ class LossOrder:
         return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
 
     def save(self, path: str | Path) -> Path:
-        """Writes an .npz file."""
+        """Write an .npz file."""
         target = Path(path)
         if target.suffix != ".npz":
             raise BadInput(f"{target} ends in {target.suffix or 'nothing'}; a loss order is kept as .npz.")
@@ -54,40 +54,40 @@ class LossOrder:
 
     @staticmethod
     def load(path: str | Path) -> LossOrder:
-        """Reads what `save` wrote."""
+        """Read what `save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             return LossOrder(arrays["shift"], arrays["scale"], [arrays[f"layer{number}"] for number in range(6)])
         except (OSError, ValueError, KeyError) as error:
-            raise BadInput(f"{path} does not hold a loss order that nescio wrote.") from error
+            raise BadInput(f"{path} contains no loss order that nescio wrote.") from error
 
 
 @measure("tuned", needs=("embeddings", "logits", "labels"), example={"steps": 100}, trains=True)
 def loss_order(
     rows: Predictions, *, steps: int = 600, batch: int = 256, rate: float = 1e-3, seed: int = 0
 ) -> LossOrder:
-    """A small network on the embedding that learns which of two rows has the larger loss, on held-out rows.
+    """A small network on the embedding, trained on held-out rows to predict which of two has the larger loss.
 
     Rows of a batch are paired, and a pair with losses ℓ costs max(0, 0.1 − s·(u₁ − u₂)), s = 1 if ℓ₁ > ℓ₂ else −1. Two
     hidden layers of 512, AdamW, a rate that rises and then falls by a cosine; a fifth of the rows chooses among the
-    steps. Rows whose loss was trained to zero teach nothing and are refused: give rows that the network was not trained
-    on. Kirchhof et al. (2024), pretrained visual uncertainties, without their augmented images.
+    steps. Rows whose loss was trained to 0 are refused: give rows that the network was not trained on.
+    Kirchhof et al. (2024), pretrained visual uncertainties, without their augmented images.
     """
     embeddings = embeddings_of(rows, "loss_order")
     if rows.logits is None or rows.labels is None:
-        raise Undefined("loss_order learns from losses, which need logits and labels.")
+        raise Undefined("loss_order is trained on losses, which need logits and labels.")
     if steps < 1 or batch < 2 or rate <= 0:
         raise BadInput(
-            f"loss_order needs steps from 1, batches from 2 rows and a rate above 0, not {steps}, {batch}, {rate}."
+            f"loss_order needs steps of at least 1, batch of at least 2 and rate above 0, got {steps}, {batch}, {rate}."
         )
     labelled, outcomes = np.flatnonzero(summary(rows).labelled), summary(rows).outcomes()
     if len(labelled) < MIN_ROWS:
-        raise Undefined(f"loss_order learns from {MIN_ROWS} labelled rows or more, and there are {len(labelled)}.")
+        raise Undefined(f"loss_order needs at least {MIN_ROWS} labelled rows, got {len(labelled)}.")
     if outcomes.wrong.mean() < LEAST_WRONG:
         raise Undefined(
-            f"{100 * (1 - outcomes.wrong.mean()):.4g} % of the predictions are right: training reduced the loss of these "
-            "rows to zero, so its order means nothing. Fit loss_order on rows that the network was not trained on."
+            f"{100 * (1 - outcomes.wrong.mean()):.4g} % of the predictions are right: training reduced the loss to 0, "
+            "so its order means nothing. Fit loss_order on rows that the network was not trained on."
         )
     x = float64_rows(embeddings, labelled)
     shift, deviation = x.mean(0), x.std(0)

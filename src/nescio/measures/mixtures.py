@@ -23,11 +23,11 @@ from nescio.progress import track
 
 KEEP_BYTES = 1 << 28  # float64 rows kept between the passes of a fit; larger references are converted again
 FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervised mixture against collapse
-BORROWED = 2  # a covariance rests on at least this many rows per feature, borrowed where they are missing
-SEED_ROWS = 4096  # rows that an initial clustering looks at
+BORROWED = 2  # minimum rows per feature behind a covariance; missing ones are borrowed
+SEED_ROWS = 4096  # rows of the initial clustering
 SEED_ROUNDS = 10
-FOLDS = 3  # of the references, each of which judges mixtures of the others
-CLOSEST = 1 - 1e-6  # mean resultant at most: rows that repeat must not make a component infinitely sure
+FOLDS = 3  # folds of the references; each scores mixtures fitted to the others
+CLOSEST = 1 - 1e-6  # maximum mean resultant: repeated rows must not give an infinite concentration
 
 
 @measure("fitted", needs=("embeddings",), example={"components": 4})
@@ -37,10 +37,10 @@ def gaussian_mixture(
 ) -> Fit:
     """Minus the log-density of a full-covariance Gaussian mixture fitted to the raw embeddings by EM.
 
-    Where a component holds fewer than 2·d rows its covariance is not determined: it borrows the missing rows from
-    the pooled covariance within components, which in turn borrows from a sphere of the same variance when the whole
-    reference has fewer. With enough rows this is plain maximum likelihood. It ends when the mean log-likelihood of
-    a row changes by less than `tolerance`. Ardeshir & Azizan 2022, as LL in the reliability paper (Euclidean).
+    A component with fewer than 2·d rows borrows the missing rows from the pooled covariance within components. That
+    covariance borrows from a sphere of the same variance if the whole reference has fewer. With enough rows
+    this is maximum likelihood. The fit ends when the mean log-likelihood of a row changes by less than `tolerance`.
+    Ardeshir & Azizan 2022, as LL in the reliability paper (Euclidean).
     """
     embeddings = embeddings_of(ref, "gaussian_mixture")
     components = _whole_components(components, len(embeddings))
@@ -99,7 +99,7 @@ def vmf_mixture(
 
 @dataclass(frozen=True)
 class ComponentChoice:
-    """How many components a mixture should have, and the mean held-out log-likelihood of a row by every candidate."""
+    """The chosen number of components, and the mean held-out log-likelihood of a row for every candidate."""
 
     components: int
     log_likelihoods: Mapping[int, float]
@@ -110,11 +110,11 @@ def choose_components(
 ) -> ComponentChoice:
     """The fewest components whose held-out likelihood is within one standard error of the best, over FOLDS folds.
 
-    Every reference row is judged by a mixture of the other folds: von Mises–Fisher for cosine, Gaussian for Euclidean.
+    Every reference row is scored by a mixture of the other folds: von Mises–Fisher for cosine, Gaussian for Euclidean.
     The standard error is that of the difference to the best, row by row.
     """
     if not candidates:
-        raise BadInput("There is no number of components to choose from: name at least one.")
+        raise BadInput("candidates is empty: give at least one number of components.")
     fit: Any = vmf_mixture if metric == "cosine" else gaussian_mixture
     n = len(embeddings_of(ref, "a mixture"))
     fold = np.random.default_rng(seed).permutation(n) % FOLDS
@@ -170,7 +170,7 @@ def _sphere_model(sums: Array, counts: Array, history: list[float]) -> SphereDen
 
 
 def _gaussian_sums(model: GaussianDensity, rows: _Rows) -> tuple[tuple[Array, Array, Array], float]:
-    """Of every component its rows, their sum and scatter about its mean; and the mean log-likelihood of a row."""
+    """Per component: number of rows, their sum and scatter about its mean; and the mean log-likelihood of a row."""
     components, d = model.means.shape
     counts, shifts = np.zeros(components), np.zeros((components, d))
     scatters, likelihood = np.zeros((components, d, d)), 0.0

@@ -16,7 +16,7 @@ from nescio.predictions import Predictions
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 BLOCK_BYTES = 1 << 21  # float64 rows that a thread works on at once
-MIN_BLOCK_ROWS = 512  # … or so many, where they are wide: a product reads d × d numbers for every block
+MIN_BLOCK_ROWS = 512  # minimum rows of a block, because every product also reads d × d numbers
 
 
 def map_on_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -50,17 +50,17 @@ def float64_rows(embeddings: Array, rows: Any) -> Array:
 
 
 def unit_rows(x: Array, names: Any) -> Array:
-    """The rows at unit length; `names` are their numbers, or the first of them."""
+    """The rows at unit length; `names` are their numbers, or the first number."""
     length = np.linalg.norm(x, axis=1)
     if not length.all():
         zero_row = int(np.argmin(length))
         row = names[zero_row] if isinstance(names, np.ndarray) else names + zero_row
-        raise BadInput(f"embeddings has only zeros in row {row}: it has no direction on the sphere; leave it out.")
+        raise BadInput(f"embeddings has only zeros in row {row}: it has no direction; leave it out.")
     return np.asarray(x / length[:, None])
 
 
 class UnitRows:
-    """Rows of embeddings at length one, made when they are read."""
+    """Rows of embeddings at length one, computed when they are read."""
 
     def __init__(self, embeddings: Array) -> None:
         self.embeddings, self.shape = embeddings, embeddings.shape
@@ -78,13 +78,15 @@ def embedding_rows(predictions: Predictions, name: str, unit: bool, d: int | Non
     return UnitRows(embeddings) if unit else embeddings
 
 
-def product_dtype(dump: Predictions) -> Any:
-    """The precision of products that add no error to that of the embeddings: float32, or float64 where they have it."""
-    return np.float32 if dump.embeddings is not None and dump.embeddings.dtype.itemsize <= 4 else np.float64
+def product_dtype(predictions: Predictions) -> Any:
+    """The dtype of products that keep the precision of the embeddings: float32, or float64 for float64 embeddings."""
+    return (
+        np.float32 if predictions.embeddings is not None and predictions.embeddings.dtype.itemsize <= 4 else np.float64
+    )
 
 
 def in_distribution_part(train: Predictions, name: str) -> Predictions:
-    """The in-distribution rows of a reference; made once, and the reference itself if these are all."""
+    """The in-distribution rows of a reference, cached; the reference itself if all rows are."""
     if train.in_distribution is None or train.in_distribution.all():
         return train
     if not train.in_distribution.any():

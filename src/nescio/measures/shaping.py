@@ -1,7 +1,6 @@
-"""Post-hoc scores that shape the embedding before the last layer reads it again: u = −log Σ_j exp z′_j.
+"""Post-hoc scores that modify the embedding before the last layer: u = −log Σ_j exp z′_j.
 
-They are made for features that are 0 or more, as after a ReLU, and are undefined for others. W and b are recovered from
-the training rows.
+They need features of at least 0, as after a ReLU. W and b are recovered from the training rows.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"))
 def ash(train: Predictions, quantile: float = 0.9, variant: Literal["s", "b"] = "s") -> Fit:
-    """Energy after the smaller features of a row are set to 0: those below its own quantile.
+    """Energy after the smaller features of a row are set to 0: those below its quantile.
 
     "s": what is left is multiplied by exp(s₁/s₂), the sums before and after; "b": it is made equal, with the sum s₁.
     Djurisic et al. (2023), ASH-S and ASH-B.
@@ -92,7 +91,7 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"), example={"quantile": 0.8})
 def dice(train: Predictions, quantile: float = 0.9) -> Fit:
-    """Energy by the weights that matter alone: those above a quantile of the mean contributions w_cj·mean f_j.
+    """Energy by the largest weights only: those above a quantile of the mean contributions w_cj·mean f_j.
 
     Sun & Li (2022), with their 90 %.
     """
@@ -104,24 +103,22 @@ def dice(train: Predictions, quantile: float = 0.9) -> Fit:
 
 def _layer(train: Predictions, name: str, quantile: float) -> LastLayer:
     if not 0 < quantile < 1:
-        raise BadInput(f"The quantile of {name} is {quantile}; it must lie between 0 and 1.")
+        raise BadInput(f"The quantile of {name} is {quantile}; it must be between 0 and 1.")
     _check(train, name)
     return recover_last_layer(train)
 
 
-def _check(dump: Predictions, name: str) -> None:
-    """Refuses dumps without logits, and features below 0."""
-    energy_of(dump, name)
-    embeddings = embeddings_of(dump, name)
+def _check(predictions: Predictions, name: str) -> None:
+    """Refuse predictions without logits, and features below 0."""
+    energy_of(predictions, name)
+    embeddings = embeddings_of(predictions, name)
     lowest = cached(
-        dump,
+        predictions,
         "lowest",
         lambda: min(map_on_threads(lambda block: float(embeddings[block].min()), row_blocks(embeddings))),
     )
     if lowest < 0:
-        raise Undefined(
-            f"{name} is for features that are 0 or more, as after a ReLU, and these go down to {lowest:.3g}."
-        )
+        raise Undefined(f"{name} needs features of at least 0, as after a ReLU, and the lowest is {lowest:.3g}.")
 
 
 def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: float) -> WithArrays:
@@ -140,10 +137,10 @@ def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: floa
 
 
 def _left(d: int, quantile: float) -> int:
-    """How many of d features lie above the quantile."""
+    """The number of d features above the quantile."""
     return max(1, d - round(quantile * d))
 
 
 def _ratio(before: Array, after: Array) -> Array:
-    """s₁/s₂, and 1 for a row of zeros, which nothing changes."""
+    """s₁/s₂, and 1 for a row of zeros."""
     return np.asarray(np.where(after > 0, before / np.where(after > 0, after, 1), 1))

@@ -1,9 +1,8 @@
-"""How far a representation can be trusted, without labels: the scores of one candidate, which is M sibling networks.
+"""Label-free reliability scores of a representation, from M sibling networks.
 
-Siblings are networks of one algorithm and other seeds. Each gives embeddings of the same reference rows, r of them, and
-of the same n test rows. What every member says of the test rows is taken once (`member_spaces`): its neighbour lists,
-distances, lengths and densities. Every k, every ensemble size and every single member is then read off without another
-search. Source: Park, Wang, Ardeshir and Azizan 2024, §3.3, §4.1 and §4.4.
+Siblings are networks of one algorithm with different seeds. Each gives embeddings of the same r reference rows and the
+same n test rows. `member_spaces` computes each member's neighbour lists, distances, lengths and densities once. Every k
+and every ensemble size then needs no other search. Source: Park, Wang, Ardeshir and Azizan 2024, §3.3, §4.1 and §4.4.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from nescio.predictions import Predictions
 from nescio.progress import track
 
 Similarity = Literal["jaccard", "overlap"]
-ALONE = "A lone model has no neighbours to agree with: give two or more siblings."
-NO_VARIANCE = "A lone model does not vary: give two or more siblings."
+ALONE = "Neighbourhood consistency needs at least two siblings."
+NO_VARIANCE = "The variance between siblings needs at least two siblings."
 COLLAPSED = 0.01  # of the references differ, or fewer
 MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixture}
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What people read of a number per row: its name, which way is more reliable, what it is."""
+    """How reports show a score: its name, its direction and its meaning."""
 
     word: str
     better: Literal["higher", "lower"]
@@ -40,7 +39,7 @@ class Quantity:
 
 
 SCORES = {  # in the paper's order
-    "nc": Quantity("NC", "higher", "how far siblings agree on which references are nearest to a row, from 0 to 1"),
+    "nc": Quantity("NC", "higher", "agreement of siblings on the nearest references of a row, from 0 to 1"),
     "dist": Quantity("Dist", "lower", "distance to the nearest references"),
     "norm": Quantity("Norm", "higher", "length of the embedding"),
     "ll": Quantity("LL", "higher", "log-likelihood under a mixture fitted to the references"),
@@ -50,7 +49,7 @@ SCORES = {  # in the paper's order
 
 @dataclass(frozen=True, eq=False)
 class SiblingScores:
-    """u (n,) by the names of the scores, ALWAYS higher = less reliable, and the reason for every one that is missing.
+    """u (n,) by score name, always higher = less reliable, and the reasons for missing scores.
 
     nc@K is 1 − NC_K, dist@K the mean distance to the K nearest references, norm −‖e‖, ll minus the log-density of a
     mixture, fv the variance between members; dist, norm and ll are means over members.
@@ -62,13 +61,13 @@ class SiblingScores:
     members: int
 
     def __getitem__(self, name: str) -> Array:
-        """u by a score's name; Undefined, with the reason, where it is missing."""
+        """u by a score's name; Undefined, with the reason, if it is missing."""
         if name in self.reasons:
             raise Undefined(self.reasons[name])
         return self.u[name]
 
     def reliability(self, name: str) -> Array:
-        """The score as the paper has it, higher = more reliable: NC_K from 0 to 1, and −u of the others."""
+        """The score as in the paper, higher = more reliable: NC_K from 0 to 1, and −u of the others."""
         return 1 - self[name] if kind(name) == "nc" else -self[name]
 
 
@@ -84,7 +83,7 @@ def sibling_scores(refs: Sequence[Predictions], tests: Sequence[Predictions], **
 
 @dataclass(frozen=True, eq=False)
 class Spaces:
-    """What every member says of the test rows, before anything is averaged: m members, n test rows, r references."""
+    """Quantities of every member before averaging: m members, n test rows, r references."""
 
     metric: str
     similarity: str
@@ -133,11 +132,13 @@ class Spaces:
     def _variance(self, who: Sequence[int]) -> Array:
         if len(who) < 2:
             raise Undefined(NO_VARIANCE)
-        dumps = [self.tests[member] for member in who]
-        widths = sorted({dump.embeddings.shape[1] for dump in dumps if dump.embeddings is not None})
+        all_predictions = [self.tests[member] for member in who]
+        widths = sorted(
+            {predictions.embeddings.shape[1] for predictions in all_predictions if predictions.embeddings is not None}
+        )
         if len(widths) > 1:
             raise Undefined(f"The members have {widths} features: a variance needs the same number in each.")
-        return measures.feature_variance(dumps, self.metric)
+        return measures.feature_variance(all_predictions, self.metric)
 
 
 def member_spaces(
@@ -153,9 +154,9 @@ def member_spaces(
 ) -> Spaces:
     """One neighbour search and one mixture for every member.
 
-    refs and tests hold one dump per member, of the same rows. Cosine: unit vectors and a von Mises–Fisher mixture;
-    Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 omits
-    the mixture, which takes most of the time; `seed` is that of its start.
+    refs and tests contain one set of predictions per member, of the same rows. Cosine uses unit vectors and a von
+    Mises–Fisher mixture, Euclidean raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both.
+    `components` = 0 omits the mixture, which takes most of the time. `seed` sets its start.
     """
     check_members(refs, tests, similarity)
     reference_rows, test_rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
@@ -172,7 +173,7 @@ def member_spaces(
         if r > 1 and different <= max(1, COLLAPSED * r):
             collapsed = (
                 f"Member {member} gives {r:,} references {different} different "
-                f"embedding{'s' if different > 1 else ''}: it has collapsed, and being near means nothing."
+                f"embedding{'s' if different > 1 else ''}: it has collapsed, so distances mean nothing."
             )
             break
         lists = nearest_rows(references, queries, cuts)
@@ -198,8 +199,8 @@ def member_densities(
 
 
 def aligned_embeddings(members: Sequence[Predictions], what: str) -> list[Array]:
-    """The embeddings of every member in the order of the first one's rows, which all of them must hold."""
-    return align_members(members, what) if len(members) != 1 else [embeddings_of(members[0], f"the {what} dump")]
+    """The embeddings of every member in the row order of the first, which all must have."""
+    return align_members(members, what) if len(members) != 1 else [embeddings_of(members[0], f"the {what} predictions")]
 
 
 def _no_mixture(components: int, r: int) -> dict[str, str]:
@@ -218,13 +219,13 @@ def rankings_agree(u: Any, loss: Any) -> Array:
     """For every test row Kendall's τ-b over candidates between a score and a downstream loss, both (c, n).
 
     1 where the score ranks the candidates as their downstream performance does. Rows in which either of the two is the
-    same for all candidates hold no ranking and do not count. Source: Park et al. 2024, §4.3 (Table 3).
+    same for all candidates are left out. Source: Park et al. 2024, §4.3 (Table 3).
     """
     a, b = np.asarray(u, np.float64), np.asarray(loss, np.float64)
     if a.ndim != 2 or a.shape != b.shape:
         raise BadInput(f"u has shape {a.shape}, loss {b.shape}: both must be (candidates, rows).")
     if len(a) < 2:
-        raise Undefined("One candidate alone has no rank: give two or more.")
+        raise Undefined("A ranking needs at least two candidates.")
     one, other = np.triu_indices(len(a), 1)
     x, y = np.sign(a[one] - a[other]), np.sign(b[one] - b[other])
     pairs = np.abs(x).sum(0) * np.abs(y).sum(0)

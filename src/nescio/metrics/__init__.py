@@ -1,4 +1,4 @@
-"""Metrics: pure functions of arrays that say how good answers and uncertainties are."""
+"""Metrics: pure functions of arrays that evaluate predictions and uncertainties."""
 
 from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, ranks, spearman
 from nescio.metrics._calibration import (

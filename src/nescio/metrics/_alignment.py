@@ -18,7 +18,7 @@ ROUNDING = 1e-12  # entropies of votes that are nearer than this are equal; roun
 
 @metric("pairs", better="higher")
 def kendall(a: Any, b: Any) -> float:
-    """Rank correlation by pairs of rows: how many more pairs have a and b in the same order than in opposite order.
+    """Rank correlation by pairs of rows: pairs in the same order minus pairs in opposite order, normalised.
 
     τ-b = (c − d) / √((pairs not tied in a)·(pairs not tied in b)), with c concordant and d discordant pairs.
     """
@@ -45,7 +45,7 @@ def spearman(a: Any, b: Any) -> float:
 
 @metric("votes", better="higher")
 def human_alignment(u: Any, annotations: Any) -> float:
-    """Spearman's ρ between u and how much the human votes on a row disagree.
+    """Spearman's ρ between u and the disagreement of human votes on a row.
 
     Disagreement is the entropy −Σ_c p_c·log p_c (nats) of p = votes / their sum. Equal entropies tie, also those of
     different votes: (1, 1, 2, 6) and (0, 3, 3, 4). Rows without votes are left out. Source: Kirchhof et al. 2023 (URL),
@@ -73,7 +73,7 @@ def crop_agreement(u: Any, u_cropped: Any) -> float:
 
 
 def has_votes(annotations: Any) -> Array:
-    """(n,) which rows of the votes (n, c) hold any."""
+    """(n,) whether a row of the votes (n, c) has any."""
     return np.asarray(_votes(annotations).any(1))
 
 
@@ -125,9 +125,9 @@ def _tied_pairs(places: Array) -> int:
 
 
 def _inversions(x: Array) -> int:
-    """Pairs that stand in falling order, for whole numbers from 0 on, in O(n·log² n).
+    """Number of pairs in falling order, for whole numbers of at least 0, in O(n·log² n).
 
-    Bit by bit from the highest: among rows that share all higher bits, every 1 that stands before a 0 is such a pair.
+    Bit by bit from the highest: among rows that share all higher bits, every 1 before a 0 is such a pair.
     """
     total = 0
     for bit in reversed(range(int(x.max()).bit_length())):

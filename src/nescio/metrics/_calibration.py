@@ -32,7 +32,7 @@ def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width",
 
 
 def ece_gaps(a: Outcomes, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> Array:
-    """(bins,) right answers minus confidence, summed over the rows of each bin; of equal width, those of shards add up.
+    """(bins,) sums over bins of right predictions minus confidence. Bins of equal width add up over shards.
 
     ECE is the sum of their sizes, divided by the number of rows.
     """
@@ -56,7 +56,7 @@ def classwise_ece_from_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 
             gaps = np.zeros((c, bins))
         n += len(y)
         p = p.astype(np.float64, copy=False)
-        # At most `bins` classes of a row can exceed 1/bins: all others fall into the first bin, found by subtraction.
+        # At most `bins` classes of a row can exceed 1/bins: all others are in the first bin, found by subtraction.
         row, column = np.nonzero(p > 1 / bins)
         high = p[row, column]
         cell = column * bins + bin_index(high, bins)
@@ -71,7 +71,7 @@ def classwise_ece_from_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 
 
 @metric("predictions", better="lower", classwise=True, of_blocks=classwise_ece_from_blocks, bias="calibrated")
 def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
-    """Mean over all classes of the ECE of that class's own probability.
+    """Mean over all classes of the ECE of that class's probability.
 
     (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
     """
@@ -80,7 +80,7 @@ def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """One entry a bin of confidence; only bins that hold rows."""
+    """One entry per bin of confidence; only bins with rows."""
 
     low: Array
     high: Array
@@ -90,7 +90,7 @@ class Reliability:
 
 
 def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliability:
-    """Count, mean confidence and accuracy in every bin of confidence that holds rows: the reliability diagram.
+    """Count, mean confidence and accuracy in every bin of confidence with rows: the reliability diagram.
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
@@ -104,14 +104,14 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
 
 
 def known_confidence(a: Outcomes) -> Outcomes:
-    """The answers, where their confidence is known."""
+    """The outcomes; Undefined if their confidence is missing."""
     if np.isnan(a.confidence).any():
-        raise Undefined("The confidence of the answers is not known.")
+        raise Undefined("The confidence of the predictions is unknown.")
     return a
 
 
 def bin_index(confidence: Array, bins: int) -> Array:
-    """Which of the bins (0, 1/bins], (1/bins, 2/bins] … holds each confidence; 0.0 is in the first."""
+    """Which of the bins (0, 1/bins], (1/bins, 2/bins] … contains each confidence; 0.0 is in the first."""
     upper = np.arange(1, bins) / bins
     return np.searchsorted(upper, confidence, side="left")
 

@@ -29,9 +29,9 @@ class CorpCurve:
     confidence  (g,)  p, as claimed
     count       (g,)  rows
     share       (g,)  of these rows that are right
-    calibrated  (g,)  q, the rising function of p nearest to the shares: how often it is right
+    calibrated  (g,)  q, calibrated confidence: the rising function of p nearest to the shares
 
-    With y = 1 for a right answer and S the mean of (· − y)², S(p) = mcb − dsc + unc.
+    With y = 1 for a right prediction and S the mean of (· − y)², S(p) = mcb − dsc + unc.
     """
 
     confidence: Array
@@ -66,8 +66,8 @@ class CorpCurve:
 def isotonic(values: Array, weights: Array) -> Array:
     """The rising sequence nearest to `values` by weighted squares: pool adjacent violators.
 
-    By hand: importing scipy.optimize takes longer than the answer about a small file. Falling runs are pooled at once,
-    a few times over, which leaves little to the pass from left to right.
+    Without scipy.optimize, whose import takes longer than a small file. Falling runs are pooled together a few times,
+    which leaves little to the pass from left to right.
     """
     masses = np.asarray(weights, float)
     pools = np.stack([np.asarray(values, float) * masses, masses, np.ones(len(masses))])  # sums, masses, sizes
@@ -91,7 +91,7 @@ def corp(confidence: Any, right: Any) -> CorpCurve:
 
 
 def corp_curve(probs: Any, labels: Any = None) -> CorpCurve:
-    """The bin-free reliability diagram of the answers: how often they are right against how sure they are."""
+    """The bin-free reliability diagram: accuracy against confidence."""
     return _of_answers(known_confidence(outcomes(probs, labels)))
 
 
@@ -110,15 +110,15 @@ def corp_band(
 ) -> tuple[Array, Array]:
     """(low, high) of a diagram, at the entries `at`, pointwise.
 
-    consistency  where the diagram would lie if every confidence were right: drawn around the diagonal
-    confidence   where it would lie if the calibrated confidences were right: drawn around the diagram
+    consistency  range of the diagram if every confidence were right, around the diagonal
+    confidence   range of the diagram if the calibrated confidences were right
 
     Labels are drawn again, confidences stay. Dimitriadis, Gneiting & Jordan 2021, uncertainty quantification.
     """
     if kind not in ("consistency", "confidence"):
         raise BadInput(f"kind is {kind!r}; it must be 'consistency' or 'confidence'.")
     if not 0 < level < 1:
-        raise BadInput(f"level is {level}; it must lie between 0 and 1, such as 0.9.")
+        raise BadInput(f"level is {level}; it must be between 0 and 1, such as 0.9.")
     rng = np.random.default_rng(seed)
     chance = np.clip(curve.confidence if kind == "consistency" else curve.calibrated, 0, 1)
     drawn = np.stack(
@@ -133,7 +133,7 @@ def corp_band(
 
 @metric("predictions", better="lower", prepared=True, bias="calibrated")
 def mcb(probs: Any, labels: Any = None) -> float:
-    """Miscalibration without bins: how much lower the Brier score of the confidence could be at the same order.
+    """Miscalibration without bins: excess Brier score of the confidence over its calibrated version.
 
     MCB = S(p) − S(q), S the mean of (· − right)² and q the isotonic regression of being right on the confidence p.
     MCB − DSC + UNC is that Brier score.
@@ -143,7 +143,7 @@ def mcb(probs: Any, labels: Any = None) -> float:
 
 @metric("predictions", better="higher", prepared=True, bias="positive")
 def dsc(probs: Any, labels: Any = None) -> float:
-    """Discrimination: how far the calibrated confidence lowers the Brier score of being right below its base rate.
+    """Discrimination: reduction of the Brier score below the base rate by the calibrated confidence.
 
     DSC = S(ȳ) − S(q), with the letters of `mcb`.
     """
@@ -161,7 +161,7 @@ def unc(probs: Any, labels: Any = None) -> float:
 
 @metric("predictions", better="lower", classwise=True, bias="calibrated")
 def classwise_mcb(probs: Any, labels: Any) -> float:
-    """Mean over all classes of the miscalibration (MCB) of that class's own probability.
+    """Mean over all classes of the miscalibration (MCB) of that class's probability.
 
     (1/c) Σ_j MCB of p_j against [label is j].
     """
@@ -171,7 +171,7 @@ def classwise_mcb(probs: Any, labels: Any) -> float:
 
 def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Outcomes:
     """Answers of k classes at once, of (probs, labels) in row blocks: right if the label is among the k most probable,
-    and as sure as these are together."""
+    with their summed probability as confidence."""
     k = as_whole(k, "k", 1)
     right, confidence = [], []
     for probs, labels in parts:
@@ -186,7 +186,7 @@ def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Outcomes:
 
 @metric("predictions", better="lower", values={"k": (5,)}, of_top=ece, bias="calibrated")
 def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
-    """ECE of the k most probable classes together: how often the label is among them against their summed probability.
+    """ECE of the k most probable classes together: top-k accuracy against their summed probability.
 
     `ece` with the bins of confidence Σ_{j ≤ k} p_(j).
     """

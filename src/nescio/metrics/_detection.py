@@ -1,4 +1,4 @@
-"""Does a threshold set on in-distribution validation rows accept in-distribution rows and reject the others?"""
+"""Thresholds set on in-distribution validation rows: shares of rows accepted and rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nescio.metrics._spec import metric
 
 @metric("other", better="neither")
 def threshold(u_val: Any, level: float = 0.95) -> float:
-    """The u below which a share `level` of the in-distribution validation rows lies: their interpolated quantile.
+    """The interpolated `level` quantile of u on in-distribution validation rows.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
     """

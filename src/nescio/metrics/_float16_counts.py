@@ -1,4 +1,4 @@
-"""Ranking metrics of more rows than memory holds: counts of right and wrong rows by float16 score."""
+"""Ranking metrics beyond memory: counts of right and wrong rows by float16 score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPONENT = 0x7C00  # all of these bits are set in NaN and in infinities alone
 
 @dataclass(frozen=True, eq=False)
 class Float16Counts:
-    """How many right and wrong rows have each float16 score, in constant memory; shards of a dataset add up.
+    """Numbers of right and wrong rows by float16 score, in constant memory; shards of a dataset add up.
 
     table  (65536, 2)  right and wrong rows by the 16 bits of their score
 

@@ -1,4 +1,4 @@
-"""Metrics of the answers themselves: probabilities against labels."""
+"""Metrics of predictions: probabilities against labels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nescio.metrics._spec import metric
 
 BLOCK = 1 << 18  # probabilities looked at together: two megabytes in float64, so that they stay in the cache
 TINY = float(np.finfo(np.float64).tiny)  # what a probability of 0 counts as in a logarithm
-SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the other probabilities still hold
+SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the sum of the others keeps
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What probabilities say about labels, one number per row: every answer metric is a mean of these.
+    """Predictions against labels, one number per row. Every prediction metric is a mean of these.
 
     predicted   (n,)  first most probable class
     correct     (n,)  predicted is the label
@@ -32,8 +32,8 @@ class Outcomes:
     zero        (n,)  the label had probability 0, read as float64's smallest normal number in log_loss
     stored            dtype of the log-probabilities that `confidence` comes from; None when it is first-hand
 
-    `top_only` answers of a model of which only these are known: no classes, log_loss, brier and perhaps confidence are
-    NaN, and rank is 0 where the answer is right.
+    `top_only`: the model gave predicted classes only. log_loss, brier and perhaps confidence are NaN then, and rank is
+    0 for right predictions.
     """
 
     classes: int
@@ -65,7 +65,7 @@ class Outcomes:
         return int(np.count_nonzero(self.zero))
 
     def take(self, rows: Any) -> Outcomes:
-        """The answers of these rows."""
+        """The outcomes of these rows."""
         cut = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in ("classes", "stored")}
         return Outcomes(classes=self.classes, stored=self.stored, **cut)
 
@@ -74,7 +74,7 @@ def outcomes(probs: Any, labels: Any = None) -> Outcomes:
     """Probabilities (n, c) against labels (n,), checked and reduced to one number per row; Outcomes pass through."""
     if isinstance(probs, Outcomes):
         if labels is not None:
-            raise BadInput("Prepared answers already hold their labels; leave labels out.")
+            raise BadInput("Prepared outcomes contain their labels; leave labels out.")
         return probs
     probs, labels = checked(probs, labels)
     n, c = probs.shape
@@ -99,7 +99,7 @@ def outcomes(probs: Any, labels: Any = None) -> Outcomes:
 
 
 def complement_of(most: Array, others: Array) -> Array:
-    """1 - the largest of given probabilities; where that rounds away, the sum of the others."""
+    """1 - the largest probability; if that rounds to 0, the sum of the others."""
     return np.where(most < SURE, 1 - most, others)
 
 
@@ -143,7 +143,7 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     a = outcomes(probs, labels)
     k = as_whole(k, "k", 1)
     if a.top_only and k > 1:
-        raise Undefined(f"Only the first answer of every row is known, so there is no top {k}.")
+        raise Undefined(f"There are predicted classes only, so there is no top {k}.")
     if k > a.classes and not a.top_only:
         raise Undefined(f"There are {a.classes} classes, so there is no top {k}.")
     return float(np.count_nonzero(a.rank < k) / a.n)
@@ -169,12 +169,12 @@ def brier(probs: Any, labels: Any = None) -> float:
 
 def _of_all_classes(a: Outcomes, metric: str) -> Outcomes:
     if a.top_only:
-        raise Undefined(f"{metric} needs the probabilities of all classes, and only the answers are known.")
+        raise Undefined(f"{metric} needs the probabilities of all classes, and there are predicted classes only.")
     return a
 
 
 def top_outcomes(right: Array, confidence: Array | None, predicted: Array | None = None) -> Outcomes:
-    """Answers of which nothing is known but whether they are right, and perhaps their confidence."""
+    """Outcomes from correctness and perhaps confidence alone."""
     missing = np.full(len(right), np.nan)
     known_confidence = missing if confidence is None else confidence.astype(np.float64)
     return Outcomes(
@@ -194,21 +194,21 @@ def top_outcomes(right: Array, confidence: Array | None, predicted: Array | None
 
 
 def checked(probs: Any, labels: Any) -> tuple[Array, Array]:
-    """(probs (n, c) of a float type, labels (n,) int64), or one sentence that says what is wrong with them."""
+    """(probs (n, c) of a float type, labels (n,) int64), or BadInput."""
     if labels is None:
-        raise BadInput("labels is missing: answers are judged against one true class a row.")
+        raise BadInput("labels is missing: give one true class per row.")
     p, y = _array("probs", probs), _array("labels", labels)
     if p.ndim != 2:
         raise BadInput(f"probs has shape {p.shape}; it must be (n, classes), the mean over draws.")
     if y.ndim != 1:
-        raise BadInput(f"labels has shape {y.shape}; it must be (n,), one class id a row.")
+        raise BadInput(f"labels has shape {y.shape}; it must be (n,), one class per row.")
     if len(p) != len(y):
         raise BadInput(f"labels has {len(y)} rows, probs has {len(p)}: they must describe the same rows.")
     n, c = p.shape
     if n == 0:
         raise BadInput("There are no rows: at least one is needed.")
     if c < 2:
-        raise BadInput("probs has one class only; an answer needs at least two to choose from.")
+        raise BadInput("probs has one class only; at least two are needed.")
     y = _class_ids(y, c)
     if p.dtype.kind != "f":
         p = p.astype(np.float64)
@@ -238,7 +238,7 @@ def as_array(value: Any, name: str) -> Array:
 
 
 def as_whole(value: Any, name: str, least: int | None = None) -> int:
-    """A whole number as Python's own, from 3, 3.0 or NumPy's; not from a truth value or a text."""
+    """A Python integer, from 3, 3.0 or a NumPy number, but not from a truth value or a text."""
     try:
         whole = None if isinstance(value, bool | np.bool_) or np.ndim(value) or value != int(value) else int(value)
     except (ValueError, TypeError, OverflowError):

@@ -1,4 +1,4 @@
-"""Does u rank the positive rows (wrong or out-of-distribution) above the others? One sort serves every metric."""
+"""Ranking metrics: does u rank positive rows (wrong or out-of-distribution) above the others? All share one sort."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, SERIES + 1))])
 
 
 class Ranking:
-    """Rows in order of u, the surest first, as tie groups: rows of equal u cannot be told apart by any threshold.
+    """Rows by rising u, the most confident first, as tie groups: no threshold separates rows of equal u.
 
     values (g,)  the u of each tie group, rising
     ends   (g,)  number of rows up to and with the group
@@ -45,7 +45,7 @@ class Ranking:
 
     @classmethod
     def from_groups(cls, values: Any, counts: Any, hits: Any) -> Ranking:
-        """A ranking known only by its tie groups: rising values, rows and positive rows of each group."""
+        """A ranking from its tie groups: rising values, rows and positive rows of each group."""
         values, counts, hits = np.asarray(values), np.asarray(counts, np.int64), np.asarray(hits, np.int64)
         if not (values.ndim == 1 and values.shape == counts.shape == hits.shape):
             raise BadInput(
@@ -86,7 +86,7 @@ class Ranking:
 
     @cached_property
     def runs(self) -> tuple[Array, Array]:
-        """(ends, hits) with neighbouring groups taken together where all rows are positive, or all are negative.
+        """(ends, hits) with neighbouring groups merged if all their rows are positive, or all are negative.
 
         Pairs and expectations do not change by this, and there are far fewer runs than rows. All perfect rankings of
         the same rows become the same two runs, so that floating-point sums over them are equal to the last bit.
@@ -106,14 +106,14 @@ class Ranking:
 
     @cached_property
     def total_hits(self) -> Fraction:
-        """Σᵢ E(positives among the i surest rows), exact; inside a tie group the expectation grows linearly."""
+        """Σᵢ E(positives among the i most confident rows), exact; inside a tie group the expectation grows linearly."""
         ends, hits = self.runs
         sizes, inside = _steps(ends), _steps(hits)
         return Fraction(2 * self._dot(sizes, hits - inside) + self._dot(inside, sizes + 1), 2)
 
     @cached_property
     def total_share(self) -> float:
-        """Σᵢ E(positives among the i surest rows) / i."""
+        """Σᵢ E(positives among the i most confident rows) / i."""
         return total_share(*self.runs)
 
     def _dot(self, a: Array, b: Array) -> int:
@@ -121,10 +121,10 @@ class Ranking:
 
 
 def ranking(u: Any, positive: Any = None, name: str = "positive") -> Ranking:
-    """Sorts (u, positive) once; a prepared Ranking passes through."""
+    """Sort (u, positive) once; a prepared Ranking passes through."""
     if isinstance(u, Ranking):
         if positive is not None:
-            raise BadInput(f"u is a prepared Ranking that knows its positive rows; leave {name} out.")
+            raise BadInput(f"u is a prepared Ranking with its positive rows; leave {name} out.")
         return u
     if positive is None:
         raise BadInput(f"{name} is missing: give one truth value per row of u (wrong, or out).")
@@ -132,7 +132,7 @@ def ranking(u: Any, positive: Any = None, name: str = "positive") -> Ranking:
 
 
 def as_scores(u: Any, name: str = "u") -> Array:
-    """(n,) finite float64; u of any real dtype that float64 can hold."""
+    """(n,) finite float64; u of any real dtype that float64 can represent."""
     scores = as_array(u, name)
     if scores.dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {scores.dtype} values; give one real number per row.")
@@ -142,7 +142,7 @@ def as_scores(u: Any, name: str = "u") -> Array:
         raise BadInput(f"{name} is empty: at least one row is needed.")
     exact = scores.astype(np.float64, copy=False)
     if scores.dtype.kind in "iu" and scores.dtype.itemsize == 8 and np.abs(exact).max() > 2**53:
-        raise BadInput(f"{name} holds whole numbers beyond 2**53, which float64 cannot tell apart; give their ranks.")
+        raise BadInput(f"{name} holds whole numbers beyond 2**53, which float64 cannot represent; give their ranks.")
     if not np.isfinite(exact).all():
         row = int(np.flatnonzero(~np.isfinite(exact))[0])
         raise BadInput(f"{name} is {exact[row]} in row {row}; every row needs a finite number.")
@@ -163,7 +163,7 @@ def as_classes(positive: Any, name: str = "positive") -> Array:
 
 def _sort(u: Array, positive: Array) -> tuple[Array, Array]:
     """(u, positive) by rising u. Sorting integers that carry the class in their lowest bit is several times faster than
-    sorting positions and gathering. The sign bit makes room for the class, so negative rows are sorted on their own."""
+    sorting positions and gathering. The sign bit makes room for the class, so negative values are sorted separately."""
     packed = (u + 0.0).view(np.uint64)  # adding 0 turns −0 into +0
     packed <<= np.uint64(1)
     packed |= positive
@@ -188,7 +188,7 @@ def _steps(totals: Array) -> Array:
 
 
 def total_share(ends: Array, hits: Array) -> float:
-    """Σᵢ E(positives among the i surest rows) / i from the cumulative counts of tie groups.
+    """Σᵢ E(positives among the i most confident rows) / i from the cumulative counts of tie groups.
 
     A group from row a to row b with e positives before it and rate p inside adds
     Σ_{i=a+1}^{b} (e + (i − a)·p)/i = (e − a·p)·(H_b − H_a) + (b − a)·p.

@@ -1,4 +1,4 @@
-"""Does the nearest other embedding belong to the same class, and does u know when it does not?"""
+"""Retrieval metrics: is the nearest other embedding of the same class, and does u predict it?"""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from nescio.metrics._spec import metric as metric_
 
 
 def retrieved(embeddings: Any, labels: Any, metric: str = "cosine") -> Array:
-    """(n,) True where the nearest other row has the same label.
+    """(n,) whether the nearest other row has the same label.
 
-    The query is left out by its index, so that a duplicate of it may be found; ties in distance go to the lower index.
+    The query itself is excluded by index, but not its duplicates; ties in distance go to the lower index.
     """
     from nescio.arrays.nearest import nearest_other, prepare_points
 
     these = prepare_points(embeddings, metric)
     classes = np.asarray(labels)
     if classes.ndim != 1:
-        raise BadInput(f"labels has shape {classes.shape}; it must be (n,), one class a row.")
+        raise BadInput(f"labels has shape {classes.shape}; it must be (n,), one class per row.")
     if len(classes) != len(these):
         raise BadInput(
             f"labels has {len(classes)} rows, embeddings has {len(these)}: they must describe the same rows."

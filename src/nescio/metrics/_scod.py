@@ -1,9 +1,8 @@
-"""Selective classification where some rows are out of distribution (SCOD): such a row is a failure if it is answered.
+"""Selective classification with out-of-distribution rows (SCOD): accepting such a row is a failure.
 
-The share of out-of-distribution rows in a test set is an accident of its making. Here it is stated, and a row counts
-as often as that share wants: with n rows in distribution, m outside and a share π of the latter, rows in distribution
-count m·(1 − π) times and the others n·π times, in lowest terms. Copies of a row are tied. At π = m/(n + m) every row
-counts once, and the numbers are those of all rows together. Source: Xia & Bouganis 2022.
+The share π of out-of-distribution rows is given, not that of the test set. With n in-distribution rows and m
+out-of-distribution rows, the former count m·(1 − π) times and the latter n·π times, in lowest terms. Copies are tied.
+At π = m/(n + m) every row counts once, and the values are those of all rows together. Source: Xia & Bouganis 2022.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from nescio.metrics._selective import augrc, aurc
 from nescio.metrics._spec import metric
 
 DEFAULT_OOD_SHARE = 0.5  # of out-of-distribution rows, unless another is stated
-ABSTENTION_PRICES = tuple(i / 25 for i in range(1, 26))  # of withholding an answer, at which a cost curve is drawn
+ABSTENTION_PRICES = tuple(i / 25 for i in range(1, 26))  # of abstaining, for cost curves
 MOST_ROWS = 1 << 62  # with their copies, so that they can be counted
 
 
 class Mixture:
-    """In-distribution and out-of-distribution rows in order of u, mixed at a stated share of the latter.
+    """In-distribution and out-of-distribution rows in order of u, mixed at a given share of the latter.
 
     u (n,), wrong (n,), u_out (m,)
     """
@@ -42,12 +41,12 @@ class Mixture:
             self.m * (1 - share_fraction) / (self.n * share_fraction)
         ).as_integer_ratio()
         if self.n * self._in_copies + self.m * self._out_copies >= MOST_ROWS:
-            raise BadInput(f"share is {share}; so many rows need one with fewer digits, such as {float(share):.2f}.")
+            raise BadInput(f"share is {share}; this number of rows needs fewer digits, such as {float(share):.2f}.")
         self._values, group = np.unique(np.concatenate([inside, outside]), return_inverse=True)
         self._inside, self._outside = group[: self.n], group[self.n :]
 
     def ranking(self, counts: Any = None) -> Ranking:
-        """Right answers against failures; `counts` (n + m,) says how often each row was drawn, once unless given."""
+        """Right predictions against failures; `counts` (n + m,) are the multiplicities of the rows, 1 by default."""
         counts = np.ones(self.n + self.m) if counts is None else np.asarray(counts)
         in_counts, others = counts[: self.n], counts[self.n :]
         outside = self._count(self._outside, others) * self._out_copies
@@ -60,16 +59,16 @@ class Mixture:
 
 
 def cost_curve(u: Any, wrong: Any = None, prices: Any = ABSTENTION_PRICES) -> tuple[Array, Array]:
-    """(prices, costs): what a row costs at the best threshold, for every price of withholding an answer.
+    """(prices, costs): cost per row at the best threshold, for every price of abstaining.
 
-    A failure that is answered costs 1, a row that is withheld costs d:
-    min over thresholds of P(answered and a failure) + d·P(withheld). Chow 1970; answering all or nothing costs the
+    An accepted failure costs 1, a rejected row costs d:
+    min over thresholds of P(accepted and a failure) + d·P(rejected). Chow 1970. Accepting all or nothing costs the
     smaller of d and the share of failures.
     """
     r = ranking(u, wrong, "wrong")
     prices = np.asarray(prices, np.float64)
     if prices.ndim != 1 or not ((prices >= 0) & (prices <= 1)).all():
-        raise BadInput("prices must be numbers from 0 to 1: what withholding costs, where a failure costs 1.")
+        raise BadInput("prices must be numbers from 0 to 1: the cost of abstaining, if a failure costs 1.")
     failed, withheld = np.append(0, r.hits) / r.n, 1 - np.append(0, r.ends) / r.n
     return prices, np.array([float((failed + price * withheld).min()) for price in prices])
 
@@ -83,26 +82,26 @@ MIXTURE_METRICS: Mapping[str, Callable[..., float]] = {"scod_aurc": aurc, "scod_
 
 @metric("mixture", better="lower")
 def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> float:
-    """AURC where out-of-distribution rows are failures too, at a stated share of them.
+    """AURC with out-of-distribution rows as failures, at a given share of them.
 
-    (1/N)·Σᵢ Eᵢ/i over the N rows of the mixture, E counting wrong answers and out-of-distribution rows.
+    (1/N)·Σᵢ Eᵢ/i over the N rows of the mixture, E counting wrong predictions and out-of-distribution rows.
     """
     return aurc(Mixture(u, wrong, u_out, share).ranking())
 
 
 @metric("mixture", better="lower")
 def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> float:
-    """AUGRC where out-of-distribution rows are failures too, at a stated share of them.
+    """AUGRC with out-of-distribution rows as failures, at a given share of them.
 
-    (1/N)·Σᵢ Eᵢ/N over the N rows of the mixture, E counting wrong answers and out-of-distribution rows.
+    (1/N)·Σᵢ Eᵢ/N over the N rows of the mixture, E counting wrong predictions and out-of-distribution rows.
     """
     return augrc(Mixture(u, wrong, u_out, share).ranking())
 
 
 @metric("mixture", better="lower", values={"price": (0.1, 0.3)})
 def scod_cost(u: Any, wrong: Any, u_out: Any, price: float = 0.1, share: float = DEFAULT_OOD_SHARE) -> float:
-    """Cost of a row at the best threshold: 1 for a wrong answer or an answer out of distribution, `price` for none.
+    """Cost per row at the best threshold: 1 for an accepted failure, `price` for a rejected row.
 
-    min over thresholds of P(answered and a failure) + price·P(withheld), at a stated share of out-of-distribution rows.
+    min over thresholds of P(accepted and a failure) + price·P(rejected), at a given share of out-of-distribution rows.
     """
     return _cost(Mixture(u, wrong, u_out, share).ranking(), price)

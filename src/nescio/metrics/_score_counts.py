@@ -23,7 +23,7 @@ class ScoreCounts:
 
     All scores are distinguished while no more than `most` of them are distinct: every ranking metric is exact then. Of
     more, the last binary digits are left out, as few as possible, and rows that agree in the others
-    count as tied; `bound` says how far that can move a metric.
+    count as tied; `bound` limits the effect on a metric.
 
     keys    (g,)    rising: scores as whole numbers in the same order, without their last digits
     rows    (g, 2)  right and wrong rows
@@ -48,7 +48,7 @@ class ScoreCounts:
         if np.asarray(u).dtype.itemsize > 4:
             order = np.argsort(keys)
             return cls._grouped(keys[order], np.stack([~wrong, wrong], axis=1)[order].astype(np.int64), 0, most)
-        # Of what was float32 the last digit says nothing: it can hold the class, and one sort of numbers is all.
+        # The last digit of a former float32 is free: it stores the class, so that one sort is enough.
         packed = np.sort(keys & ~LAST | wrong)
         keys, wrong = packed & ~LAST, (packed & LAST).astype(np.int64)
         keys |= keys < SIGN  # as it was: negative numbers are turned over
@@ -76,7 +76,7 @@ class ScoreCounts:
         return self._grouped(keys[order], np.concatenate([self.rows, other.rows])[order], digits, most)
 
     def against(self, others: ScoreCounts) -> ScoreCounts:
-        """All of these rows as right ones and all of the others as wrong ones: for detection."""
+        """These rows as right ones and the others as wrong ones, for OOD detection."""
         ours = ScoreCounts(self.keys, self.rows.sum(1, keepdims=True) * [1, 0], self.digits, self.most)
         return ours + ScoreCounts(others.keys, others.rows.sum(1, keepdims=True) * [0, 1], others.digits, others.most)
 
@@ -105,7 +105,7 @@ class ScoreCounts:
 
 
 def _ordered(counts: Array, certain: Array, wrong_first: int, single: bool) -> Ranking:
-    """The ranking in which an unsure group becomes its right and its wrong rows, one after the other.
+    """The ranking in which an undecided group is split into its right and its wrong rows.
 
     With `single` its wrong rows come one by one, each a threshold of its own.
     """

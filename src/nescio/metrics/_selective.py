@@ -1,7 +1,7 @@
-"""What is left of the errors when the least sure answers are withheld? Selective prediction, the surest rows first.
+"""Selective prediction: errors among accepted rows, the most confident first.
 
-Letters: n rows, e of them wrong, r = e/n; Eᵢ is the expected number of errors among the i surest rows. Rows of equal u
-are in random order, so that inside a tie group Eᵢ grows linearly and nothing depends on the order of the input.
+Letters: n rows, e of them wrong, r = e/n; Eᵢ is the expected number of errors among the i most confident rows. Rows of
+equal u are in random order. Inside a tie group Eᵢ therefore grows linearly, and the order of the input has no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 @metric("curve", better="neither", prepared=True)
 def risk_coverage(u: Any, wrong: Any = None) -> tuple[Array, Array]:
-    """Share of errors among the answers that are kept, at every coverage, the surest kept first.
+    """Share of errors among accepted rows at every coverage, the most confident first.
 
     (coverage, risk), both (n,): i/n and Eᵢ/i for i = 1 … n. Source: Galil et al. 2023, §2.
     """
@@ -77,7 +77,7 @@ def augrc(u: Any, wrong: Any = None) -> float:
 
 @metric("ranking", better="lower", prepared=True, values={"coverage": (0.8,)})
 def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
-    """Share of errors among the surest `coverage` of the rows.
+    """Share of errors among the most confident `coverage` of the rows.
 
     Eᵢ/i at i = ceil(coverage·n), with the coverage read as its decimal text. Source: Galil et al. 2023, §2.
     """
@@ -110,7 +110,7 @@ def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) ->
 
 @metric("ranking", better="higher", prepared=True, values={"accuracy": (0.9, 0.95, 0.99)})
 def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
-    """Largest coverage at which the kept answers reach this accuracy (coverage for a selective accuracy constraint).
+    """Largest coverage with this accuracy of accepted rows (coverage for a selective accuracy constraint).
 
     max of i/n over ends of tie groups, the only coverages that a threshold can reach, with 1 − Eᵢ/i ≥ accuracy; the
     accuracy is read as its decimal text and compared in whole numbers. Never reached is 0.
@@ -129,13 +129,15 @@ def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
 
 @metric("ranking", better="higher", prepared=True)
 def aulc(u: Any, wrong: Any = None) -> float:
-    """Area under the lift curve: how much more accurate the surest rows are than all rows, on average, minus 1.
+    """Area under the lift curve: mean ratio of selective accuracy to overall accuracy, minus 1.
 
     AULC = (1/n)·Σᵢ (1 − Eᵢ/i)/(1 − r) − 1 = (r − AURC)/(1 − r). Source: Postels et al. 2022, §4.
     """
     r = ranking(u, wrong, "wrong")
     if r.negatives == 0:
-        raise Undefined("AULC is undefined: no answer is right, and lift is relative to the share of right answers.")
+        raise Undefined(
+            "AULC is undefined: no prediction is right, and lift is relative to the share of right predictions."
+        )
     return (r.positives - r.total_share) / r.negatives
 
 
@@ -153,7 +155,7 @@ def raulc(u: Any, wrong: Any = None) -> float:
 def _both_kinds(r: Ranking, what: str) -> None:
     if r.positives == 0 or r.negatives == 0:
         every = "right" if r.positives == 0 else "wrong"
-        raise Undefined(f"{what} is undefined: all answers are {every}, so that no order is better than another.")
+        raise Undefined(f"{what} is undefined: all predictions are {every}, so no order is better than another.")
 
 
 def _best_total(r: Ranking) -> float:

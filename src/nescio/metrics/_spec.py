@@ -1,4 +1,4 @@
-"""What the registry knows of a metric, beside the function itself."""
+"""Registry of metrics, with what reports need to know about each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nescio.registry import Registry, source_file
 Kind = str  # a key of KINDS
 KINDS: dict[str, str] = {  # kind -> the arrays that its metrics read; `nescio.analysis.metric_kinds` prepares them
     "predictions": "f(probs, labels)",
-    "ranking": "f(u, wrong): does u rank wrong answers above right ones",
+    "ranking": "f(u, wrong): does u rank wrong predictions above right ones",
     "detection": "f(u, out): does u rank out-of-distribution rows above the others",
-    "mixture": "f(u, wrong, u_out): does u rank failures, out-of-distribution rows among them, above right answers",
+    "mixture": "f(u, wrong, u_out): does u rank failures, out-of-distribution rows among them, above right predictions",
     "threshold": "f(u, threshold)",
     "acceptance": "share of in-distribution rows up to a threshold on u",
     "rejection": "share of out-of-distribution rows above a threshold on u",
@@ -47,7 +47,7 @@ class Metric:
     better: Better
     prepared: bool  # takes a prepared Ranking or Outcomes in place of its two arrays
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
-    classwise: bool = False  # of every class's own probability: left out of large dumps
+    classwise: bool = False  # of every class's probability: skipped for large predictions
     of_blocks: Callable[..., float] | None = None  # the same of (probs, labels) that come in row blocks
     of_top: Callable[[Any], float] | None = None  # the same of the Answers of the k most probable classes together
     bias: Bias = "none"
@@ -95,7 +95,7 @@ def metric(
     row_values: Callable[..., Array] | None = None,
     row_bins: Callable[..., tuple[Array, int] | None] | None = None,
 ) -> Callable[[F], F]:
-    """Registers a pure function of arrays as a metric and returns it unchanged."""
+    """Register a pure function of arrays as a metric, and return it unchanged."""
 
     def register(function: F) -> F:
         label = name or function.__name__

@@ -14,7 +14,7 @@ from nescio.predictions.table_columns import TEXT_FIELDS
 
 
 def arrow_array(column: Any, name: str, field: str, stored: int) -> Array:
-    """An Arrow column as an array. (Its own `to_numpy` imports pandas, which takes longer than the reading.)"""
+    """An Arrow column as an array. Arrow's `to_numpy` imports pandas, which takes longer than reading."""
     import pyarrow as pa
 
     types = pa.types

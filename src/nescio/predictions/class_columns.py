@@ -11,12 +11,12 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.predictions.names import FlatFields, printable
 
-CLASS_PREFIXES = {  # of columns that are named by classes → what they hold, None where their numbers tell
+CLASS_PREFIXES = {  # prefix of columns named by classes → their field; None: the numbers decide
     **dict.fromkeys(("prob_", "probs_", "proba_", "p_"), "probs"),
     **dict.fromkeys(("logit_", "logits_"), "logits"),
     **dict.fromkeys(("score_", "scores_", ""), None),
 }
-ROUNDED = 2e-2  # by which a row of rounded probabilities may be off one
+ROUNDED = 2e-2  # tolerance for the sum of a row of rounded probabilities
 
 
 class ClassColumns(NamedTuple):
@@ -54,7 +54,7 @@ def _distinct(read: Callable[[int, str], Array], position: int) -> list[Any]:
 
 
 def _classes_among(positions: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:
-    """The columns of classes among more than labels names: others, or those of classes without a row."""
+    """The class columns, if there are more columns than classes in labels."""
     values = {name: read(position, "labels") for name, position in positions.items()}
     numeric = {name: position for name, position in positions.items() if values[name].dtype.kind in "fiub"}
     named = {name: position for name, position in positions.items() if name in labels}
@@ -96,7 +96,7 @@ def _class_fields(
         elif table.max() <= 1:
             first = printable(order[0])
             raise BadInput(
-                f"the columns named by classes ({first} …) lie between 0 and 1 and do not sum to one: call them "
+                f"the columns named by classes ({first} …) are between 0 and 1 and do not sum to one: call them "
                 f"prob_{first} …, or logit_{first} … if they are unnormalised scores."
             )
     field = field or ("probs" if _rows_sum_to_one(values) else "logits")

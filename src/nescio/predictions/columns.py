@@ -1,4 +1,4 @@
-"""Named columns and arrays in files, written whole or not at all: what `--output` writes, what evaluations keep."""
+"""Tables and named arrays in files, written atomically: the files of `--output` and of evaluations."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from nescio.predictions.formats.csv import escaped
 
 
 def writable_suffix(path: str | Path) -> str:
-    """The ending of a file of columns; BadInput if there is no writer for it."""
+    """The suffix of a file of columns; BadInput if there is no writer for it."""
     ending = Path(path).suffix
     if ending.lower() not in WRITERS:
-        raise BadInput(f"{path}: the ending {ending or '(none)'} is not known: use .csv, .parquet or .npz.")
+        raise BadInput(f"{path}: the suffix {ending or '(none)'} is unknown: use .csv, .parquet or .npz.")
     return ending.lower()
 
 
 def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> Path:
-    """Writes a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
+    """Write a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
     target, ending = Path(path), writable_suffix(path)
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
     with naming_file(target, "written"), atomic_write(target) as temporary, temporary.open("xb") as file:

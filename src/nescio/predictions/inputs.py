@@ -1,4 +1,4 @@
-"""What people give for the fields of Predictions, checked and brought into one form, with notes on what was changed."""
+"""Checks and normalises user input for the fields of Predictions, with notes on every change."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 
 SINGLE_LABEL = "nescio evaluates single-label classification, where every row has one class"
-LOG_SLACK = 2e-2  # how far probabilities that went through rounded logarithms, or a softmax, may be from theirs
-MOST_OFF = 0.5  # a row that rounding put further from one is not worth dividing by its sum
+LOG_SLACK = 2e-2  # tolerance of probabilities after rounded logarithms or a softmax
+MOST_OFF = 0.5  # maximum distance of a rounded row's sum from one
 MOST_VOTES = 1e15  # for one class of one row
 DECIMALS = 6  # numbers with more of them are not rounded
 
@@ -39,7 +39,7 @@ DECIMALS = 6  # numbers with more of them are not rounded
 def booleans(name: str, value: Any) -> Array:
     array = numbers(name, value)
     if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False a row.")
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False per row.")
     if array.dtype != bool and not ((array == 0) | (array == 1)).all():
         raise BadInput(f"{name} must hold True and False, or 1 and 0.")
     return array.astype(bool, copy=False)
@@ -74,7 +74,7 @@ def shares(name: str, value: Any) -> Array:
         row = int(np.argmax(bad))
         percent = bool(((array >= 0) & (array <= 100)).all()) and float(np.median(array)) > 1
         cure = "; divide percentages by 100" if percent else ""
-        raise BadInput(f"{name} holds {array[row]} in row {row}: it must lie between 0 and 1{cure}.")
+        raise BadInput(f"{name} holds {array[row]} in row {row}: it must be between 0 and 1{cure}.")
     return array
 
 
@@ -82,7 +82,7 @@ def tags(name: str, value: Any) -> Array:
     array = text(name, as_array(name, value))
     if array.ndim != 1 or array.dtype.kind not in "fiubU":
         raise BadInput(
-            f"{name} has shape {array.shape} of {dtype_name(array)}: it must be (n,), one number or one text a row."
+            f"{name} has shape {array.shape} of {dtype_name(array)}: it must be (n,), one number or one text per row."
         )
     check_finite(name, array)
     return array
@@ -92,7 +92,7 @@ def keys(value: Any) -> Array:
     array = text("index", as_array("index", value))
     if array.ndim != 1 or array.dtype.kind not in "iufU":
         raise BadInput(
-            f"index has shape {array.shape} of {dtype_name(array)}: it must be (n,), a whole number or a text a row."
+            f"index has shape {array.shape} of {dtype_name(array)}: it must be (n,), one integer or text per row."
         )
     return array if array.dtype.kind == "U" else integers("index", array)
 
@@ -114,7 +114,7 @@ def text(name: str, array: Array) -> Array:
 
 
 def named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of a mapping field whose names every file format can hold."""
+    """(name, value) of a mapping field whose names every file format can store."""
     if mapping is None:
         return
     if not isinstance(mapping, Mapping):
@@ -134,7 +134,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def sentences(value: Any) -> tuple[str, ...]:
-    """Notes; what a terminal would obey in them becomes a space."""
+    """Notes, with control characters replaced by spaces."""
     return tuple("".join(c if c.isprintable() else " " for c in note) for note in texts("notes", value))
 
 
@@ -143,7 +143,7 @@ def sentences(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ClassIds:
-    """Class numbers of labels and predicted classes, and the names of the classes where names were given."""
+    """Class numbers of labels and predicted classes, and the class names if given."""
 
     labels: Array | None
     predicted: Array | None
@@ -157,7 +157,7 @@ def class_ids(
     """Numbers as they are; names by their place in `class_names`, else in sorted order.
 
     labels, predicted  as `classes_given` returns them
-    classes      of the logits, 0 where there are none
+    classes      number of classes in the logits, 0 without logits
     all_outside  no row is of a class of the logits, so that the names need not be theirs
     """
     fields = {"labels": labels, "predicted": predicted}
@@ -179,7 +179,7 @@ def class_ids(
         names = tuple(present.tolist())
         notes += (f"Classes are numbered by the sorted names in labels: from {names[0]} (0) to {names[-1]}.",)
     known_names = np.array(names or (), str)
-    # A name that is not known gets a number behind them: it belongs to no class of the logits.
+    # An unknown name gets a number after all classes of the logits.
     order = np.concatenate([known_names, present[~np.isin(present, known_names)]])
     sorter = np.argsort(order, kind="stable")
     numbered = {name: sorter[np.searchsorted(order, array, sorter=sorter)] for name, array in arrays.items()}
@@ -211,7 +211,7 @@ def classes_given(name: str, value: Any) -> Array | None:
     if array.dtype.kind != "U":
         return integers(name, array)
     if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one class a row.")
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one class per row.")
     empty = np.char.strip(array) == ""
     if empty.any():
         raise BadInput(f"{name} has no class in row {int(np.argmax(empty))}: fill it or leave the row out.")
@@ -247,7 +247,7 @@ class Scores:
 
 
 def scores(logits: Any, probs: Any, normalized: bool) -> Scores:
-    """Logits as they are, probabilities as their logs; the logits of both, where the probs are their softmax."""
+    """Logits unchanged, probabilities as logs; of both the logits, if the probs are their softmax."""
     notes: list[str] = []
     if logits is None and probs is None:
         return Scores(None, normalized)
@@ -280,7 +280,7 @@ def _two_columns(name: str, value: Any, notes: list[str]) -> Any:
 
 
 def _log_of_probs(value: Any) -> tuple[Array, list[str]]:
-    """log p as (n, s, c), -inf for zeros, float32 for half precision, and a note where rounded rows were rescaled."""
+    """log p as (n, s, c), -inf for zeros, float32 for half precision, and a note if rounded rows were rescaled."""
     probs = cube("probs", value)
     half = probs.dtype == np.float16
     slack = 1e-2 if half else 1e-3
@@ -329,7 +329,7 @@ def _explained_by_rounding(probs: Array, slack: float) -> tuple[int, float]:
 
 
 def _decimals(probs: Array) -> int | None:
-    """How many decimals all the numbers have, where they have few."""
+    """The number of decimals of all numbers, if at most DECIMALS."""
     with np.errstate(over="ignore"):
         for decimals in range(1, DECIMALS + 1):
             scaled = probs.astype(np.float64) * 10**decimals
@@ -359,7 +359,7 @@ def _check_normalized(logs: Array) -> None:
 
 
 def _look_like_probs(logits: Array) -> bool:
-    """Whether no logit is negative and every row sums to one; most files answer in their first block."""
+    """Whether no logit is negative and every row sums to one; the first block decides for most files."""
     for block in blocks(len(logits), max(1, CACHE_VALUES // (logits.shape[1] * logits.shape[2]))):
         z = logits[block]
         if z.min() < 0 or z.max() > 1 + LOG_SLACK or (np.abs(z.sum(-1, dtype=np.float64) - 1) > LOG_SLACK).any():
@@ -369,7 +369,7 @@ def _look_like_probs(logits: Array) -> bool:
 
 
 def _check_softmax(logits: Array, logs: Array) -> None:
-    """Refuses probabilities, given as their logs, that are not the softmax of the logits beside them."""
+    """Refuse probabilities, given as logs, that are not the softmax of the logits."""
     n, draws, classes = logits.shape
     if len(logs) != n or logs.shape[2] != classes or logs.shape[1] not in (1, draws):
         raise BadInput(f"logits has shape {logits.shape} and probs {logs.shape}: give one of them.")

@@ -1,4 +1,4 @@
-"""Predictions with the name of their model and facts about it: finished work of a store, or a person's own files."""
+"""Predictions with the name of their model and facts about it, from a store or from files."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ OWN = "predictions"  # the dataset of a file that does not name one
 
 @dataclass(frozen=True)
 class ModelPredictions:
-    """One model's predictions on one image set: where they lie, and what is known of the model."""
+    """One model's predictions on one image set: their path, and facts about the model."""
 
-    model: str  # a timm name, torchvision:NAME, store:KEY, or a person's own name
+    model: str  # a timm name, torchvision:NAME, store:KEY, or a name given by the user
     data: str  # dataset, e.g. imagenet:PATH, npz:PATH, folder:PATH
     facts: Mapping[str, Any] = field(hash=False)  # params, input_size, embedding_size, dropout, classes, rows …
-    path: Path  # the dump: any file or folder that Predictions.load reads
-    key: str  # changes when the dump changes
-    store: Store | None = field(default=None, compare=False, repr=False)  # which holds it under that key
+    path: Path  # the predictions: any file or folder that Predictions.load reads
+    key: str  # changes when the predictions changes
+    store: Store | None = field(default=None, compare=False, repr=False)  # the store that contains it under that key
     sample: tuple[int, int] | None = None  # a random sample: number of rows and seed
 
     def load(self, ood: bool = False) -> Predictions:
-        """The predictions; StoreError where those of a store are not byte for byte as they were written."""
+        """The predictions; StoreError if those of a store are not byte for byte as written."""
         if self.store is not None:
             self.store.verify(STAGE, self.key)
-        dump = Predictions.load(self.path, ood=ood)
-        return dump if self.sample is None else random_subset(dump, *self.sample)
+        predictions = Predictions.load(self.path, ood=ood)
+        return predictions if self.sample is None else random_subset(predictions, *self.sample)
 
     def sampled(self, rows: int | None, seed: int) -> ModelPredictions:
-        """A random part of so many rows; None: all."""
+        """The same, loaded as a random sample of rows; None: all rows."""
         return self if rows is None else replace(self, sample=(rows, seed))
 
     @property
     def rows_key(self) -> str:
-        """Changes when the dump changes, or the part of it that is taken."""
+        """A key that changes with the predictions or with the sample."""
         return self.key if self.sample is None else "{}, {} rows by seed {}".format(self.key, *self.sample)
 
     @property
     def weights(self) -> str | None:
-        """The checksum of the model's weights, or the key of its training; None of a person's own files."""
+        """The checksum of the model's weights, or the key of its training; None for files outside of a store."""
         if self.store is None:
             return None
         parents = self.store.record(STAGE, self.key)["parents"]
@@ -64,7 +64,7 @@ class ModelPredictions:
 
     @property
     def preprocessing(self) -> dict[str, Any]:
-        """How the model saw the images: view, mean, std, and padding where there are two; nothing of own files."""
+        """Preprocessing of the images: view, mean, std and padding; empty for files outside of a store."""
         config = {} if self.store is None else self.store.record(STAGE, self.key)["config"]
         view = dict(config.get("images", {}).get("view") or {})
         view.pop("kind", None)
@@ -73,7 +73,7 @@ class ModelPredictions:
 
     @property
     def source_facts(self) -> dict[str, Any]:
-        """Where the model's weights were found, and what its classes are called, as far as a store knows."""
+        """Path of the model's weights and its class names, if the store has them."""
         found = {"weights_path": self.facts.get("weights_path"), "names": self.facts.get("class_names")}
         return {name: fact for name, fact in found.items() if fact is not None}
 
@@ -90,25 +90,30 @@ def list_stored_predictions(
 ) -> list[ModelPredictions]:
     """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
 
-    data     only of this dataset, by its absolute name, or by its content where predictions on it have another name
+    data     only this dataset, by its absolute name, or by its content if predictions name it otherwise
     outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
     damaged  gets a sentence on each damaged entry, which is then left out; None: it raises
     """
     chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelPredictions]] = {}
-    dumps = [
-        (dump, moment, side)
-        for dump, moment in _compared(store, damaged)
-        if (side := bool(dump.facts.get("outside", False))) == ood or ood is None
+    all_predictions = [
+        (predictions, moment, side)
+        for predictions, moment in _compared(store, damaged)
+        if (side := bool(predictions.facts.get("outside", False))) == ood or ood is None
     ]
-    contents = {canonical(data)} | {canonical(dump.data) for dump, *_ in dumps if dump.data == data}
-    for dump, moment, side in dumps:
-        if data is not None and canonical(dump.data) not in contents:
+    contents = {canonical(data)} | {
+        canonical(predictions.data) for predictions, *_ in all_predictions if predictions.data == data
+    }
+    for predictions, moment, side in all_predictions:
+        if data is not None and canonical(predictions.data) not in contents:
             continue
         if data is not None:
-            dump = replace(dump, data=ContentName(data, canonical(dump.data)))
-        name, rank = (dump.model, canonical(dump.data), side), (int(dump.facts.get("rows", 0)), moment)
+            predictions = replace(predictions, data=ContentName(data, canonical(predictions.data)))
+        name, rank = (
+            (predictions.model, canonical(predictions.data), side),
+            (int(predictions.facts.get("rows", 0)), moment),
+        )
         if name not in chosen or rank > chosen[name][0]:
-            chosen[name] = rank, dump
+            chosen[name] = rank, predictions
     return [chosen[name][1] for name in sorted(chosen)]
 
 
@@ -132,7 +137,7 @@ def predictions_from_store(store: Store, key: str) -> ModelPredictions:
 
 
 def predictions_from_file(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> ModelPredictions:
-    """A person's own predictions: .npz, .safetensors, .parquet, .csv or a folder; the model is named by the file."""
+    """Predictions from a file or folder; the model is named after the file unless given."""
     source = Path(path)
     if not source.exists():
         raise BadInput(f"There is no file or folder of predictions at {source}.{near_file(source)}")
@@ -154,16 +159,20 @@ def collect_predictions(
         return [predictions_from_text(text, store, data) for text in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
-    dumps = list_stored_predictions(store, data, ood=False, damaged=damaged)
-    if not dumps:
+    all_predictions = list_stored_predictions(store, data, ood=False, damaged=damaged)
+    if not all_predictions:
         if damaged:
             raise BadInput(damaged[0])
-        others = sorted({dump.data for dump in list_stored_predictions(store, ood=False, damaged=[])}) if data else []
+        others = (
+            sorted({predictions.data for predictions in list_stored_predictions(store, ood=False, damaged=[])})
+            if data
+            else []
+        )
         on = f" on {data}" if data else ""
         cure = " or ".join(f"--data {shlex.quote(other)}" for other in others)
         cure = f"it holds some with {cure}" if cure else "`nescio zoo` makes them"
         raise BadInput(f"The store {store.root} holds no predictions{on} to compare: {cure}.")
-    return dumps
+    return all_predictions
 
 
 def predictions_from_text(text: str, store: Store, data: str | None = None) -> ModelPredictions:
@@ -176,20 +185,20 @@ def predictions_from_text(text: str, store: Store, data: str | None = None) -> M
 
 def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPredictions:
     damaged: list[str] = []
-    dumps = list_stored_predictions(store, data, ood=False, damaged=damaged) if store.root.is_dir() else []
-    matches = [dump for dump in dumps if dump.model == model]
+    all_predictions = list_stored_predictions(store, data, ood=False, damaged=damaged) if store.root.is_dir() else []
+    matches = [predictions for predictions in all_predictions if predictions.model == model]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        sets = ", ".join(dump.data for dump in matches)
-        cure = " or ".join(f"--data {shlex.quote(dump.data)}" for dump in matches)
+        sets = ", ".join(predictions.data for predictions in matches)
+        cure = " or ".join(f"--data {shlex.quote(predictions.data)}" for predictions in matches)
         raise BadInput(
             f"The store {store.root} holds predictions of {model} on {sets}: add {cure} where the command takes it, or "
             f"name one of {_paths(matches)}."
         )
     if damaged:  # it may be the one
         raise BadInput(damaged[0])
-    names = sorted({dump.model for dump in dumps})
+    names = sorted({predictions.model for predictions in all_predictions})
     choices = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
     on = f" on {data}" if data else ""
     raise BadInput(
@@ -197,22 +206,25 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPre
     )
 
 
-def _paths(dumps: Sequence[ModelPredictions]) -> str:
-    return " or ".join(str(dump.path) for dump in dumps)
+def _paths(all_predictions: Sequence[ModelPredictions]) -> str:
+    return " or ".join(str(predictions.path) for predictions in all_predictions)
 
 
-def check_comparable(dumps: Sequence[ModelPredictions]) -> None:
-    """Raises BadInput unless there are models, all of one image set, each with a name of its own."""
-    if not dumps:
+def check_comparable(all_predictions: Sequence[ModelPredictions]) -> None:
+    """Raise BadInput unless there are models, all on one image set, with distinct names."""
+    if not all_predictions:
         raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
-    if len(sets := sorted({canonical(dump.data): dump.data for dump in dumps}.values())) > 1:
+    if (
+        len(sets := sorted({canonical(predictions.data): predictions.data for predictions in all_predictions}.values()))
+        > 1
+    ):
         cure = " or ".join(f"--data {shlex.quote(data)}" for data in sets)
-        only_files = all(dump.store is None for dump in dumps)
+        only_files = all(predictions.store is None for predictions in all_predictions)
         cure = "give files of one of them" if only_files else f"add {cure}"
         raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {cure}.")
-    twice = [name for name, times in Counter(dump.model for dump in dumps).items() if times > 1]
+    twice = [name for name, times in Counter(predictions.model for predictions in all_predictions).items() if times > 1]
     if twice:
-        raise BadInput(f"The model {twice[0]} is given twice; give each dump a name of its own.")
+        raise BadInput(f"The model {twice[0]} is given twice; give each set of predictions a name of its own.")
 
 
 def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPredictions, int]]:
@@ -222,22 +234,22 @@ def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPr
             try:
                 if not os.path.lexists(folder / FACTS) and FACTS not in store.record(STAGE, folder.name)["files"]:
                     continue
-                dump = predictions_from_store(store, folder.name)
+                predictions = predictions_from_store(store, folder.name)
             except (BadInput, Corrupted, KeyError, TypeError) as error:
                 reason = str(error) if isinstance(error, (BadInput, Corrupted)) else f"{folder} is damaged."
                 if damaged is None:
                     raise BadInput(reason) from None
                 damaged.append(reason)
                 continue
-            if dump.facts.get("compared"):
-                yield dump, folder.stat().st_mtime_ns
+            if predictions.facts.get("compared"):
+                yield predictions, folder.stat().st_mtime_ns
 
 
 def _checksum(path: Path) -> str:
-    """Of a file's bytes; of a folder's recipe, which holds the checksum of every array."""
+    """The checksum of a file, or of a folder's manifest, which contains the checksums of all arrays."""
     if path.is_dir():
         if not (path / MANIFEST).is_file():
-            raise BadInput(f"{path} has no {MANIFEST}, so it is not a finished dump.")
+            raise BadInput(f"{path} has no {MANIFEST}, so it is not a finished predictions.")
         return hashlib.sha256(read_small(path / MANIFEST)).hexdigest()[:16]
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()[:16]

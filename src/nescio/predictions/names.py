@@ -1,4 +1,4 @@
-"""The names of fields in files: their own, or those that a map gives them."""
+"""Names of fields in files, and maps from other names to fields."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_field(key: str) -> bool:
 def unknown_name(
     what: str, name: str, synonyms: Mapping[str, str], choices: list[str], others: Iterable[str] = ()
 ) -> str:
-    """The sentence about a name that means nothing here; it ends with the map that reads it and the `others`."""
+    """The message about an unknown name, with a suggestion and a map that reads it and the `others`."""
     guess = synonyms.get(name.lower()) or closest_match(name, choices)
     hint = f" (did you mean {guess!r}?)" if guess else ""
     proposal = proposed_map([*others, name])
@@ -54,7 +54,7 @@ def unknown_name(
 
 
 def proposed_map(names: Iterable[str]) -> str:
-    """FIELD=NAME,… of the names in a file whose fields can be guessed; "" where none can."""
+    """FIELD=NAME,… for the names in a file whose fields can be guessed; "" if none can."""
     proposed: dict[str, str] = {}
     for name in dict.fromkeys(re.sub(r"_?\d{1,9}$", "", name) or name for name in names):
         field = name if is_field(name) else SYNONYMS.get(name.lower()) or closest_match(name, ARRAYS) or ""
@@ -64,14 +64,16 @@ def proposed_map(names: Iterable[str]) -> str:
 
 
 def printable(name: str) -> str:
-    """A name or a value of a file in a sentence: on one line, and not longer than that."""
+    """A name or value from a file, shortened to one printable line."""
     brief = name if len(name) <= 60 else f"{name[:60]}…"
     return brief if brief.isprintable() else repr(brief)[1:-1]
 
 
 class FieldNames:
-    """Which field each name of a file is. Without a map a name is its own field; with one, names that are neither in
-    the map nor fields are passed over, and noted."""
+    """The field of each name in a file. Without a map all names must be fields.
+
+    With a map, names that are neither in the map nor fields are ignored and noted.
+    """
 
     def __init__(self, mapping: Mapping[str, str] | None, ood: bool = False) -> None:
         """Check the map; `ood` rows need no labels."""
@@ -87,7 +89,7 @@ class FieldNames:
         self.ignored: list[str] = []
 
     def field(self, name: str) -> str | None:
-        """The field that a name of the file is, None where it is passed over."""
+        """The field of a name in the file; None if it is ignored."""
         if name in self.field_of:
             self.used.add(name)
             return self.field_of[name]
@@ -111,7 +113,7 @@ class FieldNames:
         return self.field_of[match[1]], int(match[2])
 
     def check(self, present: Iterable[str]) -> None:
-        """Refuses a map that names what the file does not hold."""
+        """Refuse a map that names what the file does not contain."""
         required = (name for name, field in self.field_of.items() if field not in self.optional)
         missing = next((name for name in required if name not in self.used), None)
         if missing is not None:

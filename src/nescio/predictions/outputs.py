@@ -1,8 +1,8 @@
-"""What one model says about one split: the only thing that training and evaluation share."""
+"""Predictions of one model on one split, the interface between training and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -17,38 +17,38 @@ from nescio.errors import BadInput
 from nescio.predictions import inputs
 
 MOST_CLASSES = 100_000
-CHECK_BYTES = 1 << 24  # a dump is read in blocks of about this size
-VIEW = "view"  # how variants begin that hold embeddings
+CHECK_BYTES = 1 << 24  # predictions is read in blocks of about this size
+VIEW = "view"  # prefix of variants that are embeddings
 NOT_ROWS = ("members", "class_names", "notes", "normalized")  # the fields without an entry per row
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Predictions:
-    """What one model says about one split, row by row.
+    """Predictions of one model for every row of one split.
 
     Letters: n rows, s draws, c classes, d features. Every field but `index` may be missing.
 
     index        (n,)       join key across models; the row number unless given
-    labels       (n,)       true class ids of the split's own dataset
+    labels       (n,)       true class numbers of the split's dataset
     in_distribution (n,)    False if the class was not in training; or one value for all rows
     logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw; -inf is a probability of 0
     members      (s,)       which network a draw came from
     variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"; view_0 …: embeddings (n, d) of crops
     embeddings   (n, d)
-    scores       (n,)       native and probe uncertainties by name, higher = less sure
+    scores       (n,)       native and probe uncertainties by name, higher = less confident
     annotations  (n, c)     human votes
     groups       (n,)       domain, corruption, severity, twin of a crop … by name
-    predicted    (n,)       the class that was answered  \
-    correct      (n,)       whether the answer is right   } of a model of which nothing more is known
-    confidence   (n,)       its probability              /
+    predicted    (n,)       the predicted class               \
+    correct      (n,)       whether the prediction is right    } of models without logits
+    confidence   (n,)       its probability                   /
     class_names  (c,)       names of the classes in their order; labels given as names are numbered by them
-    notes                   sentences on how these fields were read, for people
+    notes                   notes for users on how these fields were read
     normalized              True when `logits` are log-probabilities: given as `probs`, or declared
 
     `probs` may be given instead of `logits`: rows that sum to one, kept as log-probabilities. Of both the logits are
     kept, if the probs are their softmax. One column, (n,) or (n, 1), is that of class 1 of a binary classifier.
-    Arrays are kept as they are, memory-mapped ones too, and are not copied; whole numbers become floats where a field
-    needs floats, and foreign byte orders become the machine's own.
+    Arrays are not copied, including memory-mapped ones. Whole numbers become floats if a field needs floats. Foreign
+    byte orders become native.
     """
 
     index: Array
@@ -142,7 +142,7 @@ class Predictions:
         columns = dict(self.columns())
         if not columns:
             raise BadInput("There is nothing here: give at least labels, logits or probs, embeddings or scores.")
-        # The sentence names the odd field beside the one that people think of as the rows.
+        # The message compares the field with the one that users think of as the rows.
         anchor = "logits" if "logits" in columns else next(iter(columns))
         n = len(columns[anchor])
         for name, array in columns.items():
@@ -172,7 +172,7 @@ class Predictions:
                 f"members has {len(self.members)} entries, logits has {self.draws} draws: one each is needed."
             )
         if c < 2:
-            raise BadInput("There is one class only: an answer needs at least two to choose from.")
+            raise BadInput("There is one class only: at least two are needed.")
         for name, array in self.columns():
             if name.startswith(("variants/", "annotations")) and array.shape[1] != c and name not in views:
                 hint = f" (embeddings of a view: name them {VIEW}_0)" if name.startswith("variants/") else ""
@@ -194,7 +194,7 @@ class Predictions:
         if self.predicted is None:
             return
         if self.labels is None and self.correct is None:
-            raise BadInput("predicted cannot be judged without labels: give labels, or correct.")
+            raise BadInput("predicted cannot be evaluated without labels: give labels, or correct.")
         if self.labels is None or self.correct is None:
             return
         differ = self.correct != (self.predicted == self.labels)
@@ -245,7 +245,7 @@ class Predictions:
 
     @property
     def correctness(self) -> Array | None:
-        """(n,) whether the answers of a dump without logits are right; None where that is not known."""
+        """(n,) whether the predicted classes are right, without logits; None if unknown."""
         if self.correct is not None:
             return self.correct
         if self.predicted is None or self.labels is None:
@@ -254,7 +254,7 @@ class Predictions:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether right and wrong answers can be told apart."""
+        """Whether right and wrong predictions can be distinguished."""
         return self.correctness is not None or (self.labels is not None and self.logits is not None)
 
     def blocks(self, size: int | None = None) -> list[slice]:
@@ -264,7 +264,7 @@ class Predictions:
 
     @property
     def views(self) -> list[Predictions]:
-        """The dumps of the same network on changed images whose embeddings are among the variants."""
+        """The predictions of the same network on changed images whose embeddings are among the variants."""
         views = [array for name, array in self.variants.items() if name.startswith(VIEW)]
         return [Predictions(index=self.index, embeddings=array) for array in views]
 
@@ -316,16 +316,18 @@ class Predictions:
         missing = self.index[rows] != keys
         if missing.any():
             raise BadInput(
-                f"index has no row {keys[missing][0]}: {int(missing.sum())} of the {len(keys)} wanted are missing."
+                f"index has no row {keys[missing][0]}: {int(missing.sum())} of the {len(keys)} requested are missing."
             )
         return self.take(rows)
 
     def join(self, *others: Predictions) -> tuple[Predictions, ...]:
-        """The rows that all of them hold: see `nescio.join`."""
+        """The common rows of all: see `nescio.join`."""
+        from nescio.predictions.combine import join
+
         return join(self, *others)
 
     def save(self, path: str | Path) -> Path:
-        """Writes a folder, .npz, .safetensors, .parquet or .csv, by the ending of the name."""
+        """Write a folder, .npz, .safetensors, .parquet or .csv, by the suffix of the name."""
         from nescio.predictions.files import save
 
         return save(self, path)
@@ -334,7 +336,7 @@ class Predictions:
     def load(
         source: str | Path | Mapping[str, Any], *, names: Mapping[str, str] | None = None, ood: bool = False
     ) -> Predictions:
-        """Reads what `save` writes, a .pt file of tensors, or a plain dict of arrays.
+        """Read what `save` writes, a .pt file of tensors, or a dict of arrays.
 
         names    field -> the name that it has in the file, e.g. {"logits": "predictions", "labels": "label_ids"};
                  other names that are no fields are then passed over
@@ -357,103 +359,13 @@ class Predictions:
     @staticmethod
     def stack(members: Sequence[Predictions]) -> Predictions:
         """A deep ensemble: see `nescio.stack`."""
+        from nescio.predictions.combine import stack
+
         return stack(members)
 
 
-def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
-    """A deep ensemble of networks: their draws side by side, each draw knowing its member, joined on index.
-
-    Members come one by one, stack(a, b), or together, stack([a, b]).
-
-    The members must hold the same rows and labels. Logits are concatenated along draws; variants are averaged as
-    probabilities; embeddings and scores belong to single networks and are left out.
-    """
-    members = _several(members, "stack")
-    first = members[0]
-    for number, member in enumerate(members):
-        if member.logits is None:
-            raise BadInput(f"Member {number} has no logits: only logits can be stacked.")
-        if member.classes != first.classes:
-            raise BadInput(
-                f"Member {number} has {member.classes} classes, member 0 has {first.classes}: make them equal."
-            )
-        if member.normalized != first.normalized:
-            raise BadInput(
-                "Some members hold logits and others log-probabilities: give all as probs, or all as logits."
-            )
-    aligned = [first]
-    for number, member in enumerate(members[1:], start=1):
-        check_same_keys(first.index, member.index)
-        if not np.array_equal(member.index, first.index):
-            if not np.array_equal(np.sort(member.index), np.sort(first.index)):
-                raise BadInput(f"Member {number} holds other rows than member 0: their index sets must be equal.")
-            member = member.select(first.index)
-        for field in ("labels", "in_distribution"):
-            ours, theirs = getattr(first, field), getattr(member, field)
-            if (ours is None) != (theirs is None) or (ours is not None and not np.array_equal(ours, theirs)):
-                raise BadInput(f"Member {number} has other {field} than member 0: they must be equal.")
-        aligned.append(member)
-    names: list[Array] = []
-    offset = 0
-    for member in aligned:
-        draw_members = np.zeros(member.draws, np.int64) if member.members is None else member.members
-        distinct, draw_members = np.unique(draw_members, return_inverse=True)
-        names.append(draw_members + offset)
-        offset += len(distinct)
-    shared = sorted(set.intersection(*(set(member.variants) for member in aligned)))
-    shared = [name for name in shared if not name.startswith(VIEW)]
-    return Predictions(
-        index=first.index,
-        labels=first.labels,
-        in_distribution=first.in_distribution,
-        logits=np.concatenate([np.asarray(member.logits) for member in aligned], axis=1),
-        members=np.concatenate(names),
-        variants={name: _log_mean([member.variants[name] for member in aligned]) for name in shared},
-        annotations=first.annotations,
-        groups=first.groups,
-        class_names=first.class_names,
-        notes=tuple(note for member in aligned for note in member.notes),
-        normalized=first.normalized,
-    )
-
-
-def _several(arguments: Sequence[Any], what: str) -> tuple[Predictions, ...]:
-    """Predictions that were given one by one, or as one list."""
-    if len(arguments) == 1 and isinstance(arguments[0], Iterable) and not isinstance(arguments[0], Predictions):
-        arguments = tuple(arguments[0])
-    if not arguments:
-        raise BadInput(f"There is nothing to {what}: give at least one Predictions.")
-    for argument in arguments:
-        if not isinstance(argument, Predictions):
-            raise BadInput(f"Only Predictions can be given to {what}, not {type(argument).__name__}.")
-    return tuple(arguments)
-
-
-def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions, ...]:
-    """The rows that all of them hold, in the order of the first; join(a, b) or join([a, b])."""
-    predictions = _several(predictions, "join")
-    first, *others = predictions
-    if all(np.array_equal(other.index, first.index) for other in others):
-        return predictions
-    common = first.index
-    for other in others:
-        check_same_keys(first.index, other.index)
-        common = common[np.isin(common, other.index)]
-    if not len(common):
-        raise BadInput("The files have no row in common: their index fields never meet.")
-    return tuple(one.select(common) for one in predictions)
-
-
-def _log_mean(logs: Sequence[Array]) -> Array:
-    """log of the mean of the probabilities whose logs are given."""
-    total = np.asarray(logs[0], np.float64)
-    for other in logs[1:]:
-        total = np.logaddexp(total, other)
-    return np.asarray(total - np.log(len(logs)))
-
-
 def check_same_keys(one: Array, other: Array) -> None:
-    """Refuses keys of two kinds."""
+    """Refuse keys of two kinds."""
     if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
         raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
 
@@ -461,56 +373,3 @@ def check_same_keys(one: Array, other: Array) -> None:
 def _checked_mapping(field: str, mapping: Any, check: Callable[[str, Any], Array]) -> dict[str, Array]:
     """A mapping field, every array of it checked."""
     return {name: check(f"{field}/{name}", value) for name, value in inputs.named(field, mapping)}
-
-
-# ---- the same rows twice
-
-
-def same_rows(one: Predictions, other: Predictions) -> bool:
-    """Whether two dumps hold the same rows, in any order and under any index: one file given twice, or a copy of it."""
-    if len(one) != len(other):
-        return False
-    ours, theirs = dict(one.columns()), dict(other.columns())
-    shared = [name for name in ours if name in theirs and name != "index" and ours[name].dtype.kind in "fiub"]
-    if not any(ours[name].dtype.kind == "f" for name in shared):
-        return False  # equal labels alone do not make equal rows
-    if any(ours[name].shape != theirs[name].shape for name in shared):
-        return False
-    pairs = [_alike(ours[name], theirs[name]) for name in shared]
-    digests = [np.sort(_digests(columns)) for columns in zip(*pairs, strict=True)]
-    return np.array_equal(digests[0], digests[1])
-
-
-def shared_rows(one: Predictions, other: Predictions) -> int:
-    """How many rows of the shorter dump the other holds too, under any index, judged by logits or else embeddings.
-
-    0 where these do not tell rows apart: saturated or rounded ones, of which more than one in a hundred is repeated.
-    """
-    for name in ("logits", "embeddings"):
-        ours, theirs = getattr(one, name), getattr(other, name)
-        if ours is not None and theirs is not None and ours.shape[1:] == theirs.shape[1:]:
-            short, long = sorted((_digests([column]) for column in _alike(ours, theirs)), key=len)
-            repeated = any(len(np.unique(digests)) < 0.99 * len(digests) for digests in (short, long))
-            return 0 if repeated else int(np.isin(short, long).sum())
-    return 0
-
-
-def _alike(one: Array, other: Array) -> tuple[Array, Array]:
-    """Two columns in the lower of their precisions, so that a copy in half precision is known."""
-    if one.dtype.kind != "f" or other.dtype.kind != "f":
-        return one, other
-    lower = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-    with np.errstate(over="ignore"):
-        return one.astype(lower, copy=False), other.astype(lower, copy=False)
-
-
-def _digests(columns: Sequence[Array]) -> Array:
-    """A number (n,) for the content of every row: products of its 64-bit words with random ones, modulo 2⁶⁴."""
-    digests = np.zeros(len(columns[0]), np.uint64)
-    for number, column in enumerate(columns):
-        width = int(np.prod(column.shape[1:]))
-        weights = np.random.PCG64(number).random_raw(width) | np.uint64(1)
-        for block in blocks(len(column), max(1, CHECK_BYTES // (8 * max(1, width)))):
-            values = np.ascontiguousarray(column[block], np.float64).reshape(-1, width) + 0.0  # -0.0 is 0.0
-            digests[block] += (values.view(np.uint64) * weights).sum(1, dtype=np.uint64)
-    return digests

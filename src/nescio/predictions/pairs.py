@@ -1,4 +1,4 @@
-"""One model's predictions on both sides: in-distribution images, and images of classes that were not in training."""
+"""Pairs of one model's predictions: for in-distribution images and for out-of-distribution images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ByModel = Mapping[str, ModelPredictions]
 
 @dataclass(frozen=True)
 class PairedPredictions:
-    """What one model says about in-distribution images, and about images of classes that were not in training."""
+    """One model's predictions for in-distribution images and for out-of-distribution images."""
 
     in_distribution: ModelPredictions
     ood: ModelPredictions
@@ -28,9 +28,9 @@ class PairedPredictions:
         return self.in_distribution.model
 
     def sampled(self, rows: int, seed: int) -> PairedPredictions:
-        """A random part of so many rows of every dump."""
+        """The same, loaded as random samples of rows."""
         inside, outside = self.in_distribution.sampled(rows, seed), self.ood.sampled(rows, seed)
-        others = {name: dump.sampled(rows, seed) for name, dump in self.extra_ood.items()}
+        others = {name: predictions.sampled(rows, seed) for name, predictions in self.extra_ood.items()}
         return PairedPredictions(inside, outside, others)
 
 
@@ -53,18 +53,18 @@ def pair_from_files(
     """A model by its files of predictions."""
     fixed = {name: predictions_from_file(path, model) for name, path in (others or {}).items()}
     pair = PairedPredictions(predictions_from_file(inside, model), predictions_from_file(outside, model), fixed)
-    for dump in (pair.ood, *fixed.values()):
-        if dump.key == pair.in_distribution.key and not _of_both_sides(dump):
+    for predictions in (pair.ood, *fixed.values()):
+        if predictions.key == pair.in_distribution.key and not _of_both_sides(predictions):
             raise BadInput(
-                f"{model}: {dump.path} is what the model says of in-distribution images, and is given as images of "
-                "other classes too: name another file, or mark the rows of each kind by `in_distribution`."
+                f"{model}: {predictions.path} contains predictions for in-distribution images, and is given for "
+                "images of other classes too: name another file, or mark the rows of each kind by `in_distribution`."
             )
     return pair
 
 
-def _of_both_sides(dump: ModelPredictions) -> bool:
-    """Whether a dump marks rows of both sides."""
-    in_distribution = dump.load().in_distribution
+def _of_both_sides(predictions: ModelPredictions) -> bool:
+    """Whether predictions mark rows of both kinds."""
+    in_distribution = predictions.load().in_distribution
     return in_distribution is not None and bool(in_distribution.any()) and not in_distribution.all()
 
 
@@ -80,7 +80,9 @@ def pairs_from_store(
     """
 
     def by_model(spec: str, outside: bool) -> dict[str, ModelPredictions]:
-        return {dump.model: dump for dump in list_stored_predictions(store, spec, outside, damaged)}
+        return {
+            predictions.model: predictions for predictions in list_stored_predictions(store, spec, outside, damaged)
+        }
 
     inside, outside, also = by_model(data, False), by_model(out, True), also or {}
     fixed = {name: by_model(spec, True) for name, spec in also.items()}
@@ -102,6 +104,8 @@ def pairs_of(
     inside: Sequence[ModelPredictions], outside: ByModel, fixed: Mapping[str, ByModel]
 ) -> list[PairedPredictions]:
     """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
-    both = [dump for dump in inside if dump.model in outside]
-    others = {model: {name: own[model] for name, own in fixed.items() if model in own} for model in outside}
-    return [PairedPredictions(dump, outside[dump.model], others[dump.model]) for dump in both]
+    both = [predictions for predictions in inside if predictions.model in outside]
+    others = {model: {name: models[model] for name, models in fixed.items() if model in models} for model in outside}
+    return [
+        PairedPredictions(predictions, outside[predictions.model], others[predictions.model]) for predictions in both
+    ]

@@ -1,6 +1,6 @@
 """How large the table of a .parquet file is, read from its footer by hand.
 
-pyarrow's own answers about a column can end the process on a damaged file: its exceptions have no way into Python.
+pyarrow's metadata of a column can abort the process for a damaged file, because its C++ exceptions do not reach Python.
 The footer is Thrift's compact protocol: numbers of seven bits a byte, and fields by their difference in number.
 """
 

@@ -1,4 +1,4 @@
-"""One dump in several files, its shards: each holds some of the rows, and no key twice."""
+"""Predictions in several files, the shards, with distinct keys."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class LazyRows:
 
 
 def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
-    """The rows of several dumps as one. Fields of many numbers per row stay where they are until they are read.
+    """The rows of several shards as one. Fields with many numbers per row are copied only when they are read.
 
-    names  of the dumps, for sentences about them
+    names  of the predictions, for sentences about them
     """
     called = [*names] or [f"Shard {number}" for number in range(len(shards))]
     columns = [dict(shard.columns()) for shard in shards]
@@ -66,9 +66,9 @@ def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Pre
     whole |= {field: getattr(shards[0], field) for field in NOT_ROWS}
     whole["notes"] = tuple(dict.fromkeys(note for shard in shards for note in shard.notes))
     check_repeated([shard.index for shard in shards], called)
-    dump = object.__new__(Predictions)  # its fields are checked ones, and need no second look at every number
-    dump._hold(whole)
-    return dump
+    predictions = object.__new__(Predictions)  # its fields are checked already
+    predictions._hold(whole)
+    return predictions
 
 
 def _check_alike(
@@ -80,37 +80,37 @@ def _check_alike(
 ) -> None:
     if shard_columns.keys() != first_columns.keys():
         odd = ", ".join(sorted(shard_columns.keys() ^ first_columns.keys()))
-        raise BadInput(f"{who} are no shards of one dump: only one of them has {odd}.")
+        raise BadInput(f"{who} are no shards of one set of predictions: only one of them has {odd}.")
     for column, array in shard_columns.items():
         kinds = {array.dtype.kind, first_columns[column].dtype.kind}
         if array.shape[1:] != first_columns[column].shape[1:] or len(kinds) > 1:
-            raise BadInput(f"{who} are no shards of one dump: {column} has other shapes or types.")
+            raise BadInput(f"{who} are no shards of one set of predictions: {column} has other shapes or types.")
     for field in ("members", "class_names", "normalized"):
         if not np.array_equal(getattr(shard, field), getattr(first, field)):
-            raise BadInput(f"{who} are no shards of one dump: they have other {field}.")
+            raise BadInput(f"{who} are no shards of one set of predictions: they have other {field}.")
 
 
 def check_repeated(indexes: Sequence[Array], names: Sequence[str]) -> Array:
-    """The keys of all shards, sorted; refuses those that two of them hold."""
+    """The sorted keys of all shards; BadInput if two shards have the same key."""
     keys = np.concatenate(indexes)
     keys.sort()
     if (twice := keys[1:][keys[1:] == keys[:-1]]).size:
         who = [name for name, index in zip(names, indexes, strict=True) if (index == twice[0]).any()]
         raise BadInput(
-            f"index holds {twice[0]} more than once, in {' and '.join(who)}: shards of one dump share no row; dumps of "
-            "several models are named one by one."
+            f"index holds {twice[0]} more than once, in {' and '.join(who)}: shards of one set of predictions share no "
+            "row; name predictions of several models one by one."
         )
     return keys
 
 
 def check_missing(keys: Array) -> None:
-    """Refuses sorted whole numbers that leave one out, from 0 on: a shard is missing then."""
+    """Refuse sorted whole numbers with a gap, which means that a shard is missing."""
     if keys.dtype.kind == "U" or int(keys[-1]) == len(keys) - 1:
         return
     missing = int(np.argmax(keys != np.arange(len(keys))))
     raise BadInput(
-        f"No file has the index {missing}, and one has {keys[missing]}: a shard is missing. Number the rows of all shards "
-        "from 0 without a gap, or use texts as index."
+        f"No file has the index {missing}, and one has {keys[missing]}: a shard is missing. Number the rows "
+        "of all shards from 0 without a gap, or use texts as index."
     )
 
 
@@ -119,7 +119,7 @@ def check_missing(keys: Array) -> None:
 
 @dataclass(frozen=True)
 class ShardFolder:
-    """The dumps of a folder as shards of one: read one after the other, or together."""
+    """The predictions of a folder as shards of one: read one after the other, or together."""
 
     folder: Path
     names: Mapping[str, str] | None = None  # field -> the name that it has in the files
@@ -150,13 +150,13 @@ class ShardFolder:
         paths = self.files
         shards = [files.load(path, names=self.names, ood=self.ood) for path in paths]
         with files.naming_file(self.folder, "read"):
-            dump = concatenate(shards, [path.name for path in paths]).replace()
-            check_missing(np.sort(dump.index))
-        return dump.take(np.argsort(dump.index, kind="stable"))
+            predictions = concatenate(shards, [path.name for path in paths]).replace()
+            check_missing(np.sort(predictions.index))
+        return predictions.take(np.argsort(predictions.index, kind="stable"))
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Dumps that lie directly in a folder, sorted by name; none if the folder is a dump itself."""
+    """Prediction files directly in a folder, sorted by name; none if the folder is one set of predictions."""
     if not folder.is_dir() or (folder / files.MANIFEST).is_file():
         return []
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""A random part of the rows of predictions, which is the same for all models that predicted the same rows."""
+"""Random samples of rows, equal for all models with the same rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nescio.predictions.outputs import Predictions
 
 
 def random_subset(predictions: Predictions, rows: int | None, seed: int = 0) -> Predictions:
-    """At most so many rows, in their order, with a note that says so; None: all.
+    """At most `rows` rows, in their order, with a note; None: all rows.
 
     Rows are chosen by a hash of the seed and their index: files of other models keep the same rows, in whatever order.
     """
     if rows is not None and rows < 1:
-        raise BadInput(f"A random part of {rows} rows has none: give at least 1.")
+        raise BadInput(f"rows must be at least 1, got {rows}.")
     if rows is None or rows >= len(predictions):
         return predictions
     ranks = [blake2b(f"{seed}:{key}".encode(), digest_size=8).digest() for key in predictions.index.tolist()]
@@ -27,10 +27,10 @@ def random_subset(predictions: Predictions, rows: int | None, seed: int = 0) -> 
 
 
 def subset_limit_note(rows: int, seed: int, what: str = "rows of every file") -> str:
-    """The stamp on what is made of a random part of every file, or image set, whose rows are not counted yet."""
-    return f"A random part: at most {rows:,} {what} (seed {seed})."
+    """The note for results from a random sample of files or image sets whose rows are not counted yet."""
+    return f"A random sample: at most {rows:,} {what} (seed {seed})."
 
 
 def subset_note(count: int, whole: int, what: str, seed: int) -> str:
-    """The stamp on whatever is made of a random part."""
-    return f"A random part: {count:,} of {whole:,} {what} (seed {seed})."
+    """The note for results from a random sample."""
+    return f"A random sample: {count:,} of {whole:,} {what} (seed {seed})."

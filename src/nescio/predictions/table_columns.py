@@ -1,4 +1,4 @@
-"""Which columns of a table hold which fields of predictions."""
+"""Fields of predictions in the columns of a table."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ TEXT_FIELDS = (
     "predicted",
     "in_distribution",
     "correct",
-)  # beside groups: a table may hold text there
+)  # fields, besides groups, that may be text in a table
 MAX_COLUMNS = 50_000  # a table of more takes longer to open than to read
 
 
 def field_of_column(column: str, names: FieldNames) -> str | None:
-    """The field that one column alone is; None for a numbered one and for one that is passed over."""
+    """The field of a single column; None for numbered and for ignored columns."""
     if column in names.field_of:
         return names.field_of[column]
     match = COLUMN.fullmatch(column)
@@ -61,7 +61,7 @@ def field_of_column(column: str, names: FieldNames) -> str | None:
 
 
 def may_be_text(column: str, names: FieldNames) -> bool:
-    """Whether a column may hold text: that of a few fields, and one that is no field."""
+    """Whether a column may contain text: those of a few fields, and those that are no field."""
     field = field_of_column(column, names)
     if field is None:
         return _numbered(column, names) is None

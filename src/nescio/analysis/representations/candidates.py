@@ -13,8 +13,9 @@ import numpy as np
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.identity import seed_for
+from nescio.predictions.combine import join
 from nescio.predictions.files import naming_file, read_array
-from nescio.predictions.outputs import Predictions, check_same_keys, join
+from nescio.predictions.outputs import Predictions, check_same_keys
 
 MOST = 5000  # references, as in the paper, where they are a part of the rows
 

@@ -25,7 +25,7 @@ from nescio.predictions.table_columns import (
 
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MAX_LINE_BYTES = 1 << 24  # bytes of a line of a .csv file
-FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
+FORMULA = re.compile(r"'*[=+\-@\t\r]")  # start of a cell that a spreadsheet would compute
 
 
 def _first_line(path: Path) -> list[str]:
@@ -47,7 +47,7 @@ def _first_line(path: Path) -> list[str]:
 
 
 def check_text(path: Path) -> None:
-    """Refuses bytes that are no text, a line without end, and a quote that is never closed."""
+    """Refuse bytes that are not text, endless lines, and unclosed quotes."""
     quotes = length = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -64,7 +64,7 @@ def check_text(path: Path) -> None:
 
 
 def _csv_table(path: Path, columns: list[str], names: FieldNames) -> Any:
-    """The table, columns called by their position; labels and the like are numbers, or all texts where one is none."""
+    """The table, with positions as column names; labels and predicted classes are numbers, or all texts if one is."""
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
@@ -95,7 +95,7 @@ def _csv_table(path: Path, columns: list[str], names: FieldNames) -> Any:
 
 
 def _not_csv(columns: list[str], reason: str) -> str:
-    """What Arrow found, for people; its errors are of one type, and their text alone knows the place."""
+    """A message from Arrow's error, whose text alone names the cell."""
     value = re.search(r"column #(\d+): .*invalid value '(.*?)'", reason, re.DOTALL)
     if value:
         return f"column {columns[int(value[1])]} holds '{printable(value[2])}', which is not a number."

@@ -22,7 +22,7 @@ MANIFEST, VERSION, CHECKSUM = "manifest.json", 1, "sha256"
 
 
 def read_folder(folder: Path, names: FieldNames) -> FlatFields:
-    """Memory-mapped arrays that are as long, and hold the same bytes, as the manifest says."""
+    """Memory-mapped arrays, checked against the sizes and checksums of the manifest."""
     manifest_file = folder / MANIFEST
     try:
         manifest = read_json(manifest_file)
@@ -30,7 +30,7 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
             key: (str(entry["file"]), entry["bytes"], entry["crc32"]) for key, entry in manifest["arrays"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadInput(f"{MANIFEST} does not say which arrays there are: save the folder again.") from None
+        raise BadInput(f"{MANIFEST} does not list the arrays: save the folder again.") from None
     if manifest.get("version", VERSION) != VERSION:
         raise BadInput(
             f"{MANIFEST} has version {printable(str(manifest['version']))}, this nescio reads {VERSION}: update nescio."
@@ -45,11 +45,11 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
             continue
         file = folder / name
         if Path(os.path.realpath(folder)) not in Path(os.path.realpath(file)).parents:
-            raise BadInput(f"{MANIFEST} names {printable(name)}, which lies outside the folder.")
+            raise BadInput(f"{MANIFEST} names {printable(name)}, which is outside the folder.")
         if not file.is_file():
-            raise BadInput(f"{printable(name)} is missing, though {MANIFEST} names it: the folder is not whole.")
+            raise BadInput(f"{printable(name)} is missing, though {MANIFEST} lists it: the folder is incomplete.")
         if file.stat().st_size != size:
-            raise BadInput(f"{name} has {file.stat().st_size} bytes, {MANIFEST} says {size}: the folder is not whole.")
+            raise BadInput(f"{name} has {file.stat().st_size} bytes, {size} in {MANIFEST}: the folder is incomplete.")
         if _checksum(file) != checksum:
             raise BadInput(f"{name} does not have the checksum in {MANIFEST}: it was changed or damaged.")
         flat[field] = map_npy(file)
@@ -58,7 +58,7 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
 
 
 def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """Of the names, files and checksums of all arrays."""
+    """The checksum of the names, files and checksums of all arrays."""
     content = {key: value for key, value in manifest.items() if key != CHECKSUM}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -75,7 +75,7 @@ def write_folder(predictions: Predictions, target: Path, durable: bool) -> None:
     if target.exists() and not target.is_dir():
         raise BadInput("there is a file of that name: give another name to the folder.")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-        raise BadInput("the folder holds other things than predictions: give another name.")
+        raise BadInput("the folder contains other files than predictions: give another name.")
     with atomic_write(target, durable) as temporary:
         temporary.mkdir()
         arrays = {}

@@ -36,7 +36,7 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: Any, key: str) -> _Header:
-    """The header of a .npy array; the file stands behind it then."""
+    """The header of a .npy array; the file position is behind it afterwards."""
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         shape, fortran, dtype = read[np.lib.format.read_magic(file)](file)
@@ -86,7 +86,7 @@ def write_rows(file: Any, array: Array) -> None:
 
 
 def _check_directory(path: Path, members: int) -> None:
-    """Refuses an archive whose directory lists fewer members than its end counts: zipfile leaves them out."""
+    """Refuse an archive whose directory lists fewer members than its end record counts; zipfile would skip them."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (22 + 0xFFFF)))
         end = file.read()

@@ -26,24 +26,24 @@ from nescio.predictions.table_columns import (
 )
 
 MAX_LIST_COLUMNS = 2000  # of which the footer is read by hand
-PARQUET_KEY = b"nescio"  # of the facts beside the columns
+PARQUET_KEY = b"nescio"  # key of the metadata of the columns
 PARQUET_CHECKSUM = "sha256"  # among these facts
 
 
 def _facts_checksum(schema: Any, facts: Mapping[str, Any]) -> str:
-    """Of the names and types of the columns and the facts beside them: the checksums of the pages do not cover them."""
+    """The checksum of column names, column types and metadata, which the checksums of the pages do not cover."""
     columns = [[column.name, str(column.type)] for column in schema]
     return hashlib.sha256(json.dumps([columns, facts], sort_keys=True).encode()).hexdigest()
 
 
 def _checked_facts(content: bytes | None, schema: Any) -> FlatFields:
-    """The facts beside the columns; those that nescio wrote have a checksum."""
-    facts = parse_json(content, "the facts beside the columns") if content else {}
+    """The metadata of the columns, with its checksum verified if nescio wrote it."""
+    facts = parse_json(content, "the metadata of the columns") if content else {}
     if not isinstance(facts, dict):
-        raise BadInput("the facts beside the columns are damaged: save it again.")
+        raise BadInput("the metadata of the columns is damaged: save it again.")
     checksum = facts.pop(PARQUET_CHECKSUM, None)
     if checksum not in (None, _facts_checksum(schema, facts)):
-        raise BadInput("its columns or facts do not have the checksum beside them: it was changed or damaged.")
+        raise BadInput("its columns or metadata do not have the stored checksum: it was changed or damaged.")
     return facts
 
 
@@ -86,7 +86,7 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
         check_column_names(schema.names)
         facts = (schema.metadata or {}).get(PARQUET_KEY)
         if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # they are written twice
-            raise BadInput("the facts beside the columns are damaged: save it again.")
+            raise BadInput("the metadata of the columns is damaged: save it again.")
         texts_beside = _checked_facts(facts, schema)
         if len(leaves) <= MAX_LIST_COLUMNS:
             table = table_size(footer)
@@ -98,7 +98,7 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
         else:
             check_growth("the table", 8 * file.metadata.num_rows * len(leaves), size)
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-    # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
+    # Texts stay dictionary-encoded, because decoded texts may be endless.
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
         numeric = {
             field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)

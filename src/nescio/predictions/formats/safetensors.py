@@ -27,8 +27,8 @@ SAFE_TYPES = {
     **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
 }
 SAFE_NAMES = {kind: name for name, kind in SAFE_TYPES.items() if name != "BF16"}
-TEXTS = ("class_names", "notes")  # fields that are kept beside the tensors, as JSON
-CHECKSUM, UNKNOWN = "nescio.sha256", "0" * 64  # beside them as well, and what stands there while it is computed
+TEXTS = ("class_names", "notes")  # fields in the metadata, as JSON
+CHECKSUM, UNKNOWN = "nescio.sha256", "0" * 64  # metadata key of the checksum, and its placeholder while it is computed
 
 
 class _Tensor(NamedTuple):
@@ -49,7 +49,7 @@ def read_safe_header(path: Path) -> tuple[bytes, dict[str, _Tensor], FlatFields,
 
 
 def _safe_digest(header: bytes, file: IO[bytes]) -> str:
-    """The checksum of a header, in which it is not known yet, and of what stands behind it."""
+    """The checksum of a header with the placeholder, and of the bytes after it."""
     digest = hashlib.sha256(header)
     while block := file.read(1 << 20):
         digest.update(block)
@@ -57,7 +57,7 @@ def _safe_digest(header: bytes, file: IO[bytes]) -> str:
 
 
 def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], FlatFields, str]:
-    """The tensors, the texts beside them, and the checksum, which files that nescio wrote have."""
+    """The tensors, the texts in the metadata, and the checksum of files that nescio wrote."""
     try:
         entries = json.loads(header, object_pairs_hook=_once)
         kept = entries.pop("__metadata__", {})
@@ -73,13 +73,13 @@ def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], FlatFields, str]:
         spans = sorted((tensor.start, tensor.end) for tensor in tensors.values())
         if any(one[1] > other[0] for one, other in pairwise(spans)):
             raise ValueError("two tensors share bytes")
-    except Exception:  # any JSON can stand there
+    except Exception:  # the header can be any JSON
         raise BadInput("the header is not that of a .safetensors file: save it again.") from None
     return tensors, texts, digest
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which no name may stand twice."""
+    """A JSON object; ValueError for repeated names."""
     if len(entries := dict(pairs)) < len(pairs):
         raise ValueError("a name is given twice")
     return entries
@@ -108,7 +108,7 @@ def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -
 
 
 def write_safetensors(predictions: Predictions, file: IO[bytes]) -> None:
-    """Writes to a file that can be read again: the checksum is put into the header at the end."""
+    """Write to a file that is open for reading too: the checksum is inserted into the header at the end."""
     flat = {**predictions.flat(), "normalized": np.asarray(predictions.normalized)}
     texts = {key: json.dumps(flat[key].tolist()) for key in TEXTS if key in flat}
     arrays = {key: array for key, array in flat.items() if key not in TEXTS}

@@ -1,4 +1,4 @@
-"""Tensors in .pt files, which torch.save writes. Only torch's own loader of tensors reads them; no pickle is loaded."""
+"""Tensors in .pt files of torch.save. Only torch's loader of tensors reads them; no pickle is loaded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_torch(path: Path) -> Any:
 
 
 def _check_tensors(content: Any, stored: int) -> None:
-    """Refuses tensors that repeat a few numbers without end."""
+    """Refuse tensors that expand a few stored numbers beyond memory."""
     if isinstance(content, Mapping):
         for value in content.values():
             _check_tensors(value, stored)

@@ -112,7 +112,7 @@ def test_probabilities_stay_probabilities():
     calibrated = found(dump)
     assert calibrated.normalized
     np.testing.assert_allclose(np.exp(np.asarray(calibrated.logits))[:, 0], softmax(logits, axis=1), rtol=1e-6)
-    with pytest.raises(Undefined, match="holds probabilities"):
+    with pytest.raises(Undefined, match="probabilities"):
         energy(calibrated)
 
 

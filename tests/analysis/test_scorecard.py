@@ -301,8 +301,8 @@ def test_a_measure_is_not_called_without_what_it_needs(monkeypatch):
     dump = Predictions(labels=labels, logits=np.random.default_rng(0).normal(size=(40, 4)))
     card = scorecard(dump, val=dump.take(np.arange(20)))
     reasons = {row["measure"]: row["reason"] for row in card.reasons if row["measure"]}
-    assert reasons["mine"] == "mine needs annotations, and there are none in this dump." and not calls
-    assert reasons["fit"] == "fit needs annotations, and there are none in this dump."
+    assert reasons["mine"].startswith("mine needs annotations") and not calls
+    assert reasons["fit"].startswith("fit needs annotations")
     with pytest.raises(Undefined, match="norm needs embeddings"):
         uncertainty("norm", dump)
     with pytest.raises(BadInput, match="cannot need 'pixels'"):

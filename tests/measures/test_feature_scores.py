@@ -230,7 +230,7 @@ def test_logits_of_other_classes_are_refused(name):
 def test_another_layers_embedding_is_noticed_and_the_scores_are_left_out():
     wrong = TRAIN.replace(embeddings=TRAIN.embeddings**3)
     for name in ("vim", "residual", "fdbd", "nci", "react", "ash", "scale", "dice"):
-        with pytest.raises(Undefined, match="last layer reads"):
+        with pytest.raises(Undefined, match="last layer"):
             getattr(measures, name)(wrong)
     card = scorecard(TEST.replace(embeddings=F**3), train=wrong)
     shown = {row["measure"] for row in card.rows}
@@ -334,7 +334,7 @@ def test_dice():
 @pytest.mark.parametrize("name", ["react", "scale", "ash", "dice"])
 def test_shaping_refuses_features_below_zero(name):
     below = Predictions(embeddings=F - 1, logits=Z)
-    with pytest.raises(Undefined, match="0 or more"):
+    with pytest.raises(Undefined, match="0,"):
         getattr(measures, name)(TRAIN)(below)
     with pytest.raises(BadInput, match="between 0 and 1"):
         getattr(measures, name)(TRAIN, quantile=1.5)

@@ -178,7 +178,7 @@ def test_members_that_agree_on_the_answer_lose_exactly_nothing():
 
 
 def broken(seed, n=2000):
-    """A network whose surest answers are wrong: the scale of its logits says nothing."""
+    """A network whose surest predictions are wrong: the scale of its logits says nothing."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(5, size=n)
     z = 3 * np.eye(5)[labels] + 1.5 * rng.normal(size=(n, 5))

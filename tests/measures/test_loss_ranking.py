@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_head_and_files_hold_it(fitted, tmp_path):
     again = measures.LossOrder.load(fitted.save(tmp_path / "head.npz"))
     np.testing.assert_array_equal(again(test), fitted(test))
     np.savez(tmp_path / "other.npz", a=[1])
-    with pytest.raises(BadInput, match="does not hold"):
+    with pytest.raises(BadInput, match="loss order"):
         measures.LossOrder.load(tmp_path / "other.npz")
     with pytest.raises(BadInput, match="npz"):
         fitted.save(tmp_path / "head.pt")
@@ -91,7 +91,7 @@ def test_rows_whose_loss_was_trained_to_zero_are_refused():
     learnt = rows.replace(logits=20 * np.eye(3)[rows.labels])
     with pytest.raises(Undefined, match="loss_order"):
         measures.loss_order(learnt)
-    with pytest.raises(Undefined, match="rows or more"):
+    with pytest.raises(Undefined, match="100 .*50"):
         measures.loss_order(rows.take(np.arange(50)))
     with pytest.raises(BadInput, match="steps"):
         measures.loss_order(rows, steps=0)

@@ -186,9 +186,9 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest(
     found = sibling_scores(refs, tests, k_nc=(5, 10), components=2)
     assert sorted(found.u) == ["dist@1", "ll", "norm"]
     assert found.reasons == {"nc@5": ALONE, "nc@10": ALONE, "fv": NO_VARIANCE}
-    with pytest.raises(Undefined, match="or more siblings"):
+    with pytest.raises(Undefined, match="siblings"):
         found["nc@5"]
-    with pytest.raises(Undefined, match="or more siblings"):
+    with pytest.raises(Undefined, match="siblings"):
         found.reliability("fv")
 
 
@@ -210,13 +210,13 @@ def test_fewer_references_than_components_leave_the_density_out():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"refs": 3}, "There are 3 reference dumps and 4 test dumps"),
-        ({"refs": 0}, "There are 0 reference dumps"),
+        ({"refs": 3}, "3 reference and 4 test"),
+        ({"refs": 0}, "0 reference"),
         ({"similarity": "dice"}, "no similarity named 'dice'"),
         ({"metric": "manhattan"}, "no distance named 'manhattan'"),
         ({"k_nc": (61,)}, r"k is 61,.*but.*only 60 references"),
-        ({"k_nc": (0,)}, r"k is.*0.*;.*number.*from 1 on"),
-        ({"k_nc": ()}, r"number.*from 1 on"),
+        ({"k_nc": (0,)}, r"k is.*0.*;.*at least 1"),
+        ({"k_nc": ()}, r"at least 1"),
         ({"components": -1}, "number of them"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_dump_without_embeddings_is_named():
     empty = Predictions(labels=np.zeros(60, int))
     with pytest.raises(Undefined, match=r"embeddings.*member 1"):
         sibling_scores([refs[0], empty], tests[:2], k_nc=(5,), components=0)
-    with pytest.raises(Undefined, match="the reference dump"):
+    with pytest.raises(Undefined, match="the reference"):
         sibling_scores([empty], tests[:1], k_nc=(5,), components=0)
 
 
@@ -251,7 +251,7 @@ def test_references_are_the_same_rows_for_all_members():
     for name in ("nc@5", "dist@1", "norm", "fv"):
         np.testing.assert_allclose(joined[name], plain[name], rtol=1e-12)
     other = [*dumps(refs[:3]), Predictions(embeddings=refs[3], index=np.arange(1, 61))]
-    with pytest.raises(BadInput, match=r"reference.*member 3 holds other rows"):
+    with pytest.raises(BadInput, match=r"reference.*member 3"):
         sibling_scores(other, dumps(tests), k_nc=(5,), components=0)
 
 
@@ -416,7 +416,7 @@ def test_rankings_agree_as_kendall_says_row_by_row():
 
 
 def test_rankings_of_one_candidate_or_of_equal_ones_are_undefined():
-    with pytest.raises(Undefined, match="One candidate alone"):
+    with pytest.raises(Undefined, match="two candidates"):
         rankings_agree(np.ones((1, 4)), np.ones((1, 4)))
     with pytest.raises(Undefined, match="is no ranking"):
         rankings_agree(np.ones((2, 4)), np.arange(8).reshape(2, 4))

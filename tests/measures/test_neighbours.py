@@ -281,7 +281,7 @@ def test_undefined_and_bad_input():
     other = Predictions(embeddings=x, index=np.arange(1, 7))
     wide = Predictions(embeddings=np.ones((6, 7)))
     for bad, message in [
-        (lambda: neighborhood_inconsistency([one, two], [one]), "2 reference predictionss and 1 test dumps"),
+        (lambda: neighborhood_inconsistency([one, two], [one]), "2 reference and 1 test"),
         (
             lambda: neighborhood_inconsistency([one, other], [one, two], k=2),
             r"reference.*member 1",

@@ -23,9 +23,7 @@ class Reliability(Evaluation):
 
     fields: ClassVar[tuple[Field, ...]] = ("embeddings",)
     headlines: ClassVar[tuple[Headline, ...]] = (
-        Headline(
-            "kendall_brier", "higher", by_score=False, title="τ of NC and Brier score", columns={"measure": "nc"}
-        ),
+        Headline("kendall_brier", "higher", by_score=False, title="τ of NC and Brier score", columns={"measure": "nc"}),
     )
     siblings: ClassVar[bool] = True
     references: int = 2000

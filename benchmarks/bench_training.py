@@ -20,7 +20,7 @@ from nescio.datasets.view import View
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.methods.base import NetworkSpec
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict import predict_images
 from nescio.runtime import Runtime, runtime_for
 from nescio.training import fit

@@ -19,7 +19,7 @@ from nescio.rows import COLUMNS, Row
 
 for _benchmark in ("selective", "cood"):
     import_module(registry[_benchmark].reports)  # registers its reports
-TAUGHT = (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
+TAUGHT = (regimes.DISTILLATION, regimes.PRUNING_DISTILLED)
 
 
 def distilled_names() -> list[str]:

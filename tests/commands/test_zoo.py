@@ -11,7 +11,7 @@ import pytest
 from nescio.cli import main
 from nescio.commands.zoo import Options, predictions
 from nescio.errors import BadInput
-from nescio.networks.export import exportable_network
+from nescio.networks.exportable import exportable_network
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import list_stored_predictions
 from nescio.report.scorecards import scorecard_tables

@@ -345,7 +345,7 @@ def test_pairs_are_among_the_models_at_hand_under_their_names_here():
 def test_counterparts_are_by_regime_and_only_of_models_at_hand():
     here = ["tf_efficientnet_b0_ns", "tf_efficientnet_b0.aa_in1k", "ecaresnet50d_pruned", "ecaresnet50d", "my net"]
     assert regimes.counterparts([*here, "deit_tiny_distilled_patch16_224"]) == {
-        regimes.PRUNING_TAUGHT: {"ecaresnet50d_pruned": "ecaresnet50d"},
+        regimes.PRUNING_DISTILLED: {"ecaresnet50d_pruned": "ecaresnet50d"},
         "semi-supervised": {"tf_efficientnet_b0_ns": "tf_efficientnet_b0.aa_in1k"},
     }
 

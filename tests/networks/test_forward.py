@@ -53,7 +53,7 @@ def test_dropout_gives_the_log_of_the_mean_of_softmaxes(place, tmp_path):
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet"])
 def test_passes_by_hand(place, tmp_path, name):
     """The same seeds and the whole network in every pass: as the split into features and head gives."""
-    module, _ = build_classifier(with_weights(find_network(name, Store(tmp_path)), place / "w"), drop=0.3)
+    module, _ = build_classifier(with_weights(find_network(name, Store(tmp_path)), place / "w"), dropout=0.3)
     module = module.eval()
     layers, x = forward.dropouts(module), torch.rand(3, 3, 160, 160)
     assert layers

@@ -16,9 +16,12 @@ from nescio.cli import main
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.pixel_cache import decode_pixels
 from nescio.errors import BadInput
-from nescio.networks.export import export, exportable_network, load, read_rule
-from nescio.networks.models import build_classifier, describe_preprocessing, find_network, with_preprocessing
+from nescio.networks.export import export, load
+from nescio.networks.exportable import exportable_network
+from nescio.networks.models import build_classifier, find_network
+from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
 from nescio.networks.preprocessing import Preprocessing, read_class_names, read_preprocessing
+from nescio.networks.threshold_file import read_rule
 from nescio.predict import OutputSpec, predict_all
 from nescio.predictions.model_predictions import predictions_from_store
 from nescio.work.steps import Context
@@ -66,7 +69,7 @@ def test_what_a_checkpoint_states(content, found):
     [{"input_size": (3, 64, 96)}, {"mean": "grey"}, {"std": [0.0, 1, 1]}, {"interpolation": "random"}, {"crop_pct": 2}],
 )
 def test_a_statement_that_cannot_be_is_refused_by_the_name_of_the_file(entry):
-    with pytest.raises(BadInput, match=r"a\.pth states"):
+    with pytest.raises(BadInput, match=r"a\.pth"):
         read_preprocessing({"args": entry}, "a.pth")
 
 
@@ -155,9 +158,9 @@ def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, 
     (tmp_path / "p.json").write_text(json.dumps(promise))
     found = exportable_network(f"zoo:{own.name}", store)
     read_rule(str(tmp_path / "p.json"))[1].check(found)
-    assert (found.mean, found.shape, found.about["names"]) == ((0.5,) * 3, (48, 48), list(CLASSES))
+    assert (found.mean, found.shape, found.facts["names"]) == ((0.5,) * 3, (48, 48), list(CLASSES))
     with pytest.raises(BadInput, match="another mean"):
-        read_rule(str(tmp_path / "p.json"))[1].check(replace(found, about={**found.about, "mean": [0.1] * 3}))
+        read_rule(str(tmp_path / "p.json"))[1].check(replace(found, facts={**found.facts, "mean": [0.1] * 3}))
     with (tmp_path / "a.pth").open("ab") as file:
         file.write(b"more")
     with pytest.raises(BadInput):

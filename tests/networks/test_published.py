@@ -27,7 +27,7 @@ def test_a_published_accuracy_warns_beyond_chance(tmp_path):
     for off, warned in ((0.003 + 2.9 * error, False), (0.003 + 3.1 * error, True)):
         for sign in (1, -1):
             assert bool(accuracy_warning(dump_of(0.8 + sign * off), line)) is warned
-    assert "has top-1 75.00% on 2,000 images and 80.00% is published" in accuracy_warning(dump_of(0.75, 2000), line)
+    assert "top-1 75.00% on 2,000 images, but 80.00%" in accuracy_warning(dump_of(0.75, 2000), line)
     assert accuracy_warning(dump_of(0.78, 2000), line) is None, "few images say little"
     assert "published at 224 pixels, and evaluated at 160" in accuracy_warning(dump_of(0.5, input_size=160), line)
 

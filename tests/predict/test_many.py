@@ -21,7 +21,8 @@ from nescio.datasets.image_set import ImageSet  # noqa: E402
 from nescio.datasets.names import absolute_name  # noqa: E402
 from nescio.datasets.view import View  # noqa: E402
 from nescio.methods.base import Output  # noqa: E402
-from nescio.networks.models import Network, find_network, with_weights  # noqa: E402
+from nescio.networks.models import find_network, with_weights  # noqa: E402
+from nescio.networks.network import Network  # noqa: E402
 from nescio.predict import OutputSpec, inputs, outputs, predict_step, steps  # noqa: E402  # noqa: E402
 from nescio.runtime import runtime_for  # noqa: E402
 

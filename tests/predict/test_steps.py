@@ -22,7 +22,8 @@ from nescio.datasets.pixel_cache import decode_pixels
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.methods import Output, registry
-from nescio.networks.models import Network, network_of_trial
+from nescio.networks.models import network_of_trial
+from nescio.networks.network import Network
 from nescio.predict import (
     OutputSpec,
     count_pixels,

@@ -103,12 +103,10 @@ def test_a_worker_that_dies_is_replaced_and_its_task_is_marked(tmp_path):
         *(Task(f"t{i}", note, (tmp_path, f"t{i}")) for i in range(3)),
     ]
     failures = sweep(tasks, 1)
-    assert {each.name: each.reason for each in failures} == {
-        "killed": "The worker was killed; most often the machine had no memory left.",
-        "left": "The worker ended with exit code 3.",
-        "ended": "The worker was ended by SIGTERM.",
-    }
-    assert lines(tmp_path, "note") == ["The worker was killed; most often the machine had no memory left."]
+    reasons = {failure.name: failure.reason for failure in failures}
+    assert "killed" in reasons["killed"] and "memory" in reasons["killed"]
+    assert "exit code 3" in reasons["left"] and "SIGTERM" in reasons["ended"]
+    assert lines(tmp_path, "note") == [reasons["killed"]]
     assert all(len(lines(tmp_path, f"t{i}")) == 1 for i in range(3))
 
 
@@ -118,7 +116,7 @@ def cannot_note(reason, *_):
 
 def test_a_death_that_cannot_be_noted_is_told_all_the_same():
     (failure,) = sweep([Task("killed", die, (), cannot_note)], 1)
-    assert failure.reason.endswith("no memory left. It could not be noted: the disk is full.")
+    assert "memory" in failure.reason and failure.reason.endswith("the disk is full.")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

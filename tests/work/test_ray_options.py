@@ -36,16 +36,13 @@ def test_its_options_are_those_of_every_command_that_names_it(capsys):
         assert main([*command, "--in-flight", "3"]) == 2  # the local launcher has none
         assert "There is no option --in-flight" in capsys.readouterr().err
         assert main([*command, "--launcher", "ray", "--cpus", "many"]) == 2
-        assert "--cpus is a number, not 'many'." in capsys.readouterr().err
+        assert "is a number, not 'many'." in capsys.readouterr().err
 
 
 def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
     assert main([*RUN, "--launcher", "ray", "--store", str(tmp_path / "store")]) == 2
-    assert (
-        capsys.readouterr().err
-        == "nescio run needs ray: pip install 'nescio[ray]' (in a clone: pip install '.[ray]')\n"
-    )
+    assert "pip install 'nescio[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 

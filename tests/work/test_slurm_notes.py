@@ -24,10 +24,7 @@ def test_without_submitit_one_sentence_says_what_to_install(monkeypatch, tmp_pat
     monkeypatch.setitem(sys.modules, "submitit", None)
     words = ["run", "uimnet", "--data", "digits", "--launcher", "slurm", "--store", str(tmp_path)]
     assert main(words) == 2
-    assert (
-        capsys.readouterr().err
-        == "nescio run needs submitit: pip install 'nescio[slurm]' (in a clone: pip install '.[slurm]')\n"
-    )
+    assert "pip install 'nescio[slurm]'" in capsys.readouterr().err
 
 
 def queue_of(folder, monkeypatch, script):

@@ -150,9 +150,9 @@ def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(co
     top.record_death(context.store, "The worker was killed.")
     assert [run.key for run in context.store.runs() if run.state == "failed"] == [b.key]
     b.run(context)
-    top.record_death(context.store, "The worker was killed again.")
-    assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["The worker was killed again."]
-    assert top.failure_reason(context.store) == "The worker was killed again."
+    top.record_death(context.store, "killed again")
+    assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["killed again"]
+    assert top.failure_reason(context.store) == "killed again"
 
 
 def test_a_death_is_not_noted_at_what_another_process_makes(context):
@@ -285,7 +285,7 @@ def test_rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures
 
 def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(StoreError, match="a file has the name"):
+    with pytest.raises(StoreError, match="has the name"):
         working(Context(Store(tmp_path / "store"))).run_stage("toys", [step("a")])
 
 
@@ -313,7 +313,7 @@ def test_work_that_was_kept_in_another_store_is_a_failure(context):
     work = Work(context, Elsewhere())
     assert work.run_stage("toys", [step("a"), step("b")]) == []
     broken, lost = work.failures
-    assert broken.reason == "it broke" and lost.name == "a" and "all nodes need one file system" in lost.reason
+    assert broken.reason == "it broke" and lost.name == "a" and "one file system" in lost.reason
 
 
 def test_notes_are_kept_once(context):
@@ -421,5 +421,5 @@ def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_pat
 
 
 def test_an_unknown_launcher_is_one_sentence():
-    with pytest.raises(BadInput, match="There is no launcher named 'slurms'"):
+    with pytest.raises(BadInput, match="no launcher named 'slurms'"):
         make_launcher("slurms", 1)

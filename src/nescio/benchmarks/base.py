@@ -136,8 +136,8 @@ def networks_option(instead_of: str) -> Any:
 
 def check_preprocessing(plan: Any) -> None:
     """Refuses a preprocessing of networks that a plan does not name."""
-    if plan.preprocessing.given and not plan.networks:
-        raise BadInput(f"Preprocessing.{plan.preprocessing.given[0]} is of no effect without networks that exist.")
+    if plan.preprocessing.set_fields and not plan.networks:
+        raise BadInput(f"Preprocessing.{plan.preprocessing.set_fields[0]} is of no effect without networks that exist.")
 
 
 def run(benchmark: Benchmark, plan: Any, work: Work) -> Study:

@@ -20,7 +20,7 @@ from nescio import backbones, datasets
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict import OutputSpec
 from nescio.runtime import runtime_for
 from nescio.training import fit

@@ -10,7 +10,7 @@ from nescio.benchmarks.selective import AMONG
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.identity import canonical
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict import OutputSpec, with_view_of
 from nescio.work.dry_run import Cost, Expected
 from nescio.work.steps import Context

@@ -60,7 +60,9 @@ class Options:
 def run(options: Options) -> int:
     goal = _goal(options.model, options.output, options.file_format)
     from nescio.measures import LossOrder
-    from nescio.networks.export import check_packages, export, exportable_network, preprocessing_fields, read_rule
+    from nescio.networks.export import check_packages, export
+    from nescio.networks.exportable import exportable_network, preprocessing_fields
+    from nescio.networks.threshold_file import read_rule
 
     check_packages(goal)
     learned = LossOrder.load(options.loss_order) if options.loss_order else None
@@ -75,14 +77,14 @@ def run(options: Options) -> int:
         image_padding=options.image_padding,
         classes=Path(options.class_names) if options.class_names else None,
         score=learned or promise.score,
-        look=options.preprocessing,
+        preprocessing=options.preprocessing,
         data=options.training_data,
     )
     promise.check(network)
-    if len(promise.names) == network.classes and "names" not in network.about:
-        network = replace(network, about={**network.about, "names": list(promise.names)})
+    if len(promise.names) == network.classes and "names" not in network.facts:
+        network = replace(network, facts={**network.facts, "names": list(promise.names)})
     if promise.terms:
-        network = replace(network, about={**network.about, "promise": promise.terms})
+        network = replace(network, facts={**network.facts, "promise": promise.terms})
     made = export(network, rule, goal)
     if options.format == "json":
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))

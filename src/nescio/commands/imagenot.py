@@ -58,8 +58,8 @@ def run(options: Options) -> int:
 
     if options.weights and options.store:
         raise BadInput("Both --weights and --store are given: features come from a timm model or from a training.")
-    if options.preprocessing.given and not options.weights:
-        flag = options.preprocessing.given[0].replace("_", "-")
+    if options.preprocessing.set_fields and not options.weights:
+        flag = options.preprocessing.set_fields[0].replace("_", "-")
         raise BadInput(f"--{flag} is of a timm model with --weights, and none is named: omit it.")
     if options.tree and Path(options.tree).suffix != ".svg":
         raise BadInput(f"--tree writes SVG: {options.tree} must end in .svg.")
@@ -104,7 +104,8 @@ def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
 def _embeddings(options: Options) -> Predictions:
     """What a network sees in the training images. A pretrained one leaves nothing behind."""
     from nescio.datasets.image_set import ImageSet
-    from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
+    from nescio.networks.models import find_network, with_weights
+    from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
     from nescio.predict import embed
     from nescio.work.steps import Context
     from nescio.work.store import Store

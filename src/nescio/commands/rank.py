@@ -175,8 +175,8 @@ def candidates_of(options: Options) -> list[Candidate]:
         if twin := next((other for other in wanted[:number] if set(other.members) == set(one.members)), None):
             raise BadInput(f"{twin.name} and {one.name} are the same members: they cannot be told apart.")
     networks = [candidate for candidate in wanted if candidate.networks]
-    if options.preprocessing.given and not any("@" in word for one in networks for word in one.members):
-        flag = options.preprocessing.given[0].replace("_", "-")
+    if options.preprocessing.set_fields and not any("@" in word for one in networks for word in one.members):
+        flag = options.preprocessing.set_fields[0].replace("_", "-")
         raise BadInput(f"--{flag} is of a checkpoint of your own, and none is named: write NAME@FILE.")
     train = _training_rows(options.head_data, wanted)
     if networks and not options.data:
@@ -334,7 +334,8 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
     from nescio.datasets.names import dataset_name
-    from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
+    from nescio.networks.models import find_network, with_weights
+    from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
     from nescio.networks.siblings import expand_siblings
     from nescio.predict import embed
 
@@ -342,7 +343,9 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
     names = expand_siblings(wanted.members, context.store)
     shown = [dataset_name(data) for data in (options.data, options.reference) if data]
     networks = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
-    look = options.preprocessing if any(one.own for one in networks) else Preprocessing()  # others may have some
+    look = (
+        options.preprocessing if any(one.custom_weights for one in networks) else Preprocessing()
+    )  # others may have some
     networks = with_preprocessing(networks, look, options.data)
     for sentence in describe_preprocessing(networks):
         print(sentence, file=sys.stderr, flush=True)

@@ -87,8 +87,8 @@ Dumps = tuple[Predictions, Sequence[Predictions], Sequence[Predictions], dict[st
 
 def _files(options: Options) -> Dumps:
     """MODEL, views and siblings from files."""
-    if options.preprocessing.given:
-        flag = options.preprocessing.given[0].replace("_", "-")
+    if options.preprocessing.set_fields:
+        flag = options.preprocessing.set_fields[0].replace("_", "-")
         raise BadInput(f"{options.model} is a file of predictions, and --{flag} is of a network: omit it.")
     if options.data is not None:
         raise BadInput(f"{options.model} is a file, and --data is what a network looks at: drop one of them.")
@@ -103,7 +103,8 @@ def _files(options: Options) -> Dumps:
 def _networks(options: Options) -> Dumps:
     """The same by networks, which look at the images."""
     from nescio.datasets.names import dataset_name
-    from nescio.networks.models import describe_preprocessing, find_network, with_preprocessing, with_weights
+    from nescio.networks.models import find_network, with_weights
+    from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
     from nescio.networks.retrieval import device_search
     from nescio.predict import OutputSpec, embed, embed_crops, stored_predictions
     from nescio.runtime import runtime_for

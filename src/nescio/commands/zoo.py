@@ -51,7 +51,7 @@ from nescio.work.steps import Context, Step, Work
 if TYPE_CHECKING:
     from nescio.benchmarks.cood.models import ClassNames
     from nescio.datasets.image_set import ImageSet
-    from nescio.networks.models import Network
+    from nescio.networks.network import Network
     from nescio.predict import ManyPredictions, OutputSpec
     from nescio.predictions.model_predictions import ModelPredictions
     from nescio.report.studies import Study
@@ -180,7 +180,7 @@ def _rehearse(options: Options) -> int:
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:
-    from nescio.networks.models import group_by_preprocessing
+    from nescio.networks.preprocessed import group_by_preprocessing
     from nescio.networks.published import read_published, with_published_accuracies
     from nescio.predictions.model_predictions import predictions_from_store
 
@@ -226,7 +226,8 @@ def _tell(line: str) -> None:
 
 def predictions(options: Options, work: Work) -> ManyPredictions:
     """What the models say about all sets; what to know of sets and models that are left out goes to the notes."""
-    from nescio.networks.models import describe_preprocessing, weights_folder
+    from nescio.networks.models import weights_folder
+    from nescio.networks.preprocessed import describe_preprocessing
     from nescio.predict import predict_all
 
     place = weights_folder(Path(options.weights) if options.weights else None)
@@ -235,7 +236,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     networks = _networks(options, work.context, place)
     inside = _image_sets(options)[0]
     networks = _fitting(networks, inside, options, work)
-    for sentence in describe_preprocessing([network for network in networks if network.own]):
+    for sentence in describe_preprocessing([network for network in networks if network.custom_weights]):
         _tell(sentence)
     if options.class_names:
         _note_unnamed(inside, networks[0], Path(options.class_names), work)
@@ -300,7 +301,9 @@ def _pairs(options: Options, networks: Sequence[Network]) -> list[tuple[Network,
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
     from nescio.datasets.names import absolute_name
-    from nescio.networks.models import select_networks, with_class_names, with_preprocessing, with_weights
+    from nescio.networks.class_names import with_class_names
+    from nescio.networks.models import select_networks, with_weights
+    from nescio.networks.preprocessed import with_preprocessing
 
     networks = select_networks(
         options.models,

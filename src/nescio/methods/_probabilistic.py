@@ -14,7 +14,7 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import mean_resultant
 from nescio.layers.contrastive import unit
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, split_group, first_batch
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, split_group
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # κ at the start of the paper's warmed-up trainings

@@ -17,9 +17,9 @@ from nescio.methods.base import (
     Method,
     NetworkSpec,
     Output,
-    split_group,
     first_batch,
     method,
+    split_group,
 )
 from nescio.search import choice, hparam, log_uniform
 

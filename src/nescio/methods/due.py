@@ -23,10 +23,10 @@ from nescio.methods.base import (
     Method,
     NetworkSpec,
     Output,
-    split_group,
     first_batch,
     method,
     noise_like,
+    split_group,
 )
 from nescio.search import choice, hparam
 

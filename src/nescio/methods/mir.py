@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, split_group, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, method, split_group
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # pixels from which the decoder starts

@@ -1,8 +1,7 @@
-"""Which architecture family a pretrained model belongs to, from its name alone.
+"""Architecture families of pretrained networks, by their names.
 
-The families are those of Galil et al. 2023, Table 1, with every architecture that came later in a family of its own
-name. A distilled model is of a family apart ("xcit distilled"), as in that table: what holds for the plain models of an
-architecture may be reversed in the distilled ones.
+The families are those of Galil et al. 2023, Table 1; a later architecture is a family of its own. As in that table,
+distilled networks are separate families ("xcit distilled"): their results may differ in sign from those of plain ones.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from functools import cache
 from nescio.specs import STORE, NetworkName
 
 DISTILLED = " distilled"
-OWN = "own"  # networks of a person's own store, whose names say nothing
+OWN = "own"  # networks of a store, whose names have no architecture
 
-# family → (its name in the paper's Table 1, how the names of its models begin). The first that fits is the family.
-# What the table counts together is together here: Xception and GoogLeNet are Inception, wide ResNets are ResNets,
+# family → (its name in the paper's Table 1, pattern of its models' names); the first match is the family.
+# As in the table, Xception and GoogLeNet are Inception, wide ResNets are ResNets,
 # squeeze-and-excitation ResNeXts are SE_ResNets, normaliser-free ResNets and RegNets are NFNets.
 FAMILIES: dict[str, tuple[str, str]] = {
     "ssl resnet": ("SSL ResNet", r"ssl_resne[xt]|resne[xt].*\.fb_ssl_"),
@@ -58,63 +57,63 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "repvgg": ("RepVGG", r"repvgg"),
     "vgg": ("VGG", r"vgg"),
     "densenet": ("DenseNet", r"densenet"),
-    # later than the paper, with a first word that would say something else
+    # later than the paper, with an ambiguous first word
     "inceptionnext": ("InceptionNeXt", r"inception_next"),
     "tinyvit": ("TinyViT", r"tiny_vit"),
     "vovnet": ("VoVNet", r"(ese_)?vovnet"),
     "eva02": ("EVA-02", r"eva02"),
 }
-ALWAYS_DISTILLED = ("cait", "levit")  # there are no others of these
+ALWAYS_DISTILLED = ("cait", "levit")  # no others exist
 DISTILLED_NAME = re.compile(r"distilled|[._](dist|ssld)(?=[_.]|$)")  # ssld: semi-supervised label distillation
-# Where a model comes from, not what it is. `gluon_resnet50_v1d` is a ResNet.
+# Prefixes of origin: `gluon_resnet50_v1d` is a ResNet.
 ORIGINS = ("hf_hub:", "hf-hub:", "timm/", "torchvision:", "tf_", "tv_", "gluon_", "jx_")
 
 
 @cache
 def family(name: str) -> str:
-    """The family of a model: "vit", "xcit distilled", "efficientnetv2"; an unknown architecture is its own family."""
+    """The family of a network, such as "vit" or "xcit distilled"; an unknown architecture is a family of its own."""
     if NetworkName.of(name).kind == STORE:
         return OWN
     bare = _bare(name)
-    for known, (_, begins) in FAMILIES.items():
-        if re.match(begins, bare):
-            learnt = DISTILLED_NAME.search(bare) or known in ALWAYS_DISTILLED
-            return known + (DISTILLED if learnt else "")
+    for name_of_family, (_, pattern) in FAMILIES.items():
+        if re.match(pattern, bare):
+            is_distilled = DISTILLED_NAME.search(bare) or name_of_family in ALWAYS_DISTILLED
+            return name_of_family + (DISTILLED if is_distilled else "")
     return _unknown(bare) + (DISTILLED if DISTILLED_NAME.search(bare) else "")
 
 
 def architecture(name: str) -> str:
-    """The family without saying whether the model was distilled."""
+    """The family without the suffix for distilled networks."""
     return family(name).removesuffix(DISTILLED)
 
 
 def distilled(name: str) -> bool:
-    """Whether the name says that the model was distilled from another one."""
+    """Whether the name is that of a distilled network."""
     return family(name).endswith(DISTILLED)
 
 
-def paper_name(of: str) -> str:
-    """A family's name as the paper prints it."""
-    plain = of.removesuffix(DISTILLED)
-    return FAMILIES.get(plain, (plain, ""))[0] + of.removeprefix(plain)
+def paper_name(family: str) -> str:
+    """The name of a family in the paper."""
+    plain = family.removesuffix(DISTILLED)
+    return FAMILIES.get(plain, (plain, ""))[0] + family.removeprefix(plain)
 
 
 def by_family(models: Iterable[str]) -> dict[str, list[str]]:
-    """The models of each family, by the name that the paper prints, the largest families first."""
+    """The networks of each family, by its name in the paper, the largest families first."""
     members: dict[str, list[str]] = {}
     for model in models:
         members.setdefault(family(model), []).append(model)
     ordered = sorted(members.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-    return {paper_name(name): own for name, own in ordered}
+    return {paper_name(name): models_of_family for name, models_of_family in ordered}
 
 
-def is_in_family(name: str, wanted: str) -> bool:
-    """Whether a model is of the family that a person names: by our name or the paper's, distilled ones with the plain.
+def is_in_family(name: str, family_name: str) -> bool:
+    """Whether a network is of a family, by nescio's name or the paper's.
 
-    "xcit" means all XCiTs, "xcit distilled" (or "xcit-distilled") for the distilled ones only.
+    "xcit" includes distilled XCiTs; "xcit distilled" (or "xcit-distilled") are the distilled ones only.
     """
-    word = _word(wanted)
-    return any(word in (_word(own), _word(paper_name(own))) for own in (family(name), architecture(name)))
+    word = _word(family_name)
+    return any(word in (_word(alias), _word(paper_name(alias))) for alias in (family(name), architecture(name)))
 
 
 def _word(text: str) -> str:
@@ -129,6 +128,6 @@ def _bare(name: str) -> str:
 
 
 def _unknown(bare: str) -> str:
-    """The first word of a name without the sizes at its end: `convnextv2_tiny` → convnextv2, `dpn68b` → dpn."""
+    """The first word of a name without a size: `convnextv2_tiny` → convnextv2, `dpn68b` → dpn."""
     word = re.split(r"[_.\s]", bare, maxsplit=1)[0]
     return re.sub(r"(?<=[a-z])\d{2,}[a-z]{0,3}$", "", word) or bare or OWN

@@ -17,7 +17,7 @@ TINY = float(np.finfo(np.float32).tiny)
 
 
 class ScoreNetwork(nn.Module):
-    """u (b,) of a fitted score; its arrays are buffers."""
+    """A fitted score as a network: uncertainties u (b,)."""
 
     def __init__(self, score: FittedScore) -> None:
         super().__init__()
@@ -55,13 +55,13 @@ class ScoreNetwork(nn.Module):
             return ((p * p.clamp_min(TINY).log()).sum(1) - (p @ self.logs).amax(1)).clamp_min(0)
         if self.measure == "sirc":
             familiar = (f.abs().sum(1) - self.scalars["start"]) / self.scalars["sigma"]
-            return MeanSoftmax(logits).doubt.clamp_min(TINY).log() + softplus(-familiar)
+            return MeanSoftmax(logits).uncertainty.clamp_min(TINY).log() + softplus(-familiar)
         if self.measure in ("react", "dice", "ash", "scale"):
             return -torch.logsumexp(self._shaped(f, z), -1)
         return self._distance(f)
 
     def _distance(self, f: Tensor) -> Tensor:
-        """Squared Mahalanobis distance to the nearest class mean; of rmds less that to the mean of all rows."""
+        """Squared Mahalanobis distance to the nearest class mean; for rmds, minus that to the mean of all rows."""
         f = normalize(f, dim=1) if self.scalars["unit"] else f
         white = (f - self.middle) @ self.whitener.T
         nearest = (self.centres.square().sum(1) - 2 * white @ self.centres.T).argmin(1)
@@ -91,7 +91,7 @@ class ScoreNetwork(nn.Module):
 
 
 def _exp_ratio(before: Tensor, after: Tensor) -> Tensor:
-    """exp(s₁/s₂) (b, 1), of a ratio of 1 where a row has only zeros."""
+    """exp(s₁/s₂) (b, 1), with the ratio 1 if a row has only zeros."""
     return torch.where(after > 0, before / torch.where(after > 0, after, 1.0), 1.0).exp()[:, None]
 
 
@@ -111,46 +111,45 @@ def _length(x: Tensor) -> Tensor:
 
 
 class MeanSoftmax:
-    """The mean over draws of softmax(z/T): probs (b, c), and of the most probable class (b,) its number, its
-    probability and one minus that.
+    """The mean over draws of softmax(z/T) (b, c); of the top class (b,): number, probability, and one minus that.
 
-    In float32, and still exact to about 1e-6 of its own size for a probability of almost one: the largest is never
-    subtracted from 1, the others are summed.
+    The uncertainty is the sum of the other probabilities, never 1 − p: its relative error in float32 is about 1e-6,
+    also for a probability of almost 1.
     """
 
     def __init__(self, logits: Tensor, temperature: float = 1.0) -> None:
         z = logits.float()
         z = z[:, None] if z.dim() == 2 else z
         self.probs = torch.softmax((z - z.amax(-1, keepdim=True)) / temperature, -1).mean(1)
-        # of one draw by its logits: rounding must not change the answer
+        # of one draw by its logits: rounding must not change the prediction
         self.top = z[:, 0].argmax(-1) if z.shape[1] == 1 else self.probs.argmax(-1)
         first = torch.arange(self.probs.shape[1], device=self.probs.device) == self.top[:, None]
         self.others = torch.where(first, 0.0, self.probs)
-        self.doubt = self.others.sum(1)
+        self.uncertainty = self.others.sum(1)
         self.probability = torch.where(first, self.probs, 0.0).sum(1)
 
 
 def log_one_plus(x: Tensor) -> Tensor:
-    """log(1 + x); not log1p, which ONNX has not and which would become log(1 + x) with x rounded away."""
+    """log(1 + x) without log1p, which ONNX lacks and would replace by an inaccurate log(1 + x)."""
     small = x * (1 - x * (1 / 2 - x * (1 / 3 - x / 4)))
     return torch.where(x.abs() < 0.01, small, (1 + x).clamp_min(TINY).log())
 
 
 def _entropy(s: MeanSoftmax, z: Tensor) -> Tensor:
-    return -(s.others * s.others.clamp_min(TINY).log()).sum(1) - s.probability * log_one_plus(-s.doubt)
+    return -(s.others * s.others.clamp_min(TINY).log()).sum(1) - s.probability * log_one_plus(-s.uncertainty)
 
 
 def _generalized(s: MeanSoftmax, z: Tensor) -> Tensor:
     rest = s.others.topk(min(TOP, s.others.shape[1]) - 1, dim=1).values
-    return ((rest * (1 - rest)) ** GAMMA).sum(1) + (s.probability * s.doubt) ** GAMMA
+    return ((rest * (1 - rest)) ** GAMMA).sum(1) + (s.probability * s.uncertainty) ** GAMMA
 
 
 def _renyi(s: MeanSoftmax, z: Tensor) -> Tensor:
-    return 2 * log_one_plus(s.others.sqrt().sum(1) - s.doubt / (1 + s.probability.sqrt()))
+    return 2 * log_one_plus(s.others.sqrt().sum(1) - s.uncertainty / (1 + s.probability.sqrt()))
 
 
 def _tsallis(s: MeanSoftmax, z: Tensor) -> Tensor:
-    return s.doubt * (2 - s.doubt) - s.others.square().sum(1)
+    return s.uncertainty * (2 - s.uncertainty) - s.others.square().sum(1)
 
 
 def _vacuity(s: MeanSoftmax, z: Tensor) -> Tensor:
@@ -166,11 +165,11 @@ def _pnorm(s: MeanSoftmax, z: Tensor) -> Tensor:
 
 
 LOGIT_SCORES: dict[str, Callable[[MeanSoftmax, Tensor], Tensor]] = {
-    "msp": lambda s, z: s.doubt,
+    "msp": lambda s, z: s.uncertainty,
     "entropy": _entropy,
     "energy": lambda s, z: -_energy(z),
     "max_logit": lambda s, z: -_mean_of_draws(z.amax(-1)),
-    "gap": lambda s, z: s.doubt + s.others.amax(1),
+    "gap": lambda s, z: s.uncertainty + s.others.amax(1),
     "gen": _generalized,
     "renyi": _renyi,
     "tsallis": _tsallis,
@@ -180,5 +179,5 @@ LOGIT_SCORES: dict[str, Callable[[MeanSoftmax, Tensor], Tensor]] = {
 
 
 def logit_score(measure: str, s: MeanSoftmax, logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """u (b,) of logits that are divided by a temperature; `s` is their softmax."""
+    """Uncertainties u (b,) of logits divided by a temperature; `s` is their softmax."""
     return LOGIT_SCORES[measure](s, logits.float() / temperature)

@@ -1,4 +1,4 @@
-"""What a pretrained network says: its logits, its embeddings, and the mean of passes with dropout on."""
+"""Forward passes of pretrained networks: logits, embeddings, and the mean over passes with dropout on."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MC_DROPOUT = "mc-dropout"
 
 
 class Classifier(nn.Module):
-    """A pretrained network, images to Output: logits, what the last layer is given, and passes with dropout on."""
+    """A pretrained network, images to Output: logits, inputs of the last layer, and MC-dropout."""
 
     normalized = False
 
-    def __init__(self, network: nn.Module, classes: int, here: Runtime) -> None:
+    def __init__(self, network: nn.Module, classes: int, runtime: Runtime) -> None:
         super().__init__()
         self.network, self.classes = network, classes
         self.heads = heads(network, classes)
-        keep_heads_float32(self.heads, here)
+        keep_heads_float32(self.heads, runtime)
         self.first_input: Tensor | None = None  # of the last layer, in this batch
         if self.heads:
             self.heads[0].register_forward_pre_hook(self._keep)
@@ -47,9 +47,9 @@ class Classifier(nn.Module):
         width = getattr(last, "in_features", None) or getattr(last, "in_channels", None)
         return None if width is None else int(width)
 
-    def _keep(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def _keep(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if self.first_input is None:  # later ones have dropout on
-            self.first_input = given[0]
+            self.first_input = inputs[0]
 
     def forward(self, x: Tensor) -> Output:
         self.first_input = None
@@ -61,8 +61,10 @@ class Classifier(nn.Module):
 
 
 class Segmenter(nn.Module):
-    """A trained dense method, images to an Output of maps: logits (b, s, c, h′, w′) and scores (b, h′, w′) at the
-    resolution of its features."""
+    """A trained dense method, images to maps at the resolution of its features.
+
+    Logits are (b, s, c, h′, w′), scores (b, h′, w′).
+    """
 
     def __init__(self, method: Method) -> None:
         super().__init__()
@@ -80,21 +82,22 @@ class Segmenter(nn.Module):
 
 
 def heads(network: nn.Module, classes: int) -> list[nn.Module]:
-    """The last layers, which give as many numbers as there are classes: what timm calls the classifier (two of them in
-    distilled models), else the last layer that does."""
+    """The last layers, with one output per class: timm's classifiers (two if distilled), else the last such layer."""
 
-    def gives(module: Any) -> bool:
+    def is_head(module: Any) -> bool:
         out = getattr(module, "out_features", None) or getattr(module, "out_channels", None)
         return isinstance(module, (nn.Linear, nn.Conv2d)) and out == classes
 
-    known: Any = network.get_classifier() if hasattr(network, "get_classifier") else ()
-    known = [layer for layer in (known if isinstance(known, tuple) else (known,)) if gives(layer)]
-    return known or [module for module in network.modules() if gives(module)][-1:]
+    classifiers: Any = network.get_classifier() if hasattr(network, "get_classifier") else ()
+    classifiers = [
+        layer for layer in (classifiers if isinstance(classifiers, tuple) else (classifiers,)) if is_head(layer)
+    ]
+    return classifiers or [module for module in network.modules() if is_head(module)][-1:]
 
 
-def keep_heads_float32(layers: Sequence[nn.Module], here: Runtime) -> None:
-    """The last layers in float32: bf16 keeps three digits, and confidences would be tied."""
-    for layer in layers if here.precision == "bf16" else ():
+def keep_heads_float32(layers: Sequence[nn.Module], runtime: Runtime) -> None:
+    """Compute the last layers in float32: bf16 has three digits, and confidences would be tied."""
+    for layer in layers if runtime.precision == "bf16" else ():
         layer.forward = partial(_exact, layer.forward)  # type: ignore[method-assign]
 
 
@@ -108,8 +111,10 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def dropouts(network: nn.Module) -> list[nn.Module]:
-    """The modules whose own `training` flag turns dropout on: dropout layers, and modules that ask their flag when they
-    call dropout as a function (timm's `drop_rate`, fused attention)."""
+    """The modules whose `training` flag turns dropout on.
+
+    These are dropout layers, and modules that call dropout as a function (timm's `drop_rate`, fused attention).
+    """
     layers = []
     for module in network.modules():
         rates = [getattr(module, "drop_rate", 0), getattr(getattr(module, "attn_drop", None), "p", 0)]
@@ -124,7 +129,7 @@ def dropouts(network: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def dropout_enabled(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Dropout on, and nothing else: batch-norm stays in evaluation mode."""
+    """Turn dropout on in these layers; batch-norm stays in evaluation mode."""
     for layer in layers:
         layer.training = True
     try:
@@ -138,9 +143,9 @@ Part = Callable[[Any], Any]
 
 
 class DropoutPasses:
-    """Logits (b, s, c) of images, and the log of the mean softmax of passes with dropout on (b, c), if there is any.
+    """Logits (b, s, c) of images, and the log mean softmax (b, c) of passes with dropout on.
 
-    Where all dropout comes after the features, only what follows them is done again in every pass.
+    If all dropout follows the features, the features are computed once for all passes.
     """
 
     def __init__(self, network: nn.Module, layers: Sequence[nn.Module], passes: int) -> None:
@@ -153,7 +158,7 @@ class DropoutPasses:
         body, head = self.parts
         features = body(x)
         logits = _logits(head(features))
-        if not self.layers or not self.passes or logits.shape[1] > 1:  # several draws: its method drops by itself
+        if not self.layers or not self.passes or logits.shape[1] > 1:  # several draws: the network has its own dropout
             return logits, {}
         with dropout_enabled(self.layers):
             total = _logits(head(features))[:, 0].log_softmax(-1)
@@ -166,14 +171,14 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _logits(made: Any) -> Tensor:
-    if not isinstance(made, Tensor) or made.dim() not in (2, 3):
-        raise BadInput(f"The network gives {type(made).__name__} instead of one row of logits for each image.")
-    return (made[:, None] if made.dim() == 2 else made).float()
+def _logits(output: Any) -> Tensor:
+    if not isinstance(output, Tensor) or output.dim() not in (2, 3):
+        raise BadInput(f"The network gives {type(output).__name__} instead of one row of logits per image.")
+    return (output[:, None] if output.dim() == 2 else output).float()
 
 
 def _divided(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tuple[Part, Part]:
-    """The part before any dropout and the part after, each tried on these images; else nothing and the whole."""
+    """The modules before and after the first dropout, tested on these images; (identity, network) if there is none."""
     plain = network(x)
     for body, head in _halves(network):
         with dropout_enabled(layers):
@@ -184,7 +189,7 @@ def _divided(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tupl
 
 
 def _halves(network: Any) -> Iterator[tuple[Part, Part]]:
-    """Features and head of timm's models; all but the last child, and the last child, of others."""
+    """Features and head of timm's networks; of others, all children but the last, and the last."""
     if hasattr(network, "forward_features") and hasattr(network, "forward_head"):
         yield network.forward_features, network.forward_head
         return
@@ -193,10 +198,10 @@ def _halves(network: Any) -> Iterator[tuple[Part, Part]]:
         last = children[-1]
 
         def body(x: Tensor) -> Any:
-            given: list[Any] = []
-            hook = last.register_forward_pre_hook(lambda _, args: given.append(args[0]))
+            inputs: list[Any] = []
+            hook = last.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
             network(x)
             hook.remove()
-            return given[0] if len(given) == 1 else None
+            return inputs[0] if len(inputs) == 1 else None
 
         yield body, last

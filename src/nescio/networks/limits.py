@@ -1,4 +1,4 @@
-"""What a model may cost and of which families it may be."""
+"""Limits of size and family for the choice of a network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
 
 @dataclass(frozen=True)
 class Limits:
-    """The most parameters, the largest side of its input, the architecture families; None and (): any."""
+    """Maximum number of parameters, maximum input size, and allowed families; None and () are no limits."""
 
     params: int | None = None
     size: int | None = None
     families: tuple[str, ...] = ()
 
     def refused(self, models: Sequence[ModelPredictions]) -> dict[str, str]:
-        """The models that are beyond the limits, and why."""
+        """Model → reason, for the models that exceed the limits."""
         return {model.model: why for model in models if (why := self._why_not(model))}
 
     def _why_not(self, model: ModelPredictions) -> str | None:
@@ -49,5 +49,5 @@ def parse_parameter_count(text: str) -> int:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise BadInput(f"max_params is a number such as 30M or 1.2B, not {text!r}.")
+        raise BadInput(f"max_params must be a number such as 30M or 1.2B, got {text!r}.")
     return round(number)

@@ -1,4 +1,4 @@
-"""How images become inputs of a checkpoint of one's own: what options ask for, and what the file says."""
+"""Preprocessing of images for a user's checkpoint, from options and from the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nescio.options import option
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 UNSET = "as the checkpoint says, else as the published weights of the name"
-# entries of a checkpoint that hold settings, and what a setting may be called in them: timm's words first
+# entries of a checkpoint that contain settings, and possible names of a setting, timm's first
 ENTRIES = ("preprocessing", "pretrained_cfg", "args", "hyper_parameters")
 NAMES = {
     "input_size": ("input_size", "img_size", "image_size"),
@@ -30,7 +30,7 @@ CLASS_NAMES = ("class_names", "classes", "label_names")
 @tag("preprocessing")
 @dataclass(frozen=True)
 class Preprocessing(Validated):
-    """Settings that replace those of a model's published weights; None: as they are."""
+    """Settings that replace those of a network's published weights; None keeps them."""
 
     input_size: int | None = option(
         None,
@@ -63,16 +63,16 @@ class Preprocessing(Validated):
             raise BadInput(f"Preprocessing.crop is {self.crop:g}: it must be at most 1.")
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The settings that are not None."""
+    def set_fields(self) -> tuple[str, ...]:
+        """Names of the settings that are not None."""
         return tuple(entry.name for entry in fields(self) if getattr(self, entry.name) is not None)
 
     def over(self, other: Preprocessing) -> Preprocessing:
-        """These settings, and those of another one that they leave open."""
-        return replace(other, **{name: getattr(self, name) for name in self.given})
+        """These settings; those that are None are taken from another one."""
+        return replace(other, **{name: getattr(self, name) for name in self.set_fields})
 
     def view(self, published: View, mean: tuple[float, ...]) -> View:
-        """The view of published weights with these settings."""
+        """The view of the published weights, changed by these settings."""
         size = self.input_size or published.size
         share = self.crop or published.size / published.resize
         fill = published.fill
@@ -84,31 +84,31 @@ class Preprocessing(Validated):
 
 
 def per_channel(values: tuple[float, ...]) -> tuple[float, ...]:
-    """One value for each of three channels."""
+    """Values for three channels; a single value is repeated."""
     return values * 3 if len(values) == 1 else values
 
 
-# ---- what a checkpoint says
+# ---- settings in a checkpoint
 
 
 def read_preprocessing(content: Mapping[str, Any], file: object) -> Preprocessing:
-    """The settings that a checkpoint's entries state, the first entry that states one."""
-    found: dict[str, Any] = {}
+    """The settings in a checkpoint; the first entry that has a setting wins."""
+    settings: dict[str, Any] = {}
     for entry in ENTRIES:
-        settings = _settings(content.get(entry))
-        for name, words in NAMES.items():
-            value = next((settings[word] for word in words if settings.get(word) not in (None, "", ())), None)
+        entries = _settings(content.get(entry))
+        for name, keys in NAMES.items():
+            value = next((entries[key] for key in keys if entries.get(key) not in (None, "", ())), None)
             if value is not None:
-                found.setdefault(name, (entry, value))
+                settings.setdefault(name, (entry, value))
     try:
-        return Preprocessing(**{name: _plain(name, value) for name, (_, value) in found.items()})
+        return Preprocessing(**{name: _plain(name, value) for name, (_, value) in settings.items()})
     except (BadInput, TypeError, ValueError) as error:
-        where = ", ".join(f"{entry}: {value!r}" for entry, value in found.values())
-        raise BadInput(f"{file} states a preprocessing that cannot be ({where[:200]}): {error}") from None
+        where = ", ".join(f"{entry}: {value!r}" for entry, value in settings.values())
+        raise BadInput(f"{file} has impossible preprocessing settings ({where[:200]}): {error}") from None
 
 
 def read_class_names(content: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The names of the classes that a checkpoint holds, class 0 first."""
+    """The class names in a checkpoint, class 0 first; None if it has none."""
     for entry in CLASS_NAMES:
         names = _settings(content.get(entry)) or content.get(entry)
         if isinstance(names, str):
@@ -122,7 +122,7 @@ def read_class_names(content: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _settings(entry: Any) -> Mapping[str, Any]:
-    """An entry by name: a dictionary, an argparse.Namespace, or JSON of one."""
+    """The settings of an entry: a dictionary, an argparse.Namespace, or JSON of one."""
     entry = _json(entry) if isinstance(entry, str) else entry
     entry = entry if isinstance(entry, Mapping) else getattr(entry, "__dict__", {})
     return {str(name): value for name, value in entry.items()}
@@ -136,7 +136,7 @@ def _json(text: str) -> Any:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A stated value as the field has it; timm writes sizes as (channels, height, width)."""
+    """A value converted to the type of its field; timm writes sizes as (channels, height, width)."""
     if name == "input_size":
         sides = [int(side) for side in (value if isinstance(value, (list, tuple)) else [value])][-2:]
         if len(set(sides)) > 1:
@@ -146,4 +146,4 @@ def _plain(name: str, value: Any) -> Any:
         return str(value).rpartition(".")[2].lower()
     if name == "crop":
         return float(value)
-    return tuple(float(each) for each in (value if isinstance(value, (list, tuple)) else [value]))
+    return tuple(float(number) for number in (value if isinstance(value, (list, tuple)) else [value]))

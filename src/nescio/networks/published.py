@@ -1,6 +1,6 @@
 """Tables of pretrained models in the form of timm's results-imagenet.csv: accuracies, parameters, input sizes.
 
-A published accuracy stands beside our own, because wrong preprocessing is the commonest silent error.
+Published accuracies are compared with measured ones: wrong preprocessing is the most common silent error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from nescio.networks.families import family
 from nescio.predictions.model_predictions import ModelPredictions
 from nescio.specs import NetworkName
 
-ERRORS, SLACK = 3.0, 0.003  # standard errors, and a share for other decoders and number formats
+ERRORS, SLACK = 3.0, 0.003  # tolerance: standard errors, plus a share for other decoders and number formats
 COLUMNS = {"top1": ("accuracy", 0.01), "param_count": ("params", 1e6), "img_size": ("size", 1)}
 
 
 @dataclass(frozen=True)
 class PublishedFacts:
-    """One line of a table: what it has of a model."""
+    """One line of a table of published results."""
 
-    accuracy: float | None = None  # a share …
-    size: int | None = None  # … measured on images of this side
+    accuracy: float | None = None  # from 0 to 1
+    size: int | None = None  # height and width of its images
     params: int | None = None
 
 
@@ -38,7 +38,7 @@ Table = Mapping[str, Sequence[PublishedFacts]]
 def read_published(path: str | Path, *needed: str) -> dict[str, list[PublishedFacts]]:
     """Model → its lines of a CSV file with the columns model, top1 (percent), param_count (millions) and img_size.
 
-    needed  columns beside `model` that the file must have
+    needed  columns that the file must have, in addition to `model`
     """
     try:
         reader = csv.DictReader(StringIO(read_text(path, "utf-8-sig"), newline=""))
@@ -68,18 +68,20 @@ def _number(path: str | Path, number: int, line: Mapping[str, Any], column: str,
         raise BadInput(f"{path}, line {number}: {column} is {text!r}, which is not a number.") from None
 
 
-def published_of(dump: ModelPredictions, table: Table) -> PublishedFacts | None:
-    """The line of a model: that of its input size, if there are several. A name without a tag is taken for its first
-    weights, which old tables call so."""
-    plain = NetworkName.of(dump.model).name
-    lines = next((table[name] for name in (dump.model, plain, *_tagged(plain)) if name in table), None)
+def published_of(model: ModelPredictions, table: Table) -> PublishedFacts | None:
+    """The line of a model; if there are several, that of its input size.
+
+    A name without a tag means the first weights, as in old tables.
+    """
+    plain = NetworkName.of(model.model).name
+    lines = next((table[name] for name in (model.model, plain, *_tagged(plain)) if name in table), None)
     if lines is None:
         return None
-    return next((line for line in lines if line.size == dump.facts.get("input_size")), lines[0])
+    return next((line for line in lines if line.size == model.facts.get("input_size")), lines[0])
 
 
 def _tagged(name: str) -> tuple[str, ...]:
-    """A timm name with the tag of its usual weights, which tables write out."""
+    """A timm name with the tag of its default weights."""
     from timm.models import get_pretrained_cfg, is_model
 
     if "." in name or not is_model(name):
@@ -88,44 +90,50 @@ def _tagged(name: str) -> tuple[str, ...]:
     return (f"{name}.{cfg.tag}",) if cfg is not None and cfg.tag else ()
 
 
-def with_facts(dumps: Sequence[ModelPredictions], path: str | None = None) -> list[ModelPredictions]:
-    """The dumps with the family of each model, and the sizes that a table has of models that do not say their own."""
+def with_facts(models: Sequence[ModelPredictions], path: str | None = None) -> list[ModelPredictions]:
+    """The models with their families, and with sizes from a table if they have none."""
     table = read_published(path) if path else {}
-    known = []
-    for dump in dumps:
-        facts: dict[str, Any] = {"family": family(dump.model)}
-        for line in table.get(dump.model, ()):
+    completed = []
+    for model in models:
+        facts: dict[str, Any] = {"family": family(model.model)}
+        for line in table.get(model.model, ()):
             facts |= {name: n for name, n in (("params", line.params), ("input_size", line.size)) if n is not None}
-        known.append(replace(dump, facts={**facts, **dump.facts}))
-    return known
+        completed.append(replace(model, facts={**facts, **model.facts}))
+    return completed
 
 
-def with_published_accuracies(dumps: Sequence[ModelPredictions], path: str) -> tuple[list[ModelPredictions], list[str]]:
-    """The dumps with the accuracies that a table publishes, and a sentence for each that ours is far from."""
-    table, known, notes = read_published(path, "top1"), [], list[str]()
-    for dump in dumps:
-        line = published_of(dump, table)
+def with_published_accuracies(
+    models: Sequence[ModelPredictions], path: str
+) -> tuple[list[ModelPredictions], list[str]]:
+    """The models with published accuracies, and a note for each that differs from the measured one."""
+    table, completed, notes = read_published(path, "top1"), [], list[str]()
+    for model in models:
+        line = published_of(model, table)
         if line is None or line.accuracy is None:
-            notes.append(f"{path} has no line for {dump.model}.")
+            notes.append(f"{path} has no line for {model.model}.")
         else:
-            dump = replace(dump, facts={**dump.facts, "published_accuracy": line.accuracy})
-            notes += [sentence] if (sentence := accuracy_warning(dump, line)) else []
-        known.append(dump)
-    return known, notes
+            model = replace(model, facts={**model.facts, "published_accuracy": line.accuracy})
+            notes += [sentence] if (sentence := accuracy_warning(model, line)) else []
+        completed.append(model)
+    return completed, notes
 
 
-def accuracy_warning(dump: ModelPredictions, line: PublishedFacts) -> str | None:
-    """A sentence where our accuracy is further from the published one than chance explains."""
-    ours, n = dump.facts.get("accuracy"), dump.facts.get("rows")
-    if ours is None or line.accuracy is None or not n:
+def accuracy_warning(model: ModelPredictions, line: PublishedFacts) -> str | None:
+    """A note if the measured accuracy differs from the published one by more than chance explains."""
+    accuracy, n = model.facts.get("accuracy"), model.facts.get("rows")
+    if accuracy is None or line.accuracy is None or not n:
         return None
     error = math.sqrt(line.accuracy * (1 - line.accuracy) / n)
-    if abs(ours - line.accuracy) <= ERRORS * error + SLACK:
+    if abs(accuracy - line.accuracy) <= ERRORS * error + SLACK:
         return None
-    size, own = dump.facts.get("input_size"), line.size
-    other = f" It was published at {own} pixels, and evaluated at {size}." if own and size and own != size else ""
+    size, published_size = model.facts.get("input_size"), line.size
+    other = (
+        f" It was published at {published_size} pixels, and evaluated at {size}."
+        if published_size and size and published_size != size
+        else ""
+    )
     return (
-        f"{dump.model} has top-1 {ours:.2%} on {n:,} images and {line.accuracy:.2%} is published, more than chance "
-        f"explains (± {ERRORS * error + SLACK:.2%}): most often the images are prepared in another way, the labels are "
-        f"in another order, or the weights are others.{other}"
+        f"{model.model} has top-1 {accuracy:.2%} on {n:,} images, but {line.accuracy:.2%} is published: more than "
+        f"chance explains (± {ERRORS * error + SLACK:.2%}). Most often the preprocessing, the order of labels "
+        f"or the weights differ.{other}"
     )

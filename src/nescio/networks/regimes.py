@@ -1,18 +1,18 @@
-"""How a pretrained model was trained, and its own counterpart: the same network without that way of training.
+"""Training regimes of pretrained networks, and counterparts: the same network without that regime.
 
-`regimes.csv` holds (model, counterpart, regime, teacher) by timm's names; a model without a counterpart is there for
-its teacher. `aliases.csv` holds other names of the same weights: timm's names from before tags, and names without a
-tag, which mean timm's own choice of weights. Source of the regimes: Galil et al. 2023, §3 and appendices H and M.3.
+`regimes.csv` contains (model, counterpart, regime, teacher) by timm's names; a model without a counterpart is listed
+for its teacher. `aliases.csv` contains other names of the same weights: timm's old names without tags, and names
+without a tag for timm's default weights. Source of the regimes: Galil et al. 2023, §3 and appendices H and M.3.
 
-    distillation               a teacher's answers were learnt, in training or in pretraining (MIIL's ImageNet-21k)
+    distillation               trained on a teacher's predictions, also in pretraining (MIIL's ImageNet-21k)
     pruning with distillation  the unpruned network is the teacher
     pruning                    without a teacher
     adversarial                AdvProp, (ensemble) adversarial training
     pretraining                on ImageNet-21k (22k), then ImageNet-1k
-    semi-supervised            Noisy Student; SSL and SWSL ResNets: extra images without labels of people
+    semi-supervised            Noisy Student; SSL and SWSL ResNets: extra images without human labels
     weakly supervised          hashtags of Instagram (WSL)
 
-The counterpart of an EfficientNet is the best one that was trained with augmentation alone: RandAugment for b5, b7 and
+The counterpart of an EfficientNet is the best one trained with augmentation only: RandAugment for b5, b7 and
 b8, AutoAugment for the others.
 """
 
@@ -26,17 +26,17 @@ from pathlib import Path
 
 from nescio.networks import families
 
-DISTILLATION, PRUNING_TAUGHT = "distillation", "pruning with distillation"
+DISTILLATION, PRUNING_DISTILLED = "distillation", "pruning with distillation"
 REGIMES = (
     DISTILLATION,
-    PRUNING_TAUGHT,
+    PRUNING_DISTILLED,
     "pruning",
     "pretraining",
     "semi-supervised",
     "weakly supervised",
     "adversarial",
 )
-PLACES = ("hf_hub:", "hf-hub:", "timm/")  # where weights are fetched from, before a name
+PLACES = ("hf_hub:", "hf-hub:", "timm/")  # origins of weights, as prefixes of names
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class RegimePair:
 
     @property
     def own_teacher(self) -> bool:
-        """Its teacher is the network that it was made from."""
+        """Whether its teacher is its counterpart."""
         return self.teacher is not None and self.teacher == self.counterpart
 
 
 @cache
 def regime_table() -> tuple[RegimePair, ...]:
-    """Every model whose regime is known."""
+    """All models with a known regime."""
     return tuple(
         RegimePair(row["model"], row["counterpart"] or None, row["regime"], row["teacher"] or None)
         for row in _rows("regimes.csv")
@@ -64,19 +64,19 @@ def regime_table() -> tuple[RegimePair, ...]:
 
 
 def pairs(models: Iterable[str]) -> list[RegimePair]:
-    """The entries of the table that these models can tell of, under the names that they have here.
+    """The table's entries for these models, with the models' names.
 
-    A counterpart or teacher that is not among the models is None; an entry with neither is left out.
+    A counterpart or teacher that is not among the models is None; an entry with neither is omitted.
     """
-    here: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in models:
-        here.setdefault(timm_name(name), name)
+        names.setdefault(timm_name(name), name)
     present = []
     for pair in regime_table():
-        if pair.model in here:
-            counterpart, teacher = (here.get(other) if other else None for other in (pair.counterpart, pair.teacher))
+        if pair.model in names:
+            counterpart, teacher = (names.get(other) if other else None for other in (pair.counterpart, pair.teacher))
             if counterpart or teacher:
-                present.append(RegimePair(here[pair.model], counterpart, pair.regime, teacher))
+                present.append(RegimePair(names[pair.model], counterpart, pair.regime, teacher))
     return present
 
 
@@ -86,17 +86,17 @@ def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
     for pair in pairs(models):
         if pair.counterpart:
             others[pair.regime][pair.model] = pair.counterpart
-    return {kind: own for kind, own in others.items() if own}
+    return {kind: models_of_kind for kind, models_of_kind in others.items() if models_of_kind}
 
 
 def regime(model: str) -> str | None:
-    """How a model was trained, if it is in the table."""
+    """The training regime of a model; None if it is not in the table."""
     return _regimes().get(timm_name(model))
 
 
 def distilled(model: str) -> bool:
-    """Whether a teacher's answers were learnt, by the name or by the table."""
-    return families.distilled(model) or regime(model) in (DISTILLATION, PRUNING_TAUGHT)
+    """Whether a model was trained on a teacher's predictions, by its name or by the table."""
+    return families.distilled(model) or regime(model) in (DISTILLATION, PRUNING_DISTILLED)
 
 
 @cache
@@ -107,8 +107,8 @@ def _regimes() -> dict[str, str]:
 def timm_name(name: str) -> str:
     """timm's name with its tag, for names of the table and their aliases; any other name as it is."""
     bare = name.strip()
-    while place := next((start for start in PLACES if bare.startswith(start)), None):
-        bare = bare[len(place) :]
+    while prefix := next((start for start in PLACES if bare.startswith(start)), None):
+        bare = bare[len(prefix) :]
     return _aliases().get(bare, bare)
 
 

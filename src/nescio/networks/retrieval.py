@@ -1,8 +1,8 @@
 """Nearest neighbours on a GPU: products in tf32 find candidates, float64 decides.
 
-A product in tf32 keeps 11 bits of every entry, so that a cosine is off by at most MARGIN. The few candidates of a row
-are compared in float64. Where others could be nearer than these, all rows are, so that the neighbours are those of
-`nescio.arrays.nearest`, whatever a device rounds; similarities within 2⁻⁴⁰ tie, and ties go to the lower row.
+A product in tf32 keeps 11 bits of every entry, so the error of a cosine is at most MARGIN. The few candidates of a row
+are compared in float64; if another row could be nearer, all rows are. The neighbours therefore equal those of
+`nescio.arrays.nearest` on every device. Similarities within 2⁻⁴⁰ are ties, and the lower row wins.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures.gallery import Search
 
-SPARE = 8, 64  # candidates beyond the one neighbour, or the several, that are wanted: the further, the denser they lie
-GROUP = 64  # similarities of which the largest is looked at first
-ROWS, FEW = 2048, 256  # queries of one product, of one that looks at all rows in float64
-COMPARED = 1 << 15  # candidates that one comparison in float64 takes
+SPARE = 8, 64  # extra candidates for one neighbour and for several: distant neighbours are denser
+GROUP = 64  # similarities per group, of which the maximum is compared first
+ROWS, FEW = 2048, 256  # queries of one tf32 product, and of one float64 product with all rows
+COMPARED = 1 << 15  # candidates of one float64 comparison
 MARGIN = 2.0**-9 + 2.0**-12  # of a cosine in tf32: two factors cut to 11 bits, and room for the sum
-STEP, BITS = 2.0**40, 20  # similarities as whole numbers, with a row's number below them: galleries of up to 2²⁰ rows
+STEP, BITS = 2.0**40, 20  # sort keys: similarities as integers above 20 bits of row number
 
 
 def device_search(device: torch.device) -> Search:
-    """A search among the rows of a gallery on a device, in place of `nescio.measures.gallery.search_rows`."""
+    """A replacement of `nescio.measures.gallery.search_rows` that searches on a device."""
 
-    sent: list[tuple[Array, Tensor]] = []  # the last gallery: views of one network are looked up in the same
+    sent: list[tuple[Array, Tensor]] = []  # the last gallery, reused by views of the same network
 
     def search(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
         if not sent or sent[0][0] is not gallery:
             sent[:] = [(gallery, torch.as_tensor(gallery).to(device))]
-        known = sent[0][1]
-        wanted = known if queries is gallery else torch.as_tensor(queries).to(device)
-        return nearest_rows(known, wanted, cuts[-1]).cpu().numpy()
+        unit_gallery = sent[0][1]
+        query_rows = unit_gallery if queries is gallery else torch.as_tensor(queries).to(device)
+        return nearest_rows(unit_gallery, query_rows, cuts[-1]).cpu().numpy()
 
     return search
 
 
 def nearest_rows(gallery: Tensor, queries: Tensor, k: int = 1) -> Tensor:
-    """(n, k) the rows of a gallery nearest to every query by cosine, the nearest first; query i never finds row i.
+    """The k rows of a gallery nearest to every query by cosine (n, k), the nearest first; query i skips row i.
 
     nearest_rows(x, x)[:, 0] are the neighbours of Recall@1.
     """
@@ -50,47 +50,49 @@ def nearest_rows(gallery: Tensor, queries: Tensor, k: int = 1) -> Tensor:
         raise BadInput(f"The gallery has {len(gallery)} rows, and k is {k}: more than k, and fewer than 2²⁰.")
     length = _lengths(gallery)
     query_length = length if queries is gallery else _lengths(queries)
-    known = gallery / length.to(gallery)
-    directions = known if queries is gallery else queries / query_length.to(queries)
+    unit_gallery = gallery / length.to(gallery)
+    directions = unit_gallery if queries is gallery else queries / query_length.to(queries)
     count = min(k + SPARE[k > 1], len(gallery) - 1)
-    near = torch.empty(len(queries), k, dtype=torch.int64, device=gallery.device)
-    sure = torch.empty(len(queries), dtype=torch.bool, device=gallery.device)
+    nearest = torch.empty(len(queries), k, dtype=torch.int64, device=gallery.device)
+    certain = torch.empty(len(queries), dtype=torch.bool, device=gallery.device)
     with _tf32():
-        for part in blocks(len(queries), ROWS):
-            at, least = _candidates(directions[part] @ known.T, part.start, count)
-            for few in blocks(len(at), max(1, COMPARED // count)):
-                rows = slice(part.start + few.start, part.start + few.stop)
-                dot = (queries[rows, None].double() * gallery[at[few]]).sum(2)
-                cosine = dot / length[at[few], 0] / query_length[rows]
-                near[rows], last = _first(cosine, at[few], k)
-                sure[rows] = least[few] + MARGIN < last
-    for unsure in (~sure).nonzero()[:, 0].split(FEW):
-        exact = queries[unsure] / query_length[unsure]
-        cosine = torch.cat([exact @ (gallery[part] / length[part]).T for part in blocks(len(gallery), ROWS)], 1)
-        cosine[torch.arange(len(unsure), device=unsure.device), unsure] = -1.5  # below every cosine
-        near[unsure] = _first(cosine, torch.arange(len(gallery), device=unsure.device).expand(len(unsure), -1), k)[0]
-    return near
+        for outer in blocks(len(queries), ROWS):
+            candidates, smallest = _candidates(directions[outer] @ unit_gallery.T, outer.start, count)
+            for block in blocks(len(candidates), max(1, COMPARED // count)):
+                rows = slice(outer.start + block.start, outer.start + block.stop)
+                dot = (queries[rows, None].double() * gallery[candidates[block]]).sum(2)
+                cosine = dot / length[candidates[block], 0] / query_length[rows]
+                nearest[rows], last = _first(cosine, candidates[block], k)
+                certain[rows] = smallest[block] + MARGIN < last
+    for uncertain in (~certain).nonzero()[:, 0].split(FEW):
+        exact = queries[uncertain] / query_length[uncertain]
+        cosine = torch.cat([exact @ (gallery[outer] / length[outer]).T for outer in blocks(len(gallery), ROWS)], 1)
+        cosine[torch.arange(len(uncertain), device=uncertain.device), uncertain] = -1.5  # below every cosine
+        nearest[uncertain] = _first(
+            cosine, torch.arange(len(gallery), device=uncertain.device).expand(len(uncertain), -1), k
+        )[0]
+    return nearest
 
 
 def _candidates(scores: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
-    """(rows, count) columns of the largest similarities, and (rows,) the last of these; the query's own is left out.
+    """Columns of the largest similarities (rows, count), and the smallest of these (rows,), without the query itself.
 
-    They lie in the groups of columns with the largest maxima, so that one pass over all similarities is enough.
+    They are in the groups of columns with the largest maxima, so one pass over all similarities is enough.
     """
     n, columns = scores.shape
-    own = torch.arange(n, device=scores.device)
-    scores[own, start + own] = -torch.inf
+    row = torch.arange(n, device=scores.device)
+    scores[row, start + row] = -torch.inf
     groups = columns // GROUP
     if groups <= count:
-        value, at = scores.topk(count, dim=1)
-        return at, value[:, -1]
+        value, candidates = scores.topk(count, dim=1)
+        return candidates, value[:, -1]
     whole = scores[:, : groups * GROUP].view(n, groups, GROUP)
     which = whole.amax(2).topk(count, dim=1, sorted=False).indices[..., None]
     column = torch.arange(columns, device=scores.device)
     inside = (which * GROUP + column[:GROUP]).flatten(1)
     inside = torch.cat([inside, column[groups * GROUP :].expand(n, -1)], 1)
-    value, at = scores.gather(1, inside).topk(count, dim=1)
-    return inside.gather(1, at), value[:, -1]
+    value, candidates = scores.gather(1, inside).topk(count, dim=1)
+    return inside.gather(1, candidates), value[:, -1]
 
 
 def _first(cosine: Tensor, column: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -104,13 +106,13 @@ def _lengths(rows: Tensor) -> Tensor:
     """(n, 1) float64."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     if not bool(length.all()):
-        raise BadInput("An embedding has length zero, so that it has no cosine; leave that row out.")
+        raise BadInput("An embedding has length zero, so it has no cosine: remove that row.")
     return length
 
 
 @contextmanager
 def _tf32() -> Iterator[None]:
-    """Inside, products on a GPU may round to tf32."""
+    """Allow products on a GPU to round to tf32."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
     try:

@@ -1,4 +1,4 @@
-"""Siblings: networks of a store that differ in their init seed alone."""
+"""Siblings: networks of a store that differ only in their init seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nescio.work.store import Run, Store
 
 
 def expand_siblings(names: Sequence[str], store: Store) -> list[str]:
-    """Names of networks, each once; siblings:KEY is KEY and all finished ones that differ in their init seed alone."""
+    """Names of networks, each once, with siblings:KEY replaced by the names of KEY and its siblings."""
     members: list[str] = []
     for name in names:
         key = place_of(SIBLINGS, name)
@@ -19,16 +19,19 @@ def expand_siblings(names: Sequence[str], store: Store) -> list[str]:
 
 
 def siblings(key: str, store: Store) -> list[str]:
-    """store:KEY of a trained network, which a key or its first letters name, and of its siblings, by init seed."""
+    """store:KEY of a trained network and of its siblings, ordered by init seed.
+
+    key  the key of the network, or its first letters
+    """
     whole = store.find("train", key)
     store.verify("train", whole)
     runs = [run for run in store.runs() if run.stage == "train" and run.state == "finished"]
-    wanted = next(_but_seed(run) for run in runs if run.key == whole)
-    kin = sorted(
-        (run for run in runs if _but_seed(run) == wanted and "init_seed" in run.config),
+    config = next(_but_seed(run) for run in runs if run.key == whole)
+    members = sorted(
+        (run for run in runs if _but_seed(run) == config and "init_seed" in run.config),
         key=lambda run: int(run.config["init_seed"]),
     )
-    return [f"{STORE}:{run.key}" for run in kin]
+    return [f"{STORE}:{run.key}" for run in members]
 
 
 def _but_seed(run: Run) -> tuple[Any, ...]:

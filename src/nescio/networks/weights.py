@@ -1,4 +1,4 @@
-"""Weights from disk: found by a model's name, read without running code, loaded by name with every shape checked."""
+"""Weights files: found by the name of a network, read without running code, loaded with every shape checked."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from nescio.errors import BadInput
 
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
-SHOWN = 4  # names in a sentence
+MAX_NAMES = 4  # in a message
 
 
 class WeightsNotFound(BadInput):
-    """A network's weights are nowhere to be had."""
+    """The weights of a network are not on this machine and cannot be downloaded."""
 
 
 class Remote(NamedTuple):
-    """Where a model's published weights can be had."""
+    """Where the published weights of a network are."""
 
     repository: str | None = None  # on the Hugging Face hub
     file: str | None = None  # in it; None: the usual names
@@ -41,10 +41,9 @@ class Remote(NamedTuple):
 
 @lru_cache(maxsize=4)
 def index_folder(folder: Path) -> dict[str, Path]:
-    """The checkpoints of a folder by the names of the models they may belong to: NAME.pth, NAME-0a1b2c3d.pth (as hubs
-    write), or NAME/model.safetensors."""
+    """Name of a network → checkpoint in a folder: NAME.pth, NAME-0a1b2c3d.pth or NAME/model.safetensors."""
     if not folder.is_dir():
-        raise BadInput(f"There is no folder and no file of weights at {folder}.")
+        raise BadInput(f"There is no folder or weights file at {folder}.")
     exact: dict[str, Path] = {}
     hashed: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
@@ -59,34 +58,36 @@ def index_folder(folder: Path) -> dict[str, Path]:
     return {**hashed, **exact}
 
 
-_unreachable: list[str] = []  # why the internet did not answer: hundreds of models need not try it again
+_unreachable: list[str] = []  # errors of the first download: hundreds of networks need not try again
 
 
 class _NotTried(ConnectionError):
-    """The internet is not tried, and why."""
+    """The download was skipped, with the reason."""
 
 
-def fetch_weights(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
-    """The published weights, from the hubs' caches on this machine, else fetched into them.
+def fetch_weights(name: str, remote: Remote, stem: str, searched: Sequence[str] = ()) -> Path:
+    """The published weights, from the hubs' caches on this machine, else downloaded into them.
 
-    `looked` says, in words, where else they were looked for."""
-    for found in _cached(remote):
-        return found
-    why = "nothing is published for it" if remote == Remote() else "there is no file of a known name"
+    stem      file name to suggest in the error message
+    searched  descriptions of other places that were searched
+    """
+    for cached in _cached(remote):
+        return cached
+    reason = "nothing is published for it" if remote == Remote() else "there is no file of a known name"
     for fetch in (_fetch_hub, _fetch_url):
         try:
             if (file := fetch(remote)) is not None:
                 return file
         except _NotTried as error:
-            why = str(error)
-        except Exception as error:  # every library under the hub has its own; a sentence says what to do
-            why = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(". ")
+            reason = str(error)
+        except Exception as error:  # each library below the hub has its own exceptions
+            reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(". ")
             if not _missing(error):
-                _unreachable.append(why)
+                _unreachable.append(reason)
     raise WeightsNotFound(
-        f"The weights of {name} are not on this machine and could not be fetched ({why}). "
-        f"Looked for {'; '.join([*looked, *_places(remote)])}. "
-        f"Put {called}.safetensors or .pth into a folder and set weights=FOLDER or NESCIO_WEIGHTS=FOLDER."
+        f"The weights of {name} are not on this machine and could not be fetched ({reason}). "
+        f"Looked for {'; '.join([*searched, *_places(remote)])}. "
+        f"Put {stem}.safetensors or .pth into a folder and set weights=FOLDER or NESCIO_WEIGHTS=FOLDER."
     )
 
 
@@ -96,11 +97,11 @@ def _cached(remote: Remote) -> Iterator[Path]:
 
         repository, _, revision = remote.repository.partition("@")
         for file in _files(remote):
-            found = try_to_load_from_cache(repository, file, revision=revision or None)
-            if isinstance(found, str):
-                yield Path(found)
-    if remote.url and (beside := _beside_torch(remote.url)).is_file():
-        yield beside
+            path = try_to_load_from_cache(repository, file, revision=revision or None)
+            if isinstance(path, str):
+                yield Path(path)
+    if remote.url and (download := _beside_torch(remote.url)).is_file():
+        yield download
 
 
 def _files(remote: Remote) -> tuple[str, ...]:
@@ -121,7 +122,9 @@ def _fetch_hub(remote: Remote) -> Path | None:
     last: Exception | None = None
     for file in _files(remote):
         try:
-            get_hf_file_metadata(hf_hub_url(repository, file, revision=revision or None))  # asks once; the next, again
+            get_hf_file_metadata(
+                hf_hub_url(repository, file, revision=revision or None)
+            )  # without retries; the download below retries
             return Path(hf_hub_download(repository, file, revision=revision or None))
         except Exception as error:
             if not _missing(error):
@@ -148,7 +151,7 @@ def _online() -> None:
 
 
 def _missing(error: Exception) -> bool:
-    """Whether the hub answered, and has no such file."""
+    """Whether the hub responded that there is no such file."""
     return type(error).__name__ in ("EntryNotFoundError", "RemoteEntryNotFoundError", "RepositoryNotFoundError")
 
 
@@ -162,7 +165,7 @@ def _places(remote: Remote) -> Iterator[str]:
 
 
 def checksum(file: Path) -> str:
-    """sha256 of a file; the hub's cache has it as the name of what its links lead to."""
+    """sha256 of a file; in the hub's cache, it is the name of the link's target."""
     real = Path(os.path.realpath(file))
     if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
         return real.name
@@ -174,37 +177,37 @@ def checksum(file: Path) -> str:
 
 
 def load_state(network: nn.Module, state: State, file: Path, name: str) -> None:
-    """Puts the tensors into the network by name; every name and every shape must fit."""
-    own = network.state_dict()
-    if odd := differences(own, state):
-        raise BadInput(f"{file} does not fit {name}: {odd}.")
+    """Load the tensors into the network by name; every name and every shape must match."""
+    expected = network.state_dict()
+    if mismatch := differences(expected, state):
+        raise BadInput(f"{file} does not fit {name}: {mismatch}.")
     state = OrderedDict(state)
-    state._metadata = own._metadata  # type: ignore[attr-defined]  # some networks ask of which version a state is
-    network.load_state_dict(state, strict=False)  # counters of batch-norm may be missing in old files
+    state._metadata = expected._metadata  # type: ignore[attr-defined]  # some networks read the version of a state
+    network.load_state_dict(state, strict=False)  # old files may lack counters of batch-norm
 
 
-def differences(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """What does not fit, in words; empty if all does."""
-    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
-    unexpected = [name for name in state if name not in wanted]
-    other = [
+def differences(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """A description of missing, unexpected and misshaped tensors; empty if there are none."""
+    missing = [name for name in expected if name not in state and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in state if name not in expected]
+    wrong_shapes = [
         f"{name} has shape {tuple(state[name].shape)} where {tuple(value.shape)} is needed"
-        for name, value in wanted.items()
+        for name, value in expected.items()
         if name in state and state[name].shape != value.shape
     ]
-    words = [f"{_few(missing)} missing"] if missing else []
-    words += [f"{_few(unexpected)} unexpected"] if unexpected else []
-    return "; ".join([*words, *([_few(other)] if other else [])])
+    problems = [f"{_few(missing)} missing"] if missing else []
+    problems += [f"{_few(unexpected)} unexpected"] if unexpected else []
+    return "; ".join([*problems, *([_few(wrong_shapes)] if wrong_shapes else [])])
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
 @contextmanager
 def strict_loading() -> Iterator[None]:
-    """Inside, every load_state_dict is strict: some builders allow missing names and leave those layers random."""
+    """Make every load_state_dict strict: some builders allow missing names and leave those layers random."""
     loose = nn.Module.load_state_dict
 
     def strict(self: nn.Module, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -231,29 +234,29 @@ LITE_EXPANDED = {
 
 
 def is_lite_port(state: Mapping[str, Any]) -> bool:
-    """Whether the names are those of the PyTorch port in which EfficientNet-Lite was first published."""
+    """Whether the names are those of the first PyTorch port of EfficientNet-Lite."""
     return {"_conv_stem.weight", "_fc.weight", "_blocks.0._depthwise_conv.weight"} <= state.keys()
 
 
-def rename_lite(state: State, wanted: Mapping[str, Any]) -> State:
-    """The port's tensors under timm's names: its blocks are counted through, timm's are counted stage by stage."""
-    places = {tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")}
-    at = {str(number): f"blocks.{stage}.{block}" for number, (stage, block) in enumerate(sorted(places))}
+def rename_lite(state: State, expected: Mapping[str, Any]) -> State:
+    """The port's tensors under timm's names: the port numbers blocks consecutively, timm by stage."""
+    blocks = {tuple(map(int, name.split(".")[1:3])) for name in expected if name.startswith("blocks.")}
+    block_names = {str(number): f"blocks.{stage}.{block}" for number, (stage, block) in enumerate(sorted(blocks))}
     renamed: State = {}
     for name, value in state.items():
         layer, _, rest = name.partition(".")
         if layer == "_blocks":
             number, layer, rest = rest.split(".", 2)
-            inside = LITE_EXPANDED if f"_blocks.{number}._expand_conv.weight" in state else LITE_PLAIN
-            block = at.get(number, f"_blocks.{number}")  # a number too many keeps its name
-            renamed[f"{block}.{inside.get(layer, layer)}.{rest}"] = value
+            layers = LITE_EXPANDED if f"_blocks.{number}._expand_conv.weight" in state else LITE_PLAIN
+            block = block_names.get(number, f"_blocks.{number}")  # an extra block keeps its name
+            renamed[f"{block}.{layers.get(layer, layer)}.{rest}"] = value
         else:
             renamed[f"{LITE_ENDS.get(layer, layer)}.{rest}"] = value
     return renamed
 
 
 class ImagePaddedConv2d(nn.Conv2d):
-    """A convolution that pads as TensorFlow would for the image's size, whatever size its own map has."""
+    """A convolution with TensorFlow's padding for the size of the image, not of its own input."""
 
     edges: tuple[int, int, int, int]
 
@@ -263,10 +266,10 @@ class ImagePaddedConv2d(nn.Conv2d):
 
 
 def pad_by_image_size(network: nn.Module, size: int) -> None:
-    """Pads for the image's size in every layer, where timm and the port pad for each map's own.
+    """Pad for the image's size in every layer; timm and the port pad for the size of each layer's input.
 
-    The same for Lite0 (224). In Lite1 and Lite2 an odd map is halved to one pixel more by timm; with the port's weights
-    19 to 21 of 300 answers differ, and the mean confidence of Lite1 is 0.68 instead of 0.50.
+    Lite0 (224 pixels) is unchanged. In Lite1 and Lite2, timm halves an odd map to one pixel more. With the port's
+    weights, 19 to 21 of 300 predictions differ, and the mean confidence of Lite1 is 0.68 instead of 0.50.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":
@@ -280,5 +283,5 @@ DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weigh
 
 
 def rename_densenet(state: State) -> State:
-    """DenseNet's old files write norm.1 where the layers are called norm1."""
+    """DenseNet's tensors with layer names such as norm1, which old files write as norm.1."""
     return {DENSE.sub(r"\1\2", name): value for name, value in state.items()}

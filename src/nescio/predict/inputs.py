@@ -17,7 +17,7 @@ from nescio.datasets import Batches, pixel_cache
 from nescio.datasets.feed import Normalizer, device_batches
 from nescio.datasets.image_set import ImageSet, LoadedImages
 from nescio.datasets.pixels import ConcatBacking, EncodedImages, Pixels
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.runtime import Runtime
 from nescio.work.store import Store
 

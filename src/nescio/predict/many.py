@@ -13,7 +13,8 @@ from nescio.datasets import pixel_cache
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.files import read_json
-from nescio.networks.models import Network, with_weights
+from nescio.networks.models import with_weights
+from nescio.networks.network import Network
 from nescio.predict.outputs import OutputSpec
 from nescio.predict.steps import SHARD, describe_range, predict_step, row_ranges, with_network_labels
 from nescio.predictions.model_predictions import FACTS, STAGE

@@ -18,7 +18,7 @@ from nescio.datasets.image_set import LoadedImages
 from nescio.errors import BadInput
 from nescio.identity import IN_KEYS, Validated, seed_for, tag
 from nescio.methods.base import Method, Output, check_output
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict.inputs import default_batch_size, free_memory, input_batches
 from nescio.predictions import Predictions
 from nescio.progress import track

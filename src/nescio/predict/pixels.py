@@ -19,7 +19,8 @@ from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.layers.entropies import entropy
 from nescio.methods.base import Output
-from nescio.networks.models import Network, build
+from nescio.networks.models import build
+from nescio.networks.network import Network
 from nescio.predict.inputs import default_batch_size, free_memory, input_batches
 from nescio.predict.steps import torch_threads
 from nescio.progress import track

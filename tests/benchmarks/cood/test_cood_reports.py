@@ -211,7 +211,7 @@ def test_regimes_are_mean_relative_improvements_over_counterparts() -> None:
     }
     pairs = {(p.model, p.counterpart, p.regime) for p in regimes.pairs(MODELS) if p.counterpart}
     assert {(a, b, "distillation") for a, b in names.items()} <= pairs
-    any_form = {regimes.PRUNING_TAUGHT: regimes.DISTILLATION}
+    any_form = {regimes.PRUNING_DISTILLED: regimes.DISTILLATION}
     assert {kind for (kind,), _ in table.rows} == {any_form.get(r, r) for _, _, r in pairs}
     for (kind,), found in table.rows:
         own = [(a, b) for a, b, r in pairs if b and any_form.get(r, r) == kind]
@@ -225,7 +225,7 @@ def test_regimes_are_mean_relative_improvements_over_counterparts() -> None:
 
 def test_pruning_with_its_teacher_is_distillation_in_any_form() -> None:
     """§3 counts knapsack pruning, whose teacher is the unpruned network, as distillation."""
-    found = next(p for p in regimes.regime_table() if p.regime == regimes.PRUNING_TAUGHT and p.counterpart)
+    found = next(p for p in regimes.regime_table() if p.regime == regimes.PRUNING_DISTILLED and p.counterpart)
     pair = (found.model, str(found.counterpart))
     (((kind,), _),) = blocks_of("fig21", Frame(rows_of(pair)))[1].rows
     assert kind == "distillation"

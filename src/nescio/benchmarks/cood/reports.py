@@ -269,7 +269,7 @@ def fig_21(frame: Frame) -> Blocks:
 def _counterparts(models: Models) -> dict[str, dict[str, str]]:
     """Regime → {model: its counterpart}; pruning with the unpruned teacher is distillation too."""
     pairs = regimes.counterparts(models.sizes)
-    distilled = pairs.pop(regimes.DISTILLATION, {}) | pairs.pop(regimes.PRUNING_TAUGHT, {})
+    distilled = pairs.pop(regimes.DISTILLATION, {}) | pairs.pop(regimes.PRUNING_DISTILLED, {})
     return ({regimes.DISTILLATION: distilled} if distilled else {}) | pairs
 
 

@@ -33,7 +33,7 @@ from nescio.datasets.names import absolute_name, name_for_keys, same_images
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.families import architecture
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note

@@ -343,7 +343,7 @@ def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
 @report("selective/fig13", needs=pretrained.COUNTERPART)
 def fig_13(frame: Frame) -> Blocks:
     """Distilled models and their undistilled counterparts."""
-    kinds = (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
+    kinds = (regimes.DISTILLATION, regimes.PRUNING_DISTILLED)
     pairs = [pair for pair in regimes.pairs(models_of(frame).sizes) if pair.regime in kinds]
     names = {pair.model: "its own teacher" for pair in pairs if pair.own_teacher}
     words = "A line goes from a model to its distilled version."

@@ -31,14 +31,9 @@ from nescio.datasets.names import name_for_keys, same_images
 from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
-from nescio.networks.models import (
-    Network,
-    describe_preprocessing,
-    find_network,
-    network_of_trial,
-    with_preprocessing,
-    with_weights,
-)
+from nescio.networks.models import find_network, network_of_trial, with_weights
+from nescio.networks.network import Network
+from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note

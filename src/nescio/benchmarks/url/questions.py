@@ -22,7 +22,7 @@ from nescio.datasets.image_set import ImageSet, draw_rows
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import seed_for
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.model_predictions import FACTS

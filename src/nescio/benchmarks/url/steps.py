@@ -25,14 +25,9 @@ from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, 
 from nescio.errors import BadInput
 from nescio.identity import rename_content
 from nescio.methods import registry as methods
-from nescio.networks.models import (
-    Network,
-    describe_preprocessing,
-    find_network,
-    network_of_trial,
-    with_preprocessing,
-    with_weights,
-)
+from nescio.networks.models import find_network, network_of_trial, with_weights
+from nescio.networks.network import Network
+from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
 from nescio.predictions.subset import subset_limit_note
 from nescio.report.format import shorten_names
 from nescio.report.labels import dataset_label

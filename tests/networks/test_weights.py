@@ -231,7 +231,7 @@ def test_class_files_name_classes_or_map_names_to_them(tmp_path):
     assert with_class_names(pretrained, file).class_map == (("fish", 1), ("bird", 7))
     for text, sentence in (
         ("a\nb", "2 names; test_resnet has 3 classes"),
-        ("a\nb\na", "holds a twice"),
+        ("a\nb\na", "a twice"),
         ("a=7", "'7' is no class of test_resnet"),
         ("a=" + "9" * 5000, "9' is no class of test_resnet"),
         ("a=1\nb=0\na=2", "gives a two classes of test_resnet"),

@@ -16,13 +16,8 @@ from nescio.datasets.names import same_images
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
-from nescio.networks.models import (
-    describe_preprocessing,
-    find_network,
-    network_of_trial,
-    with_preprocessing,
-    with_weights,
-)
+from nescio.networks.models import find_network, network_of_trial, with_weights
+from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.rows import Row, RowBuilder

@@ -11,7 +11,7 @@ from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput, Undefined
 from nescio.evaluations.base import Evaluation, Field, Inapplicable, Outputs, Subject
 from nescio.networks.groups import NetworkGroup
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.predict import OutputSpec, predict_step
 from nescio.rows import Row, RowBuilder
 from nescio.work.step_folder import StepFolder

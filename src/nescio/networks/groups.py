@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nescio.networks.models import Network
+from nescio.networks.network import Network
 from nescio.rows import Row
 from nescio.training import title_of
 from nescio.trials import Trial

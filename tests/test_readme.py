@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from functools import cache
+from typing import get_args
 
 import pytest
 
@@ -139,9 +140,10 @@ def test_names_of_the_code_exist(page):
 def test_the_guide_to_data_names_every_source_and_change():
     from nescio.datasets import registry
     from nescio.datasets.corruptions import CORRUPTIONS
+    from nescio.datasets.image_set import Split
 
     text = (ROOT / "docs" / "data.md").read_text("utf-8")
-    for name in (*registry, *CORRUPTIONS):
+    for name in (*registry, *CORRUPTIONS, *get_args(Split)):
         assert f"`{name}" in text, name
 
 

@@ -37,7 +37,7 @@ def all_metrics(dtype: Any) -> dict[str, Any]:
     count = -(-PIXELS // (IMAGE[0] * IMAGE[1]))
     before, start = peak(), time.perf_counter()
     shown = (images[number % len(images)] for number in range(count))
-    counts = reduce(add, (PixelCounts.of(t, p, {"u": u}, CLASSES, VOID) for t, p, u in shown))
+    counts = reduce(add, (PixelCounts.from_maps(t, p, {"u": u}, CLASSES, VOID) for t, p, u in shown))
     rows, _ = counts.rows()
     seconds = time.perf_counter() - start
     values = {row["metric"]: row["value"] for row in rows}

@@ -58,7 +58,7 @@ def test_scores_that_differ_in_their_last_digits_are_ranked():
     truth, called = np.zeros((40, 50), np.uint8), wrong.astype(np.uint8)
     for centre, kind in ((1500.0, np.float32), (-1500.0, np.float32), (1e7, np.int32), (1500.0, np.float64)):
         u = (centre + (1000 if kind is np.int32 else 1) * (rng.normal(size=wrong.shape) + wrong)).astype(kind)
-        counts = PixelCounts.of(truth[:20], called[:20], {"u": u[:20]}, 2) + PixelCounts.of(
+        counts = PixelCounts.from_maps(truth[:20], called[:20], {"u": u[:20]}, 2) + PixelCounts.of(
             truth[20:], called[20:], {"u": u[20:]}, 2
         )
         for name, metric in (("auroc", metrics.auroc), ("raulc", metrics.raulc)):
@@ -70,7 +70,7 @@ def test_counts_say_how_exact_they_are_and_are_kept(tmp_path):
     rng = np.random.default_rng(0)
     wrong, u = rng.random((40, 50)) < 0.3, rng.normal(size=(40, 50)).astype(np.float32)
     truth, called = np.zeros((40, 50), np.uint8), wrong.astype(np.uint8)
-    counts = PixelCounts.of(truth, called, {"u": u, "half": u.astype(np.float16)}, 2, distinct=64)
+    counts = PixelCounts.from_maps(truth, called, {"u": u, "half": u.astype(np.float16)}, 2, distinct=64)
     bounds = {row["measure"]: row["value"] for row in counts.rows()[0] if row["metric"] == "bound"}
     assert set(bounds) == {"u"} and 0 < bounds["u"] < 0.2
     path = tmp_path / "counts.npz"
@@ -100,7 +100,7 @@ def test_folders_give_the_metrics_of_all_pixels(folders):
 def test_void_counts_nowhere(folders):
     place, truth, *_ = folders
     assert count_folders(place / "truth", place / "answers", {}, None).n > len(truth)
-    counts = PixelCounts.of(np.full((2, 2), VOID), np.zeros((2, 2), np.uint8), {}, 4, VOID)
+    counts = PixelCounts.from_maps(np.full((2, 2), VOID), np.zeros((2, 2), np.uint8), {}, 4, VOID)
     with pytest.raises(Undefined, match="no pixel has a label"):
         counts.rows()
 
@@ -121,10 +121,10 @@ def test_a_score_that_is_not_finite_costs_its_own_rows_alone(tmp_path, kind):
     rng = np.random.default_rng(0)
     truth, called = rng.integers(0, 2, (2, 4, 5))
     bad, good = rng.random((2, 4, 5)).astype(kind)
-    one = PixelCounts.of(truth, called, {"bad": bad, "good": good}, 2)
+    one = PixelCounts.from_maps(truth, called, {"bad": bad, "good": good}, 2)
     bad = bad.copy()
     bad[0, :3] = np.inf, -np.inf, np.nan
-    counts = one + PixelCounts.of(truth, called, {"bad": bad, "good": good}, 2) + one
+    counts = one + PixelCounts.from_maps(truth, called, {"bad": bad, "good": good}, 2) + one
     (tmp_path / "counts.npz").write_bytes(counts.save())
     rows, reasons = PixelCounts.load(tmp_path / "counts.npz").rows()
     assert {row["measure"] for row in rows if "measure" in row} == {"good"}
@@ -145,7 +145,7 @@ def test_blocks_take_the_room_of_a_block():
     truth = np.zeros((4000, 3000), np.uint8)
     u = np.random.default_rng(0).random(truth.shape, np.float32)
     tracemalloc.start()
-    PixelCounts.of(truth, (u > 0.7).astype(np.uint8), {"u": u}, 2)
+    PixelCounts.from_maps(truth, (u > 0.7).astype(np.uint8), {"u": u}, 2)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 200 * pixels.BLOCK < 50 * truth.size
@@ -153,7 +153,7 @@ def test_blocks_take_the_room_of_a_block():
 
 def test_what_is_undefined_has_a_reason():
     truth = np.array([[0, 1, 1]], np.uint8)
-    rows, reasons = PixelCounts.of(truth, truth, {"u": np.zeros((1, 3), np.float16)}, 2).rows()
+    rows, reasons = PixelCounts.from_maps(truth, truth, {"u": np.zeros((1, 3), np.float16)}, 2).rows()
     assert {row["metric"] for row in rows} == {"miou", "accuracy", "aurc"} and len(reasons) == 2
 
 

@@ -79,14 +79,14 @@ def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_
     rng = np.random.default_rng(4)
     u, wrong = {"a": rng.normal(size=200)}, rng.random(200) < 0.3
     outside = {"near": {"a": rng.normal(0.5, 1, 50)}, "far": {"a": rng.normal(2, 1, 400)}}
-    unknown = question_rows("unknown", u, wrong, outside).placed("a").area
+    unknown = question_rows("unknown", u, wrong, outside).components("a").area
     each = [
         metrics.auroc(np.concatenate([u["a"], own["a"]]), np.arange(200 + len(own["a"])) >= 200)
         for own in outside.values()
     ]
     assert unknown == pytest.approx(np.mean(each))
     one = {"far": outside["far"]}
-    both = question_rows("both", u, wrong, one, share=0.2).placed("a").area
+    both = question_rows("both", u, wrong, one, share=0.2).components("a").area
     assert both == pytest.approx(metrics.auroc(metrics.Mixture(u["a"], wrong, one["far"]["a"], 0.2).ranking()))
 
 

@@ -464,7 +464,7 @@ def test_judging_other_rows():
     margin = np.abs(other.logits[:, 0, 0] - other.logits[:, 0, 1]) / 2
     kept = 1 / (1 + np.exp(margin)) <= found.guarantee.threshold
     wrong = other.logits[:, 0].argmax(1) != other.labels
-    judged = found.judge(other)
+    judged = found.evaluate(other)
     assert (judged.n, judged.accepted, judged.errors) == (700, kept.sum(), wrong[kept].sum())
     assert judged.risk == wrong[kept].mean() and judged.coverage == kept.mean()
 

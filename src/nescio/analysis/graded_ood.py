@@ -1,4 +1,4 @@
-"""How out-of-distribution classes are divided and graded: functions of labels and uncertainties.
+"""Split of OOD classes into estimation and test images, and their severity levels.
 
 Source: Galil, Dabbah and El-Yaniv 2023, §4 and appendix L.
 """
@@ -16,30 +16,30 @@ from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.metrics import as_scores
 
-# ---- the division: which images estimate, and which test
+# ---- split into estimation and test images
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSplit:
-    """The out-classes that take part, and their images; k classes, e images for estimation and t for test of each."""
+    """OOD classes and their images: k classes, each with e images for estimation and t for test."""
 
-    classes: Array  # (k,) class ids, rising
+    classes: Array  # (k,) class ids in rising order
     estimation: Array  # (k, e) rows
     test: Array  # (k, t) rows
-    scarce: int = 0  # classes that have too few images
+    scarce: int = 0  # classes with too few images
 
 
 def split_ood_classes(
     labels: Any, index: Any, estimation: int = 150, test: int = 50, seed: int = 0, refused: Iterable[int] = ()
 ) -> ClassSplit:
-    """Takes `estimation` and `test` images of every class that has so many, whatever their order in the dump.
+    """Select estimation and test images of every class with enough images.
 
-    Every image draws a number, a function of its key in `index` and the seed alone; the lowest of a class estimate, the
-    next ones test, the rest are not used. So all models, and all dumps that hold the same images, are divided alike.
+    Every image gets a pseudorandom number that depends only on its key in `index` and the seed. The lowest numbers of a
+    class are for estimation, the next ones for test. The split is the same for all models with the same images.
     """
-    classes, place, counts = _counted(np.asarray(labels))
+    classes, position, counts = _counted(np.asarray(labels))
     bits = max(1, int(len(classes) - 1).bit_length())
-    key = place.astype(np.uint64) << np.uint64(64 - bits)
+    key = position.astype(np.uint64) << np.uint64(64 - bits)
     key |= key_bits(np.asarray(index), seed) >> np.uint64(bits)
     order = np.argsort(key)
     need = estimation + test
@@ -53,21 +53,21 @@ def split_ood_classes(
 
 
 def _counted(labels: Array) -> tuple[Array, Array, Array]:
-    """np.unique with places and counts; class ids are small numbers almost always, and need no sort then."""
+    """np.unique with inverse and counts, without a sort for small class ids."""
     low, high = int(labels.min()), int(labels.max())
     if high - low > 10 * len(labels):
         return np.unique(labels, return_inverse=True, return_counts=True)
     counts = np.bincount(labels - low)
     present = np.flatnonzero(counts)
-    place = np.cumsum(counts > 0) - 1
-    return present + low, place[labels - low], counts[present]
+    position = np.cumsum(counts > 0) - 1
+    return present + low, position[labels - low], counts[present]
 
 
 def _too_few(counts: Array, need: int, estimation: int, test: int) -> str:
     if not len(counts):
-        return "No out-class is left: every one is an in-class, or above or below one in the hierarchy."
+        return "No OOD class is left: every one is an in-distribution class, or above or below one in the hierarchy."
     most = int(counts.max())
-    lacking = f"No out-class has {need} images ({estimation} to estimate its severity, {test} to test)"
+    lacking = f"No OOD class has {need} images ({estimation} to estimate its severity, {test} to test)"
     if most < 2:
         return f"{lacking}: none has two, and one of each is needed at least."
     share = min(max(1, round(most * estimation / need)), most - 1)
@@ -75,11 +75,11 @@ def _too_few(counts: Array, need: int, estimation: int, test: int) -> str:
 
 
 def key_bits(index: Array, seed: int) -> Array:
-    """(n,) 64-bit numbers that look random: a function of each key and the seed alone."""
+    """(n,) pseudorandom 64-bit numbers that depend on each key and the seed only."""
     if index.dtype.kind == "U":
-        even = index.astype(f"U{-(-index.dtype.itemsize // 8) * 2}", order="C")  # two letters make 64 bits
+        even = index.astype(f"U{-(-index.dtype.itemsize // 8) * 2}", order="C")  # 64 bits per two letters
         bits = np.zeros(len(index), np.uint64)
-        for letters in even.view(np.uint64).reshape(len(index), -1).T:  # zeros fill up short texts, and must not count
+        for letters in even.view(np.uint64).reshape(len(index), -1).T:  # zeros pad short texts and are skipped
             bits = np.where(letters == 0, bits, mix_bits(bits + letters))
     else:
         bits = index.astype(np.int64).view(np.uint64)
@@ -87,28 +87,28 @@ def key_bits(index: Array, seed: int) -> Array:
 
 
 def mix_bits(z: Array) -> Array:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): one-to-one, and every bit moves every other."""
+    """Finaliser of SplitMix64 (Steele, Lea and Flood 2014), a bijection in which every bit affects every other."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
 
 
-# ---- the grades: severities, windows, AUROCs
+# ---- severities, windows, AUROCs
 
 
 @dataclass(frozen=True, eq=False)
 class OODGrades:
-    """The out-classes in order of severity, and the groups among them, for one model and one measure."""
+    """OOD classes in order of severity and their severity levels, for one model and one measure."""
 
-    order: Array  # (k,) positions in Division.classes, the easiest class first
-    severity: Array  # (k,) of every class, in order of Division.classes
-    window: int  # classes of a group
-    starts: Array  # (g,) where each group begins in `order`
-    severities: Array  # (g,) of the groups
-    aurocs: tuple[float, ...]  # of in against out, one per group
+    order: Array  # (k,) positions in ClassSplit.classes, the easiest class first
+    severity: Array  # (k,) of every class, in the order of ClassSplit.classes
+    window: int  # number of classes of a level
+    starts: Array  # (g,) start of each level in `order`
+    severities: Array  # (g,) of the levels
+    aurocs: tuple[float, ...]  # in-distribution against OOD, one per level
 
     def group(self, level: int) -> Array:
-        """Positions in Division.classes of the group at a level."""
+        """Positions in ClassSplit.classes of the classes at a level."""
         start = int(self.starts[level])
         return self.order[start : start + self.window]
 
@@ -128,32 +128,31 @@ def window_severities(severity: Array, window: int) -> Array:
 
 
 def severity_windows(windows: int, severities: int = 11) -> list[int]:
-    """Which window each severity takes: round(i·(G − 1)/10) of G windows, the percentiles 0, 10 … 100."""
+    """Window of each severity level: round(i·(G − 1)/10) of G windows, the percentiles 0, 10 … 100."""
     return [round(i * (windows - 1) / (severities - 1)) for i in range(severities)]
 
 
 def grade_ood(u_in: Any, u_out: Any, division: ClassSplit, window: int, severities: int = 11) -> OODGrades:
-    """Severity groups of one model and one measure, and the AUROC of each; u_in (m,), u_out (n,).
+    """Severity levels of one model and one measure with their AUROCs; u_in (m,), u_out (n,).
 
-    Windows of a sorted list are sorted by their means. The in-distribution rows are sorted once: an out-row's place
-    among them is how many pairs it wins, so that a class is one whole number and a group a difference of cumulative
-    sums.
+    Windows of a sorted list are sorted by their means. In-distribution rows are sorted once. The rank of an OOD row
+    among them is its number of won pairs, so a level is a difference of cumulative sums.
     """
     u_in, u_out = np.sort(as_scores(u_in, "u_in")), as_scores(u_out, "u_out")
     severity = class_severities(u_out, division.estimation)
-    order = np.argsort(severity, kind="stable")  # classes stand in order of their ids, so that ties do
+    order = np.argsort(severity, kind="stable")  # ties are in order of class ids
     means = window_severities(severity[order], window)
     starts = np.array(severity_windows(len(means), severities))
     won = np.concatenate([[0], np.cumsum(_won_twice(u_in, u_out[division.test])[order])])
     pairs = 2 * len(u_in) * window * division.test.shape[1]
-    aurocs = tuple(int(won[at + window] - won[at]) / pairs for at in starts)
+    aurocs = tuple(int(won[start + window] - won[start]) / pairs for start in starts)
     return OODGrades(order, severity, window, starts, means[starts], aurocs)
 
 
 def _won_twice(u_in: Array, u_out: Array) -> Array:
-    """(k,) twice the pairs in which an out-row (k, t) has the higher u, ties counted half; `u_in` is sorted."""
+    """(k,) twice the pairs in which an OOD row (k, t) has the higher u, ties counted half; `u_in` is sorted."""
     flat = u_out.reshape(-1)
-    order = np.argsort(flat)  # places that rise are found several times faster
+    order = np.argsort(flat)  # searching sorted values is several times faster
     rising = flat[order]
     below = np.searchsorted(u_in, rising)
     tied = u_in[np.minimum(below, len(u_in) - 1)] == rising
@@ -163,35 +162,35 @@ def _won_twice(u_in: Array, u_out: Array) -> Array:
     return np.asarray(twice.reshape(u_out.shape).sum(axis=1))
 
 
-def window_size(wanted: int | None, inside: int, outside: int) -> int:
-    """Classes of a group: those wanted, else as many as the in-distribution data has (Galil et al. 2023).
+def window_size(window: int | None, classes: int, ood_classes: int) -> int:
+    """Number of classes of a level; None: as many as the in-distribution data has (Galil et al. 2023).
 
-    Where there are no more out-classes than that, one window would be all: then half of the out-classes.
+    If there are not more OOD classes than that, one window would contain all, so half of the OOD classes are used.
     """
-    if outside < 2:
-        raise BadInput("One out-class is left: with a single one there is nothing to grade.")
-    if wanted is None:
-        return inside if inside < outside else outside // 2
-    if wanted > outside:
-        raise BadInput(f"window is {wanted}, more than the {outside} out-classes that are left.")
-    return wanted
+    if ood_classes < 2:
+        raise BadInput("Only 1 OOD class is left; severity levels need at least 2.")
+    if window is None:
+        return classes if classes < ood_classes else ood_classes // 2
+    if window > ood_classes:
+        raise BadInput(f"window is {window}, more than the {ood_classes} OOD classes that are left.")
+    return window
 
 
 # ---- between models (appendix M.8, Fig. 27)
 
 
 def shared_classes(groups: Sequence[Array]) -> tuple[int, int]:
-    """How many classes some group holds, and how many every one holds; a group holds a class once."""
+    """Number of classes in some group, and in all groups; a group contains a class once."""
     _, times = np.unique(np.concatenate(groups), return_counts=True)
     return len(times), int((times == len(groups)).sum())
 
 
-def most_agreed_images(images: Array, answers: Array, seed: int, most: int = 10) -> list[tuple[int, int]]:
-    """The images that were answered alike most often: (one of their rows, how often), at least twice.
+def most_agreed_images(images: Array, predicted: Array, seed: int, most: int = 10) -> list[tuple[int, int]]:
+    """Images with the same predicted class by most models: (one of their rows, number of models), at least 2 models.
 
-    images, answers (n,): the key of a row's image, and what one model says of it
+    images, predicted  (n,) key of the image of each row, and the class that one model predicts
     """
     keys = key_bits(images, seed)
-    _, rows, times = np.unique(mix_bits(keys + answers.astype(np.uint64)), return_index=True, return_counts=True)
+    _, rows, times = np.unique(mix_bits(keys + predicted.astype(np.uint64)), return_index=True, return_counts=True)
     order = np.lexsort((keys[rows], -times))[:most]
-    return [(int(rows[at]), int(times[at])) for at in order if times[at] > 1]
+    return [(int(rows[position]), int(times[position])) for position in order if times[position] > 1]

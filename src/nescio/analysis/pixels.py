@@ -1,4 +1,4 @@
-"""Dense predictions by counts of their pixels: mIoU, accuracy and ranking metrics over all pixels in fixed memory."""
+"""Metrics of dense predictions from counts of pixels: mIoU, accuracy and ranking metrics in fixed memory."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from nescio.predictions.files import naming_file, read_array
 from nescio.rows import Row
 
 ImageOpener = Callable[[str], AbstractContextManager[Any]]  # the image in a file
-LABELS = 256  # of label maps in files: 8 bits a pixel
-BLOCK = 1 << 21  # pixels that are counted at once: those of an image of Cityscapes
-DISTINCT = 1 << 16  # different scores in the counts of one level of a shift, which are kept in a file each
+LABELS = 256  # of label maps in files: 8 bits per pixel
+BLOCK = 1 << 21  # pixels that are counted at once: one image of Cityscapes
+DISTINCT = 1 << 16  # distinct scores in the counts of one severity, which are saved in one file
 RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
 MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
 
 
 @dataclass(frozen=True, eq=False)
 class PixelCounts:
-    """What is kept of dense predictions: enough for mIoU, and for AUROC and rAULC over all pixels. Shards add up, and
-    so do the levels of a shift that are pooled."""
+    """Counts of dense predictions for mIoU, AUROC and rAULC over all pixels; add shards or severities with +."""
 
-    confusion: Array  # (c, c) pixels of each true class (line) by predicted class (column), void left out
-    scores: dict[str, Float16Counts | ScoreCounts]  # right and wrong pixels by key of each score
-    infinite: dict[str, int] = field(default_factory=dict)  # other scores, and at how many pixels they are not finite
+    confusion: Array  # (c, c) pixels by true class (row) and predicted class (column), without void
+    scores: dict[str, Float16Counts | ScoreCounts]  # score → right and wrong pixels by its values
+    infinite: dict[str, int] = field(default_factory=dict)  # score → pixels where it is not finite
 
     @classmethod
-    def of(
+    def from_maps(
         cls,
         truth: Array,
         predicted: Array,
@@ -48,17 +47,17 @@ class PixelCounts:
         void: int | None = None,
         distinct: int = DISTINCT,
     ) -> PixelCounts:
-        """Counts the pixels of some images, a block at a time. truth, predicted and scores: arrays of one shape."""
-        rows = max(1, BLOCK // max(1, math.prod(truth.shape[1:])))
-        count = partial(cls._of, classes=classes, void=void, distinct=distinct)
-        parts = (
-            count(truth[part], predicted[part], {name: score[part] for name, score in scores.items()})
-            for part in blocks(len(truth), rows)
+        """Count the pixels of some images, one block at a time; all arrays have one shape."""
+        size = max(1, BLOCK // max(1, math.prod(truth.shape[1:])))
+        count = partial(cls._from_block, classes=classes, void=void, distinct=distinct)
+        counts = (
+            count(truth[rows], predicted[rows], {name: score[rows] for name, score in scores.items()})
+            for rows in blocks(len(truth), size)
         )
-        return reduce(add, parts)
+        return reduce(add, counts)
 
     @classmethod
-    def _of(
+    def _from_block(
         cls,
         truth: Array,
         predicted: Array,
@@ -67,16 +66,16 @@ class PixelCounts:
         void: int | None,
         distinct: int,
     ) -> PixelCounts:
-        known = np.ones(truth.shape, bool) if void is None else truth != void
-        true, answers = truth[known].astype(np.int64), predicted[known].astype(np.int64)
+        counted = np.ones(truth.shape, bool) if void is None else truth != void
+        true, classified = truth[counted].astype(np.int64), predicted[counted].astype(np.int64)
         if true.max(initial=0) >= classes:
             raise BadInput(
-                f"A label map has the label {true.max()}, and the network has {classes} classes, from 0 on: if it "
-                "marks pixels that do not count, name it as `void` in the file."
+                f"A label map has the label {true.max()}, and the network has {classes} classes: if it "
+                "marks pixels that do not count, declare it as `void` in the file."
             )
-        confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
-        wrong = true != answers
-        kept = {name: score[known] for name, score in scores.items()}
+        confusion = np.bincount(true * classes + classified, minlength=classes**2).reshape(classes, classes)
+        wrong = true != classified
+        kept = {name: score[counted] for name, score in scores.items()}
         infinite = {name: int(np.count_nonzero(~np.isfinite(score))) for name, score in kept.items()}
         finite = {name: count_scores(score, wrong, distinct) for name, score in kept.items() if not infinite[name]}
         return cls(confusion, finite, {name: count for name, count in infinite.items() if count})
@@ -90,12 +89,12 @@ class PixelCounts:
             if name in infinite:
                 continue
             if type(counts) is not type(more := other.scores[name]):
-                raise BadInput(f"The maps of {name} have numbers of different kinds: give all of them one.")
+                raise BadInput(f"The maps of {name} have different number types: give all the same type.")
             scores[name] = counts + more  # type: ignore[operator]
         return PixelCounts(self.confusion + other.confusion, scores, infinite)
 
     def save(self) -> bytes:
-        """An .npz file of the counts."""
+        """The counts as an .npz file."""
         arrays = {"confusion": self.confusion}
         arrays |= {f"{name}/infinite": np.array(count) for name, count in self.infinite.items()}
         for name, counts in self.scores.items():
@@ -103,7 +102,7 @@ class PixelCounts:
                 arrays[f"{name}/table"] = counts.table
             else:
                 kept = {"keys": counts.keys, "rows": counts.rows, "kept": np.array([counts.digits, counts.most])}
-                arrays |= {f"{name}/{part}": array for part, array in kept.items()}
+                arrays |= {f"{name}/{key}": array for key, array in kept.items()}
         return npz_bytes(arrays)
 
     @classmethod
@@ -111,13 +110,13 @@ class PixelCounts:
         arrays = read_npz(path)
         scores: dict[str, Float16Counts | ScoreCounts] = {}
         infinite: dict[str, int] = {}
-        for name, part in (entry.rsplit("/", 1) for entry in arrays if "/" in entry):
-            if part == "table":
+        for name, key in (entry.rsplit("/", 1) for entry in arrays if "/" in entry):
+            if key == "table":
                 scores[name] = Float16Counts(arrays[f"{name}/table"])
-            elif part == "keys":
+            elif key == "keys":
                 digits, most = arrays[f"{name}/kept"].tolist()
                 scores[name] = ScoreCounts(arrays[f"{name}/keys"], arrays[f"{name}/rows"], digits, most)
-            elif part == "infinite":
+            elif key == "infinite":
                 infinite[name] = int(arrays[f"{name}/infinite"])
         return cls(arrays["confusion"], scores, infinite)
 
@@ -127,38 +126,38 @@ class PixelCounts:
 
     @property
     def iou(self) -> Array:
-        """(c,) intersection over union of each class; NaN where it occurs nowhere."""
+        """(c,) intersection over union of each class; NaN for a class without pixels."""
         return class_ious(np.diag(self.confusion), self.confusion.sum(1), self.confusion.sum(0))
 
     @property
     def miou(self) -> float:
-        """Mean IoU over the classes that occur; `metrics.miou` of all pixels."""
+        """Mean IoU over the classes with pixels, equal to `metrics.miou` of all pixels."""
         return mean_iou(self.iou)
 
     @property
     def accuracy(self) -> float:
-        """Share of pixels whose class is predicted right."""
+        """Share of pixels with the correct class."""
         if not self.n:
             raise Undefined("Accuracy is undefined: no pixel has a label other than void.")
         return float(np.trace(self.confusion) / self.n)
 
     @property
     def bound(self) -> float:
-        """How far a ranking metric can be from its value on the scores themselves: only so many are distinguished."""
+        """Largest rounding error of a ranking metric, because scores are rounded."""
         return max(self.bounds.values(), default=0.0)
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The same of every score."""
-        found = dict.fromkeys(self.scores, 0.0)
+        """Largest rounding error by score."""
+        errors = dict.fromkeys(self.scores, 0.0)
         for name, counts in self.scores.items():
             for function in RANKING.values():
                 with suppress(Undefined):
-                    found[name] = max(found[name], counts.bound(function))
-        return found
+                    errors[name] = max(errors[name], counts.bound(function))
+        return errors
 
     def rows(self) -> tuple[list[Row], list[str]]:
-        """One row per metric, of each score as its `measure`, and a sentence for every metric that is undefined."""
+        """One row per metric, with the score as `measure`, and a reason for every undefined metric."""
         rows: list[Row] = [
             {"task": "segmentation", "metric": "miou", "value": self.miou, "n": self.n},
             {"task": "segmentation", "metric": "accuracy", "value": self.accuracy, "n": self.n},
@@ -180,8 +179,10 @@ class PixelCounts:
 
 
 def count_scores(u: Array, wrong: Array, distinct: int) -> Float16Counts | ScoreCounts:
-    """Right and wrong pixels by score. All float16 scores are distinguished; of others as many as there is room for,
-    wherever they lie: log-densities differ in digits that a table of fixed keys leaves out."""
+    """Count right and wrong pixels by score: all float16 values, or at most `distinct` rounded values of other types.
+
+    Values are rounded where they are dense: log-densities differ in digits that a fixed table would omit.
+    """
     if u.dtype == np.float16:
         return Float16Counts.count(u, wrong)
     if not len(u):  # an image of void alone
@@ -200,29 +201,27 @@ def count_folders(
     *,
     opened: ImageOpener,
 ) -> PixelCounts:
-    """Counts the pixels of label maps, predicted maps and score maps in folders, matched by the stems of their files.
+    """Count the pixels of label maps, predicted maps and score maps in folders, matched by file stem.
 
-    labels, predictions  .png of 8 bits a pixel, each value a class
-    scores               name → folder of .npy, .npz (of one array) or .png of 16 bits; higher = less sure
+    labels, predictions  .png of 8 bits per pixel, each value a class
+    scores               name → folder of .npy, .npz (of one array) or 16-bit .png; higher = less confident
     opened               `datasets.decode.opened_map`, which this room cannot import
     """
     if void is not None and not 0 <= void < LABELS:
-        raise BadInput(f"No pixel of a label map can be {void}: void is a label from 0 to {LABELS - 1}, or none.")
+        raise BadInput(f"void must be a label between 0 and {LABELS - 1}, or None, got {void}.")
     for name in ("labels", "predictions"):
         if name in scores:
-            raise BadInput(f"A score cannot be called {name}, as the {name} themselves are: write NAME=DIR.")
+            raise BadInput(f"A score cannot have the name {name}: rename it.")
     folders = {"labels": _by_stem(labels, MAPS), "predictions": _by_stem(predictions, MAPS)}
     folders |= {name: _by_stem(folder, SCORES) for name, folder in scores.items()}
     for name in folders:
         for one, other in (("labels", name), (name, "labels")):
-            if lacking := sorted(folders[one].keys() - folders[other].keys()):
-                raise BadInput(
-                    f"There is no map {lacking[0]} of {other}, and there is one of {one} ({len(lacking)} are lacking)."
-                )
-    return reduce(add, _each(folders, list(scores), void, opened))
+            if missing := sorted(folders[one].keys() - folders[other].keys()):
+                raise BadInput(f"{other} has no map {missing[0]}, which {one} has ({len(missing)} are missing).")
+    return reduce(add, _image_counts(folders, list(scores), void, opened))
 
 
-def _each(
+def _image_counts(
     folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None, opened: ImageOpener
 ) -> Iterator[PixelCounts]:
     for stem in sorted(folders["labels"]):
@@ -232,11 +231,11 @@ def _each(
             if array.shape != truth.shape:
                 raise BadInput(
                     f"{folders[name][stem]} has {array.shape} pixels and {folders['labels'][stem]} {truth.shape}: maps "
-                    "of one image have one size."
+                    "of one image must have one size."
                 )
         if void is not None and ((predicted == void) & (truth != void)).any():
-            raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
-        counts = PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MAX_SCORES)
+            raise BadInput(f"{folders['predictions'][stem]} has the value {void}, which is void and not a class.")
+        counts = PixelCounts.from_maps(truth, predicted, uncertainties, LABELS, void, MAX_SCORES)
         for name, count in counts.infinite.items():
             raise BadInput(
                 f"{folders[name][stem]} has no finite score at {count} pixels that are not void: correct it."
@@ -262,7 +261,7 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
 def _classes(path: Path, opened: ImageOpener) -> Array:
     array = _png(path, opened)
     if array.dtype != np.uint8 or array.ndim != 2:
-        raise BadInput(f"{path} is no label map: it needs one channel of 8 bits, and each value is a class.")
+        raise BadInput(f"{path} is not a label map: it needs one channel of 8 bits with a class per pixel.")
     return array
 
 

@@ -1,9 +1,9 @@
-"""Which score to use: chosen for a stated question, with a figure that the choice itself does not flatter.
+"""Choice of a score for a question, with an unbiased estimate of its AUROC.
 
-The best of many scores looks better than it is on the rows that chose it. So the figure comes from rows that had no
-part in the choice: the test rows where validation rows chose; else nested folds of the test rows, each judged by the
-score that the other folds chose. Folds are drawn several times; the variance is that of one time (LeDell, Petersen &
-van der Laan 2015) and that between them, without which the interval would be too short where scores are much alike.
+The best of many scores looks better than it is on the rows that selected it. The estimate therefore uses other rows:
+the test rows if validation rows selected the score, else nested folds of the test rows. Each fold is evaluated by the
+score that the other folds selected. Folds are drawn several times. The variance is that of one draw (LeDell, Petersen &
+van der Laan 2015) plus that between draws, without which intervals of similar scores would be too short.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from nescio.metrics import DEFAULT_OOD_SHARE
 Question = Literal["mistakes", "unknown", "both"]
 Scores = Mapping[str, Array]
 QUESTIONS: tuple[Question, ...] = ("mistakes", "unknown", "both")
-BASELINE = "msp"  # the plain largest softmax
-MISTAKES = "mistakes"  # the kind of rows that are answered wrong
+BASELINE = "msp"
+MISTAKES = "mistakes"  # the kind of misclassified rows
 FOLDS, TIMES = 5, 5  # nested folds, and how often they are drawn
-LEAST = 4  # rows of each kind, so that two folds have two of them
+MIN_ROWS = 4  # of each kind, so that two folds have two of them
 
 
 @dataclass(frozen=True, eq=False)
 class QuestionRows:
-    """The rows of a question: those to answer, and the kinds of rows to withhold with their weights."""
+    """The rows of a question: rows to accept, and kinds of rows to reject with their weights."""
 
-    answer: Scores
-    withhold: Mapping[str, Scores]
+    accept: Scores
+    reject: Mapping[str, Scores]
     weights: Mapping[str, float]
 
     @property
     def n(self) -> int:
-        return _rows(self.answer) + sum(map(_rows, self.withhold.values()))
+        return _rows(self.accept) + sum(map(_rows, self.reject.values()))
 
     @property
-    def least(self) -> int:
-        """Rows of the smallest part."""
-        return min(map(_rows, (self.answer, *self.withhold.values())))
+    def smallest(self) -> int:
+        """Rows of the smallest kind."""
+        return min(map(_rows, (self.accept, *self.reject.values())))
 
     @property
     def names(self) -> list[str]:
-        """The scores that all rows have, the baseline first: of equal scores the first is the best."""
-        common = [name for name in self.answer if all(name in own for own in self.withhold.values())]
+        """The scores that all rows have, the baseline first, because the first of equal scores is selected."""
+        common = [name for name in self.accept if all(name in scores for scores in self.reject.values())]
         return sorted(common, key=lambda name: name != BASELINE)
 
-    def placed(self, name: str) -> DeLongComponents:
+    def components(self, name: str) -> DeLongComponents:
         return delong_components(
-            self.answer[name], {kind: own[name] for kind, own in self.withhold.items()}, self.weights
+            self.accept[name], {kind: scores[name] for kind, scores in self.reject.items()}, self.weights
         )
 
-    def part(self, keep: Mapping[str, Array]) -> QuestionRows:
-        """The rows of these masks, by kind; "" are the rows to answer."""
+    def take(self, keep: Mapping[str, Array]) -> QuestionRows:
+        """The rows of these masks by kind; "" are the rows to accept."""
 
         def cut(scores: Scores, kind: str) -> Scores:
             return {name: u[keep[kind]] for name, u in scores.items()}
 
         return QuestionRows(
-            cut(self.answer, ""), {kind: cut(own, kind) for kind, own in self.withhold.items()}, self.weights
+            cut(self.accept, ""), {kind: cut(scores, kind) for kind, scores in self.reject.items()}, self.weights
         )
 
 
@@ -74,31 +74,31 @@ def _rows(scores: Scores) -> int:
 
 @dataclass(frozen=True)
 class ScoreChoice:
-    """The score to use, what it is worth on rows that did not choose it, and how it stands to the plain baseline.
+    """The score to use, its AUROC on rows that did not select it, and its gain over the baseline.
 
-    Areas are AUROCs: the chance that a row to withhold has the higher u than a row to answer.
+    AUROC is the probability that a row to reject has a higher u than a row to accept.
     """
 
     question: Question
-    measure: str  # the choice
-    group: tuple[str, ...]  # that cannot be told from the best on the rows that chose, itself first
+    measure: str  # the selected score
+    group: tuple[str, ...]  # not significantly worse on the selecting rows; the best first
     baseline: str
-    value: float  # honest
+    value: float  # on rows that did not select the score
     low: float
     high: float
-    naive: float  # on the rows that chose it
+    naive: float  # on the selecting rows
     baseline_value: float
-    gain: float  # the honest value over the baseline, on the same rows
+    gain: float  # value minus that of the baseline, on the same rows
     gain_low: float
     gain_high: float
-    n: int  # rows that judged
-    chosen_by: int  # rows that chose
-    folds: int  # of all times; 0: rows of their own chose
-    chosen: dict[str, int] = field(default_factory=dict)  # how many folds chose each score
-    elsewhere: float | None = None  # each out-of-distribution set by the score that the others chose
-    areas: dict[str, float] = field(default_factory=dict)  # of every score, on the rows that chose
-    ood_validation: bool = False  # out-of-distribution validation rows had a say
-    ood_tuned: bool = False  # among scores that were tuned on out-of-distribution rows themselves
+    n: int  # evaluated rows
+    chosen_by: int  # selecting rows
+    folds: int  # in all draws; 0 if other rows selected
+    chosen: dict[str, int] = field(default_factory=dict)  # score → number of folds that selected it
+    elsewhere: float | None = None  # mean over OOD sets, each by the score that the others select
+    areas: dict[str, float] = field(default_factory=dict)  # AUROC of every score on the selecting rows
+    ood_validation: bool = False  # OOD validation rows took part in the selection
+    ood_tuned: bool = False  # selected among scores that were tuned on OOD rows
 
     @property
     def beats_baseline(self) -> bool:
@@ -106,30 +106,30 @@ class ScoreChoice:
 
 
 def question_rows(
-    question: Question, u: Scores, wrong: Array | None, outside: Mapping[str, Scores], share: float = DEFAULT_OOD_SHARE
+    question: Question, u: Scores, wrong: Array | None, ood: Mapping[str, Scores], share: float = DEFAULT_OOD_SHARE
 ) -> QuestionRows:
     """The rows that answer a question.
 
-    mistakes  wrong answers against right ones
-    unknown   out-of-distribution sets, each of the same weight, against all in-distribution rows
-    both      wrong answers and out-of-distribution sets against right answers, in a mixture with this share of the sets
+    mistakes  misclassified rows against correct ones
+    unknown   OOD sets, each of the same weight, against all in-distribution rows
+    both      misclassified rows and OOD sets against correct rows, in a mixture with this share of OOD rows
     """
     if question not in QUESTIONS:
         raise BadInput(f"There is no question {question!r}. There are: {', '.join(QUESTIONS)}.")
     if question != "unknown" and wrong is None:
-        raise Undefined("Mistakes cannot be identified: the rows have no labels.")
-    if question != "mistakes" and not outside:
-        raise Undefined("There are no out-of-distribution rows to be noticed: give ood.")
-    sets = dict.fromkeys(outside, 1 / len(outside)) if outside else {}
+        raise Undefined("The rows have no labels, so misclassified rows are unknown.")
+    if question != "mistakes" and not ood:
+        raise Undefined("There are no out-of-distribution rows: give ood.")
+    sets = dict.fromkeys(ood, 1 / len(ood)) if ood else {}
     if question == "unknown" or wrong is None:
-        return QuestionRows(u, outside, sets)
+        return QuestionRows(u, ood, sets)
     right, errors = ({name: values[rows] for name, values in u.items()} for rows in (~wrong, wrong))
     if question == "mistakes":
         return QuestionRows(right, {MISTAKES: errors}, {MISTAKES: 1.0})
     inside = (1 - share) * float(np.mean(wrong))
     weights = {MISTAKES: inside, **{name: share * weight for name, weight in sets.items()}}
     total = sum(weights.values())
-    return QuestionRows(right, {MISTAKES: errors, **outside}, {kind: part / total for kind, part in weights.items()})
+    return QuestionRows(right, {MISTAKES: errors, **ood}, {kind: weight / total for kind, weight in weights.items()})
 
 
 def choose_scores(
@@ -141,10 +141,10 @@ def choose_scores(
     level: float = 0.95,
     seed: int = 0,
 ) -> list[ScoreChoice]:
-    """The score to use for a question, of all that a scorecard holds; those tuned on out-of-distribution rows apart.
+    """Choose a score of a scorecard for a question, and another among scores that were tuned on OOD rows.
 
-    Validation rows choose where the scorecard has what the question needs of them (labels for mistakes, out-of-
-    distribution validation sets for unknown rows), else nested folds of the test rows.
+    Validation rows select if they have what the question needs: labels for mistakes, OOD validation sets for unknown
+    rows. Otherwise nested folds of the test rows select.
     """
     raw = card.raw
     if raw is None:
@@ -175,28 +175,30 @@ def choose_among(
     seed: int = 0,
     ood_tuned: bool = False,
 ) -> ScoreChoice:
-    """The best of these scores on the rows of `chooser`, or on those of `test` by nested folds where there are none."""
+    """The best of these scores on the rows of `chooser`; None: by nested folds of `test`."""
     if chooser is not None:
         names = [name for name in names if name in chooser.names]
     if not names:
-        raise Undefined("No score is known for all rows of the question, so there is nothing to choose from.")
+        raise Undefined("No score is defined for all rows of the question.")
     for rows in (test, chooser or test):
-        if rows.least < LEAST:
-            raise Undefined(f"A choice needs {LEAST} rows to answer and of each kind to withhold, not {rows.least}.")
-    placed = {name: (chooser or test).placed(name) for name in names}
-    best = best_by_delong(placed, level)
+        if rows.smallest < MIN_ROWS:
+            raise Undefined(f"A choice needs at least {MIN_ROWS} rows of each kind, got {rows.smallest}.")
+    components = {name: (chooser or test).components(name) for name in names}
+    best = best_by_delong(components, level)
     baseline = BASELINE if BASELINE in test.names else names[0]
     chosen: dict[str, int] = {}
     if chooser is None:
-        judged = [_nested(test, names, baseline, np.random.default_rng([seed, time]), chosen) for time in range(TIMES)]
+        evaluated = [
+            _nested(test, names, baseline, np.random.default_rng([seed, time]), chosen) for time in range(TIMES)
+        ]
     else:
-        judged = [(test.placed(best.name), test.placed(baseline))]
-    honest, plain, gains = zip(*((own, base, own - base) for own, base in judged), strict=True)
+        evaluated = [(test.components(best.name), test.components(baseline))]
+    honest, plain, gains = zip(*((score, base, score - base) for score, base in evaluated), strict=True)
     (low, high), (gain_low, gain_high) = area_interval(honest, level), area_interval(gains, level)
     return ScoreChoice(
         question=question,
         measure=best.name,
-        group=tuple(sorted(best.equals, key=lambda name: (name != best.name, -placed[name].area))),
+        group=tuple(sorted(best.equals, key=lambda name: (name != best.name, -components[name].area))),
         baseline=baseline,
         value=_mean_area(honest),
         low=max(low, 0.0),
@@ -210,8 +212,8 @@ def choose_among(
         chosen_by=(chooser or test).n,
         folds=sum(chosen.values()),
         chosen=chosen,
-        elsewhere=_elsewhere(placed) if chooser is None else None,
-        areas={name: own.area for name, own in placed.items()},
+        elsewhere=_elsewhere(components) if chooser is None else None,
+        areas={name: score.area for name, score in components.items()},
         ood_validation=chooser is not None and question != "mistakes",
         ood_tuned=ood_tuned,
     )
@@ -220,36 +222,36 @@ def choose_among(
 def _nested(
     rows: QuestionRows, names: Sequence[str], baseline: str, rng: np.random.Generator, chosen: dict[str, int]
 ) -> tuple[DeLongComponents, DeLongComponents]:
-    """Every row as its own fold places it, by the score that the other folds chose; and by the baseline."""
-    folds = min(FOLDS, rows.least // 2)
-    sizes = {"": _rows(rows.answer), **{kind: _rows(own) for kind, own in rows.withhold.items()}}
+    """Components of the score that the other folds select, fold by fold; and of the baseline."""
+    folds = min(FOLDS, rows.smallest // 2)
+    sizes = {"": _rows(rows.accept), **{kind: _rows(scores) for kind, scores in rows.reject.items()}}
     fold_of = {kind: rng.permutation(size) % folds for kind, size in sizes.items()}
     honest, plain = [], []
     for fold in range(folds):
-        own = {kind: of == fold for kind, of in fold_of.items()}
-        others, judged = rows.part({kind: ~mask for kind, mask in own.items()}), rows.part(own)
-        areas = {name: others.placed(name).area for name in names}
+        in_fold = {kind: folds_of_rows == fold for kind, folds_of_rows in fold_of.items()}
+        others, held_out = rows.take({kind: ~mask for kind, mask in in_fold.items()}), rows.take(in_fold)
+        areas = {name: others.components(name).area for name in names}
         choice = max(areas, key=lambda name: areas[name])
         chosen[choice] = chosen.get(choice, 0) + 1
-        honest.append(judged.placed(choice))
-        plain.append(judged.placed(baseline))
-    return _together(honest), _together(plain)
+        honest.append(held_out.components(choice))
+        plain.append(held_out.components(baseline))
+    return _concat(honest), _concat(plain)
 
 
-def _mean_area(parts: Sequence[DeLongComponents]) -> float:
-    return float(np.mean([part.area for part in parts]))
+def _mean_area(folds: Sequence[DeLongComponents]) -> float:
+    return float(np.mean([fold.area for fold in folds]))
 
 
-def _together(parts: Sequence[DeLongComponents]) -> DeLongComponents:
-    above = {kind: np.concatenate([part.above[kind] for part in parts]) for kind in parts[0].above}
-    return DeLongComponents(above, np.concatenate([part.below for part in parts]), parts[0].weights)
+def _concat(folds: Sequence[DeLongComponents]) -> DeLongComponents:
+    above = {kind: np.concatenate([fold.above[kind] for fold in folds]) for kind in folds[0].above}
+    return DeLongComponents(above, np.concatenate([fold.below for fold in folds]), folds[0].weights)
 
 
-def _elsewhere(placed: Mapping[str, DeLongComponents]) -> float | None:
-    """Mean area of the out-of-distribution sets, each by the score that the other sets choose; None for one set."""
+def _elsewhere(components: Mapping[str, DeLongComponents]) -> float | None:
+    """Mean AUROC over OOD sets, each by the score that the other sets select; None for one set."""
     means = {
-        name: {kind: float(rows.mean()) for kind, rows in own.above.items() if kind != MISTAKES}
-        for name, own in placed.items()
+        name: {kind: float(rows.mean()) for kind, rows in score.above.items() if kind != MISTAKES}
+        for name, score in components.items()
     }
     sets = list(next(iter(means.values())))
     if len(sets) < 2:
@@ -264,7 +266,7 @@ def _elsewhere(placed: Mapping[str, DeLongComponents]) -> float | None:
 def _by_set(by_measure: Mapping[str, Scores]) -> dict[str, dict[str, Array]]:
     """{measure: {set: u}} → {set: {measure: u}}."""
     sets: dict[str, dict[str, Array]] = {}
-    for measure, own in by_measure.items():
-        for name, u in own.items():
+    for measure, of_sets in by_measure.items():
+        for name, u in of_sets.items():
             sets.setdefault(name, {})[measure] = u
     return sets

@@ -1,4 +1,4 @@
-"""Which trials to keep: a pure function of rows."""
+"""Selection of the best trials from rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Group = tuple[Any, ...]
 
 
 class Selection(dict[Group, list[Any]]):
-    """Group -> its best trials, best first; `notes` says in sentences what was left out and what there was too few of.
+    """Group → its best trials, best first; `notes` lists omitted trials and incomplete groups.
 
-    A group without a single complete trial is absent, and a note says so.
+    A group without a complete trial is missing, with a note.
     """
 
     def __init__(self) -> None:
@@ -35,54 +35,54 @@ def best_trials(
     seeds: Iterable[Any] | None = None,
     trials: Iterable[Any] | None = None,
 ) -> Selection:
-    """The k trials of every group that are best by the mean over data seeds of a metric on the validation rows.
+    """Select the k best trials of every group by the mean of a validation metric over data seeds.
 
-    score(trial) = 1/|S| Σ_{s ∈ S} metric(trial, data seed s), compared within one value of the columns `by`; the
-    registry of metrics says whether low or high is good. Only trials with a number for every data seed are compared: a
-    mean over fewer seeds is another question. Equal scores go to the lower trial number. (UIMNET §3, "Ensembles of
+    score(trial) = 1/|S| Σ_{s ∈ S} metric(trial, data seed s), compared within one value of the columns `by`. The
+    registry of metrics defines whether low or high is better. Only trials with a value for every data seed are
+    compared. Of equal scores the lower trial number is first. (UIMNET §3, "Ensembles of
     predictors".)
 
-    member      columns that tell candidates apart; one column gives its values, several give tuples
-    calibrated  which of a model's two stages is looked at
-    seeds       data seeds that a trial must have; unless given, all that occur in these rows
-    trials      candidates that every group should have; those without any row are reported as well
+    member      columns that identify candidates; the result has values of one column, or tuples of several
+    calibrated  use calibrated rows
+    seeds       data seeds that a trial must have; None: all in these rows
+    trials      candidates that every group should have; those without rows are reported too
     """
     if k < 1:
         raise BadInput(f"k is {k}: choose at least one trial.")
     sign = _sign(metric)
     scores = _scores(rows, metric, split, tuple(by), tuple(member), calibrated)
     if not scores:
-        raise BadInput(f"There is nothing to select from: no row holds the {metric} of a single model on {split}.")
+        raise BadInput(f"There is nothing to select from: no row has the {metric} of a single model on {split}.")
     seen = {seed for candidates in scores.values() for values in candidates.values() for seed in values}
-    wanted = sorted(seen if seeds is None else set(seeds), key=_rank)
+    required = sorted(seen if seeds is None else set(seeds), key=_rank)
     expected = set() if trials is None else set(trials)
     chosen = Selection()
     for group in sorted(scores, key=_rank):
-        candidates, where = scores[group], _words(by, group)
+        candidates, label = scores[group], _label(by, group)
         means: dict[Any, float] = {}
         for candidate in sorted(candidates.keys() | expected, key=_rank):
             values = candidates.get(candidate, {})
-            missing = [seed for seed in wanted if not math.isfinite(values.get(seed, math.nan))]
+            missing = [seed for seed in required if not math.isfinite(values.get(seed, math.nan))]
             if missing:
                 named = ", ".join(map(str, missing))
                 chosen.notes.append(
-                    f"{where}: {_words(member, candidate)} is left out, because it has no {metric} on {split} "
+                    f"{label}: {_label(member, candidate)} is left out, because it has no {metric} on {split} "
                     f"for data seed{'s' if len(missing) > 1 else ''} {named}."
                 )
             else:
                 # An exact sum: the mean, and so the choice, does not depend on the order of the rows.
-                means[candidate] = math.fsum(values[seed] for seed in wanted) / len(wanted)
+                means[candidate] = math.fsum(values[seed] for seed in required) / len(required)
         best = sorted(means, key=lambda candidate: (sign * means[candidate], _rank(candidate)))[:k]
         if best:
             chosen[group] = best
         if len(best) < k:
             taken = "all of them are taken" if best else "the group is left out"
-            chosen.notes.append(f"{where}: of the best {k} only {len(best)} can be compared; {taken}.")
+            chosen.notes.append(f"{label}: of the best {k} only {len(best)} can be compared; {taken}.")
     return chosen
 
 
 def _sign(metric: str) -> int:
-    """1 where a lower number is better, -1 where a higher one is."""
+    """1 if lower is better, -1 if higher is better."""
     from nescio.metrics import registry
 
     better = registry[metric.partition("@")[0]].better
@@ -94,7 +94,7 @@ def _sign(metric: str) -> int:
 def _scores(
     rows: Iterable[Row], metric: str, split: str, by: tuple[str, ...], member: tuple[str, ...], calibrated: bool
 ) -> dict[Group, dict[Any, dict[Any, float]]]:
-    """group -> candidate -> data seed -> number; NaN where the row has none."""
+    """group → candidate → data seed → value; NaN if the row has none."""
     scores: dict[Group, dict[Any, dict[Any, float]]] = {}
     for row in rows:
         if row["metric"] != metric or row["split"] != split or bool(_value(row, "calibrated")) != calibrated:
@@ -108,15 +108,15 @@ def _scores(
         values = scores.setdefault(group, {}).setdefault(candidate, {})
         if seed in values:
             raise BadInput(
-                f"{_words(by, group)}: {_words(member, candidate)}, data seed {seed} has two rows with the {metric} on "
-                f"{split}: name the column that tells them apart in `by` or in `member`."
+                f"{_label(by, group)}: {_label(member, candidate)}, data seed {seed} has two rows with the {metric} on "
+                f"{split}: name the column in which they differ in `by` or in `member`."
             )
         values[seed] = math.nan if number is None else float(number)
     return scores
 
 
 def _value(row: Row, column: str) -> Any:
-    """The entry, with the NaN that a table file puts in an empty cell as None, and its 1.0 for a whole number as 1."""
+    """The entry of a table file: NaN of an empty cell as None, and 1.0 as 1."""
     value = row.get(column)
     if isinstance(value, float) and column != "value":
         return None if math.isnan(value) else int(value) if value.is_integer() and column != "spectral" else value
@@ -124,13 +124,13 @@ def _value(row: Row, column: str) -> Any:
 
 
 def _rank(value: Any) -> tuple[Any, ...]:
-    """An order for what may be missing, a number, a text, or a tuple of these."""
+    """Sort key of None, a number, a text, or a tuple of these."""
     if isinstance(value, tuple):
         return tuple(_rank(part) for part in value)
     return (0,) if value is None else (2, value) if isinstance(value, str) else (1, value)
 
 
-def _words(columns: Sequence[str], values: Any) -> str:
+def _label(columns: Sequence[str], values: Any) -> str:
     values = values if isinstance(values, tuple) else (values,)
     pairs = zip(columns, values, strict=True)
     return ", ".join(f"no {column}" if value is None else f"{column} {value}" for column, value in pairs)

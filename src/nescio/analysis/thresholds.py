@@ -1,14 +1,14 @@
-"""From which uncertainty on must a model abstain, so that its answers keep a promise? Thresholds with a guarantee.
+"""Abstention thresholds with a guaranteed maximum selective risk.
 
     promise = ltt(u, wrong, risk=0.01, delta=0.05)
-    promise.threshold                            # answer where u ≤ threshold, abstain elsewhere
+    promise.threshold                            # accept rows with u ≤ threshold, abstain from the others
 
-With probability 1 − delta over the rows, at most a share `risk` of the answers to new rows of the same kind is wrong,
-however badly the model is calibrated. Only thresholds that can be set are tried: ends of tie groups.
+With probability 1 − delta over the rows, at most a share `risk` of the accepted new rows of the same distribution is
+wrong, whatever the calibration of the model. Thresholds are ends of tie groups.
 
-Letters: n rows; of the m rows with u ≤ t, e are wrong. Given m, e is binomial with the selective risk at t, whatever
-the model is, so that an exact binomial limit holds for a threshold that was fixed beforehand. Thresholds taken at fixed
-ranks of the rows' own u are as good wherever the selective risk does not fall as more is accepted.
+Notation: n rows; e of the m rows with u ≤ t are wrong. Given m, e is binomial with the selective risk at t for any
+model. Therefore an exact binomial limit holds for a threshold that was fixed beforehand. Thresholds at fixed ranks of
+the same rows are valid too wherever the selective risk does not fall as more rows are accepted.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from nescio.measures import summary
 from nescio.metrics import Ranking, as_share, ranking, row_count
 from nescio.predictions import Predictions, same_rows
 
-STARTS, GRID = 5, 100  # of Learn-then-Test: where the sequence may begin anew, and how many thresholds it goes through
-FIT_SHARE, FIT_MOST = 10, 5000  # a fitted temperature takes a tenth of the rows, and no more than this
-LEAST_RISK = 1e-12  # below it float64 cannot tell limits of neighbouring numbers of rows apart
-REPEATS = 20  # resamples behind an estimate of what more rows would buy
+STARTS, GRID = 5, 100  # of Learn-then-Test: starts of the sequence, and tested thresholds
+FIT_SHARE, FIT_MOST = 10, 5000  # a temperature is fitted on a tenth of the rows, at most 5,000
+MIN_RISK = 1e-12  # below it the limits of n and n + 1 rows are equal in float64
+REPEATS = 20  # resamples behind an estimate of the coverage with more rows
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A threshold and what it promises. Answer where u ≤ threshold, abstain elsewhere.
+    """A threshold and its guarantee: accept rows with u ≤ threshold, abstain from the others.
 
-    threshold  None where none was found that keeps the promise: then everything must be abstained from
-    bound      the selective risk on new rows is at most this, with probability 1 − delta over the rows
-    level      the part of delta that one look at the rows was given
-    least      smallest limit of any threshold, where none was found: it is chosen by its errors, so it promises nothing
+    threshold  None if no threshold attains the risk
+    bound      upper limit of the selective risk on new rows, with probability 1 − delta over the rows
+    level      share of delta of one test
+    least      smallest limit of any threshold if none attains the risk; it is selected by its errors, so no guarantee
     """
 
     method: str
-    risk: float | None  # what is to be kept; None where a coverage is
+    risk: float | None  # maximum risk; None if a coverage is required
     delta: float
     level: float
     n: int
@@ -69,7 +69,7 @@ class Guarantee:
 
 
 def upper_limit(errors: Any, rows: Any, delta: float) -> Any:
-    """The largest risk that makes so few errors in so many rows no rarer than delta (Clopper–Pearson's upper limit).
+    """Upper limit of the risk at confidence 1 − delta, given the errors among the rows (Clopper–Pearson).
 
     The b with P(Binomial(m, b) ≤ e) = delta, the inverse of the exact binomial tail: 1 − delta^(1/m) for e = 0, and 1
     for e = m. Source: Geifman and El-Yaniv 2017, §3.
@@ -83,9 +83,9 @@ def upper_limit(errors: Any, rows: Any, delta: float) -> Any:
 
 
 def rows_needed(risk: float, delta: float) -> int:
-    """The fewest accepted rows that can promise this risk, all of them right."""
-    if risk < LEAST_RISK:
-        raise BadInput(f"risk is {risk}, which no number of rows can promise; give at least {LEAST_RISK}.")
+    """The smallest number of accepted rows that can guarantee this risk without errors."""
+    if risk < MIN_RISK:
+        raise BadInput(f"risk is {risk}, which no number of rows can guarantee; give at least {MIN_RISK}.")
     m = max(1, math.floor(math.log(delta) / math.log1p(-risk)))
     while upper_limit(0, m, delta) > risk:
         m += 1
@@ -93,26 +93,26 @@ def rows_needed(risk: float, delta: float) -> int:
 
 
 def at_coverage(u: Any, wrong: Any, coverage: float, delta: float = 0.05) -> Guarantee:
-    """The threshold that accepts the surest `coverage` of the rows (with those tied to the last), and its risk limit.
+    """The threshold that accepts the most confident `coverage` of the rows and their ties, with its risk limit.
 
-    One threshold at a rank that no error had a say in: the exact limit at delta, which nothing has to be shared with.
+    The rank does not depend on errors, so the exact limit at the whole delta holds.
     """
     r = ranking(u, wrong, "wrong")
     _probability(delta, "delta")
     kept = row_count(coverage, r.n, "coverage")
     if kept == 0:
-        raise BadInput("coverage is 0, which keeps no row; give a share above 0.")
-    return _promise(r, int(np.searchsorted(r.ends, kept)), "coverage", None, delta, delta)
+        raise BadInput("coverage is 0, which accepts no row; give a share above 0.")
+    return _guarantee(r, int(np.searchsorted(r.ends, kept)), "coverage", None, delta, delta)
 
 
-# ---- the most coverage that keeps a risk
+# ---- the largest coverage at a maximum risk
 
 
 def sgr(u: Any, wrong: Any, risk: float, delta: float = 0.05) -> Guarantee:
     """Selection with guaranteed risk: bisection for the largest coverage whose risk limit is at most `risk`.
 
-    Every one of at most k = ⌈log₂ n⌉ looks takes `upper_limit` at delta/k, so that all of them hold together. Coverages
-    too small to be promised even without errors are never looked at, and full coverage is. `bound` is the limit of the
+    At most k = ⌈log₂ n⌉ thresholds are tested, each by `upper_limit` at delta/k, so that all limits hold jointly.
+    Coverages that cannot be guaranteed even without errors are not tested. `bound` is the limit of the
     chosen threshold. Source: Geifman and El-Yaniv 2017, §3.
     """
     r = _checked(u, wrong, risk, delta)
@@ -128,7 +128,7 @@ def sgr(u: Any, wrong: Any, risk: float, delta: float = 0.05) -> Guarantee:
             low = middle
         else:
             high = middle - 1
-    return _promise(r, None if low == nothing else low, "sgr", risk, delta, level)
+    return _guarantee(r, None if low == nothing else low, "sgr", risk, delta, level)
 
 
 def ltt(
@@ -136,11 +136,11 @@ def ltt(
 ) -> Guarantee:
     """Learn-then-Test: thresholds are tested in a fixed order, the most restrictive first, by exact binomial p-values.
 
-    H_t: the selective risk at t is above `risk`; p = P(Binomial(m, risk) ≤ e), and p ≤ level is limit ≤ risk. Plain
-    fixed-sequence testing (starts = 1) begins at the fewest rows m₀ that could be promised, where one error ends it. So
-    delta is shared by several starts, at m₀·(n/m₀)^(i/starts) rows, and a rejected threshold hands its level on to the
-    next one (the fallback procedure): no wrong rejection with probability 1 − delta. What is tested, and so what is
-    bounded, is the risk itself. Source: Angelopoulos et al. 2021; Wiens 2003.
+    H_t: the selective risk at t is above `risk`. Its p = P(Binomial(m, risk) ≤ e), and p ≤ level if limit ≤ risk. Plain
+    fixed-sequence testing (starts = 1) begins at the smallest number of rows m₀ that could be guaranteed, where one
+    error ends it. Therefore several starts share delta, at m₀·(n/m₀)^(i/starts) rows. A rejected threshold passes its
+    level on to the next one (the fallback procedure), so that no rejection is wrong with probability 1 − delta. The
+    bound is the tested risk itself. Source: Angelopoulos et al. 2021; Wiens 2003.
     """
     r = _checked(u, wrong, risk, delta)
     if starts < 1 or thresholds < 1:
@@ -148,18 +148,18 @@ def ltt(
     level = delta / starts
     least = rows_needed(risk, level)
     if least > r.n:
-        return _promise(r, None, "ltt", risk, delta, level)
+        return _guarantee(r, None, "ltt", risk, delta, level)
     begin = np.searchsorted(r.ends, least * (r.n / least) ** (np.arange(starts) / starts))
     tested = np.union1d(begin, np.searchsorted(r.ends, np.linspace(least, r.n, thresholds)))
     fresh = np.bincount(begin, minlength=len(r.ends)) * level
-    chosen, own = None, 0.0
+    chosen, available = None, 0.0
     for group in tested:
-        own += fresh[group]
-        if own and upper_limit(r.hits[group], r.ends[group], own) <= risk:
+        available += fresh[group]
+        if available and upper_limit(r.hits[group], r.ends[group], available) <= risk:
             chosen = int(group)
         else:
-            own = 0.0
-    return _promise(r, chosen, "ltt", risk, delta, level)
+            available = 0.0
+    return _guarantee(r, chosen, "ltt", risk, delta, level)
 
 
 METHODS = {"ltt": ltt, "sgr": sgr}
@@ -168,9 +168,9 @@ METHODS = {"ltt": ltt, "sgr": sgr}
 def expected_coverage(
     u: Any, wrong: Any, risk: float, delta: float = 0.05, *, rows: int, method: str = "ltt", seed: int = 0
 ) -> float:
-    """An estimate of the coverage that a method would reach with so many rows: its mean on resamples of that size.
+    """Estimate the coverage of a method with this number of rows: its mean on resamples of that size.
 
-    The rows at hand stand for the population, so it promises nothing. A resample that attains nothing counts as 0.
+    The rows replace the population, so this is no guarantee. A resample that attains nothing counts as 0.
     """
     u, wrong = np.asarray(u), np.asarray(wrong)
     stream = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def _probability(value: Any, name: str) -> None:
         raise BadInput(f"{name} is {value}; it must lie between 0 and 1.")
 
 
-def _promise(r: Ranking, group: int | None, method: str, risk: float | None, delta: float, level: float) -> Guarantee:
+def _guarantee(r: Ranking, group: int | None, method: str, risk: float | None, delta: float, level: float) -> Guarantee:
     if group is None:
         least = float(np.min(upper_limit(r.hits, r.ends, level)))
         return Guarantee(method, risk, delta, level, r.n, least=least)
@@ -198,12 +198,12 @@ def _promise(r: Ranking, group: int | None, method: str, risk: float | None, del
     return Guarantee(method, risk, delta, level, r.n, float(r.values[group]), accepted, errors, bound)
 
 
-# ---- dumps
+# ---- predictions
 
 
 @dataclass(frozen=True)
 class ThresholdOutcome:
-    """What a threshold does to labelled rows."""
+    """Accepted rows and errors of a threshold on labelled rows."""
 
     n: int
     accepted: int
@@ -222,10 +222,10 @@ class ThresholdOutcome:
 class GuaranteedThreshold:
     """A threshold on one measure of a model, and the temperature under which it was set.
 
-    fitted   rows that the temperature was fitted on; the guarantee has not seen them
-    at_edge  the temperature stands at the edge of its range: these rows cannot say which is best
-    tried    what the guarantee was chosen from; each has its own part of delta
-    rows     (u, wrong) of the rows that earned it
+    fitted   number of rows that the temperature was fitted on; the guarantee does not use them
+    at_edge  the temperature is at the edge of its range, so these rows do not determine it
+    tried    guarantees of all methods; each has a share of delta
+    rows     (u, wrong) of the rows behind the guarantee
     """
 
     measure: str
@@ -238,15 +238,15 @@ class GuaranteedThreshold:
     score: Callable[[Predictions], Array] | None = field(default=None, repr=False, compare=False)
 
     def attains(self, risk: float, delta: float) -> bool:
-        """Whether the same rows and methods would give a threshold for another promise."""
+        """Whether the same rows and methods give a threshold for another risk and delta."""
         u, wrong = self.rows
         return any(METHODS[one.method](u, wrong, risk, delta / len(self.tried)).attainable for one in self.tried)
 
     def with_more_rows(self, factor: int, seed: int = 0) -> float:
-        """About which share of the rows could be answered under the same promise, had it so many times the rows."""
+        """Estimated coverage under the same guarantee with `factor` times the rows."""
         promise = self.guarantee
         if promise.risk is None:
-            raise BadInput("More rows change the coverage that keeps a risk, and here the coverage was given.")
+            raise BadInput("With a required coverage, more rows do not change the coverage.")
         u, wrong = self.rows
         rows, delta = factor * promise.n, promise.delta / len(self.tried)
         return max(
@@ -254,8 +254,8 @@ class GuaranteedThreshold:
             for one in self.tried
         )
 
-    def judge(self, predictions: Predictions) -> ThresholdOutcome:
-        """What the threshold does to the rows of another dump whose class was in training."""
+    def evaluate(self, predictions: Predictions) -> ThresholdOutcome:
+        """Outcome of the threshold on the in-distribution rows of other predictions."""
         u, wrong = uncertainty_and_errors(predictions, self.measure, self.temperature, self.score)
         kept = u <= self.guarantee.threshold if self.guarantee.threshold is not None else np.zeros(len(u), bool)
         return ThresholdOutcome(len(u), int(kept.sum()), int(wrong[kept].sum()))
@@ -275,38 +275,38 @@ def guarantee_threshold(
     seed: int = 0,
     score: Callable[[Predictions], Array] | None = None,
 ) -> GuaranteedThreshold:
-    """The threshold on a dump that keeps a risk (or a coverage), set on rows that the temperature has not seen.
+    """Set the threshold that guarantees a maximum risk or a coverage, on rows that the temperature was not fitted on.
 
-    method       "ltt", "sgr", or "both": each with half of delta, and the one that keeps more rows is taken
-    temperature  a number that these rows had no say in, or "fit": on `val`, else on `fit_rows` rows of this dump (a
-                 tenth, at most 5,000), which are drawn evenly over the classes and then left out
-    score        the measure, fitted to reference rows, if it is one that must be
+    method       "ltt", "sgr", or "both": each with half of delta; the one with the larger coverage is used
+    temperature  a number that does not depend on these rows, or "fit": on `val`, else on `fit_rows` of these rows (a
+                 tenth, at most 5,000), which are stratified by class and then omitted
+    score        the fitted measure, if the measure needs reference rows
     """
     if (risk is None) == (coverage is None):
-        raise BadInput("Give a risk or a coverage: the one decides the threshold, the other comes out.")
+        raise BadInput("Give either a risk or a coverage: one determines the other.")
     if method not in (*METHODS, "both"):
         raise BadInput(f"There is no method named {method!r}. There are: {', '.join(METHODS)}, both.")
     if predictions.labels is None and not predictions.has_outcomes:
-        raise BadInput("There are no labels: a guarantee is earned on rows whose answers can be judged.")
+        raise BadInput("There are no labels: a guarantee needs rows with in_distribution errors.")
     if fit_rows is not None and (temperature != "fit" or val is not None):
-        raise BadInput("fit_rows counts rows of this dump that a temperature is fitted on, and none is.")
+        raise BadInput("fit_rows has no effect: no temperature is fitted on these rows.")
     if val is not None and temperature != "fit":
-        raise BadInput("A temperature is given, and validation rows to fit one on: give one of them.")
+        raise BadInput("temperature and val are both given: give one of them.")
     if val is not None and same_rows(predictions, val):
-        raise BadInput("The validation rows are the rows that earn the guarantee: fit the temperature on other rows.")
-    known = predictions if predictions.in_distribution is None else _known(predictions)
+        raise BadInput("val has the rows behind the guarantee: fit the temperature on other rows.")
+    in_distribution = predictions if predictions.in_distribution is None else _in_distribution(predictions)
     measure = measures.canonical(measure, predictions)
-    rest, fitted, at_edge = np.arange(len(known)), 0, False
+    rest, fitted, at_edge = np.arange(len(in_distribution)), 0, False
     if temperature == "fit":
         if val is None:
-            chosen, rest = stratified_split(known, _fit_rows(fit_rows, len(known)), seed)
-            val = known.take(chosen)
+            chosen, rest = stratified_split(in_distribution, _fit_rows(fit_rows, len(in_distribution)), seed)
+            val = in_distribution.take(chosen)
         fit = calibration.temperature(val)
         fitted, temperature, at_edge = len(val), fit.temperature, fit.at_edge
     t = _temperature(temperature)
-    u, wrong = (array[rest] for array in uncertainty_and_errors(known, measure, t, score))
+    u, wrong = (array[rest] for array in uncertainty_and_errors(in_distribution, measure, t, score))
     if len(u) > 1 and (u == u[0]).all():
-        one = measure in measures.registry and measures.registry[measure].needs_draws and known.draws == 1
+        one = measure in measures.registry and measures.registry[measure].needs_draws and in_distribution.draws == 1
         why = "it compares several draws, and these predictions have one" if one else "it cannot rank them"
         raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use entropy instead.")
     if risk is None:
@@ -327,13 +327,13 @@ def uncertainty_and_errors(
 ) -> tuple[Array, Array]:
     """(u, wrong) of the rows whose class was in training, under this temperature.
 
-    A fitted score reads the logits that it was fitted to, whatever the temperature of the probability beside it.
-    `mc-dropout` judges the answers of the mean under dropout by its entropy, as benchmark `selective` does.
+    A fitted score reads unscaled logits.
+    `mc-dropout` is the entropy of the mean prediction under dropout.
     """
     measure = measures.canonical(measure, predictions)
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs
     if temperature != 1 and not (of_logits or score is not None):
-        raise BadInput(f"A temperature does not change the measure {measure}: leave it out.")
+        raise BadInput(f"A temperature does not change the measure {measure}: omit it.")
     predictions, measure = resolve_measure(predictions, measure)
     scaled = predictions if temperature == 1 else calibration.Temperature(temperature)(predictions)
     seen = summary(scaled)
@@ -342,11 +342,11 @@ def uncertainty_and_errors(
 
 
 def stratified_split(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:
-    """(chosen, rest): exactly `rows` rows, of which every class gives its share, one row more or less.
+    """(chosen, rest): `rows` rows stratified by class, up to one row per class.
 
-    Rows are sorted by class, at random within one, and every (n/rows)-th is taken from a random start: each row has the
-    same chance, so that the rest is a sample of the same population, rare classes too. Rows are identified by their
-    index: models that answered the same images are divided alike.
+    Rows are sorted by class, and randomly within a class. Every (n/rows)-th row from a random start is chosen, so each
+    row has the same probability and the rest is a sample of the same population. The split depends on the index only,
+    so models with the same images get the same split.
     """
     n = len(predictions)
     draws = np.random.PCG64(seed).random_raw(n + 1)  # raw bits: NumPy may change its permutations
@@ -357,17 +357,17 @@ def stratified_split(predictions: Predictions, rows: int, seed: int = 0) -> tupl
     return np.sort(order[chosen]), np.sort(order[~chosen])
 
 
-def _known(predictions: Predictions) -> Predictions:
+def _in_distribution(predictions: Predictions) -> Predictions:
     assert predictions.in_distribution is not None
     if not predictions.in_distribution.any():
-        raise BadInput("Every row is of a class that was not in training; a guarantee needs rows that can be right.")
+        raise BadInput("Every row is out-of-distribution; a guarantee needs in-distribution rows.")
     return predictions if predictions.in_distribution.all() else predictions.take(predictions.in_distribution)
 
 
-def _fit_rows(wanted: int | None, n: int) -> int:
-    rows = max(2, min(n // FIT_SHARE, FIT_MOST)) if wanted is None else wanted
+def _fit_rows(fit_rows: int | None, n: int) -> int:
+    rows = max(2, min(n // FIT_SHARE, FIT_MOST)) if fit_rows is None else fit_rows
     if not 2 <= rows < n:
-        raise BadInput(f"A temperature is fitted on at least 2 rows and leaves at least one; {rows} of {n} do not.")
+        raise BadInput(f"A temperature is fitted on at least 2 rows and at most all but one, got {rows} of {n}.")
     return rows
 
 

@@ -1,7 +1,7 @@
-"""How well a network's embeddings and uncertainties transfer to other images: R@1, R-AUROC, and the score to use.
+"""Transfer of a network's embeddings and uncertainties to other images: R@1, R-AUROC, and the score to use.
 
-Source: Kirchhof, Mucsányi, Oh and Kasneci 2023 (URL), §3.1; the scores that know the gallery, and the rule that chooses
-between them and the entropy, are ours.
+Source: Kirchhof, Mucsányi, Oh and Kasneci 2023 (URL), §3.1. The gallery scores, and the rule that chooses between them
+and the entropy, are ours.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from nescio.rows import COLUMNS, Row
 IMAGE, GALLERY = "image", "gallery"  # what a score reads, in the column `score_input`
 ENTROPY = "entropy"
 RECALL = MetricSpec("recall_at_1", metrics.registry["recall_at_1"], {})
-DISTINCT = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors …
-OVERLAPPING = 0.4  # … and below which they overlap
-MIN_ROWS = 20  # rows of each set, at least: with fewer, no share is far enough from one half
+DISTINCT = 0.55  # share of neighbours of the same set above which two sets differ, plus two standard errors
+OVERLAPPING = 0.4  # share below which they overlap
+MIN_ROWS = 20  # rows of each set; with fewer, no share differs enough from one half
 MAX_ROWS = 2000  # rows of each set in the two-sample test
 
 
 @dataclass
 class TransferResult:
-    """What one network makes of images that it was not trained on.
+    """Result of `transfer` for one network.
 
     rows         R@1, and the R-AUROC of every score, with intervals; `score_input`: the image or
                  the gallery. Without labels there are none.
-    u            (n,) every score by name, higher = less sure
-    sees         name of a score → image or gallery
-    use, why     the score to use, which is chosen without labels, and a sentence on the reason
+    u            (n,) every score by name, higher = less confident
+    sees         score → image or gallery
+    use, why     the score to use, which is chosen without labels, and the reason
     """
 
     name: str
@@ -54,7 +54,7 @@ class TransferResult:
 
 
 def transfer(
-    dump: Predictions,
+    predictions: Predictions,
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
     *,
@@ -67,38 +67,43 @@ def transfer(
     seed: int = 0,
     search: Search = search_rows,
 ) -> TransferResult:
-    """R@1 and the R-AUROC of every score that a dump has, and which score to use; see `TransferResult`.
+    """Compute R@1, the R-AUROC of every score, and which score to use.
 
-    views, siblings  dumps of changed images, such as crops, by the same network, and of the same images by siblings
-    reference        embeddings of images like those that the network learnt from, best held-out ones
+    views, siblings  predictions of changed images, such as crops, and of the same images by sibling networks
+    reference        embeddings of images like the training images, preferably held-out ones
     search           of nearest neighbours; see `nescio.measures.gallery`
     """
     check_resampling(resamples, level, seed, minimum=0)
-    result = TransferResult(name, dump.index, notes=list(dump.notes))
-    known = measures.gallery_scores(dump, views, siblings, k=k, j=j, search=search)
-    for score, sees, u in (*_image_scores(dump, result.reasons), *((s, GALLERY, u) for s, u in known.u.items())):
+    result = TransferResult(name, predictions.index, notes=list(predictions.notes))
+    gallery = measures.gallery_scores(predictions, views, siblings, k=k, j=j, search=search)
+    for score, sees, u in (
+        *_image_scores(predictions, result.reasons),
+        *((s, GALLERY, u) for s, u in gallery.u.items()),
+    ):
         result.u[score], result.sees[score] = u, sees
-    result.reasons |= known.reasons
+    result.reasons |= gallery.reasons
     result.notes += list(
         dict.fromkeys(
-            known.reasons[score] for score in (MARGIN, CONSISTENCY) if len(dump) <= max(k, j) and score in known.reasons
+            gallery.reasons[score]
+            for score in (MARGIN, CONSISTENCY)
+            if len(predictions) <= max(k, j) and score in gallery.reasons
         )
     )
-    result.use, result.why = choose_score(dump, result.u, reference, search)
-    if dump.labels is None:
-        result.notes.append("There are no labels: R@1 and R-AUROC are not known, the scores are.")
+    result.use, result.why = choose_score(predictions, result.u, reference, search)
+    if predictions.labels is None:
+        result.notes.append("There are no labels, so there is no R@1 and no R-AUROC.")
     else:
-        result.rows = _rows(result, dump.labels[known.nearest] == dump.labels, resamples, level, seed)
+        result.rows = _rows(result, predictions.labels[gallery.nearest] == predictions.labels, resamples, level, seed)
     return result
 
 
 def choose_score(
-    dump: Predictions, u: Mapping[str, Array], reference: Predictions | None = None, search: Search = search_rows
+    predictions: Predictions, u: Mapping[str, Array], reference: Predictions | None = None, search: Search = search_rows
 ) -> tuple[str, str]:
-    """The score to use for these images and why, without labels.
+    """The score to use for these images and the reason, without labels.
 
-    The entropy is about the network's own classes: it is used where the images cannot be told from `reference`, images
-    like those that the network learnt from.
+    The entropy is about the classes of the network. It is used if the images do not differ from `reference`, which are
+    images like the training images.
     """
     gallery = next((name for name in (UNCERTAINTY, MARGIN, CONSISTENCY) if name in u), None)
     if gallery is None:
@@ -107,26 +112,26 @@ def choose_score(
     if ENTROPY not in u:
         return gallery, "There are no logits, and so no entropy."
     if reference is None:
-        return gallery, "There is no reference: the images are taken to be of other classes than the network's."
+        return gallery, "There is no reference: the images are assumed to show other classes than the network's."
     try:
-        share = same_set_share(dump, reference, search)
+        share = same_set_share(predictions, reference, search)
     except Undefined as reason:
-        return gallery, f"{reason} The images are taken to be of other classes than the network's."
-    rows = 2 * min(len(dump), len(reference), MAX_ROWS)
-    what = f"{share:.0%} of the images and references have a nearest neighbour of their own set (half would by chance):"
+        return gallery, f"{reason} The images are assumed to show other classes than the network's."
+    rows = 2 * min(len(predictions), len(reference), MAX_ROWS)
+    what = f"{share:.0%} of the images and references have a nearest neighbour of the same set (50% by chance):"
     if share >= DISTINCT + rows**-0.5:
-        return gallery, f"{what} the images differ from the reference, by their classes or by a shift."
+        return gallery, f"{what} the images differ from the reference, in their classes or by a shift."
     if share < OVERLAPPING:
         return ENTROPY, f"{what} images and reference overlap, so that some images may be in both."
     return ENTROPY, f"{what} the images do not differ clearly from the reference."
 
 
 def same_set_share(one: Predictions, other: Predictions, search: Search = search_rows, seed: int = 0) -> float:
-    """Share of rows, as many of both, whose nearest other row is of their own dump: 0.5 by chance, 1 for sets apart.
+    """Share of rows, as many of both sets, whose nearest other row is of the same set: 0.5 by chance.
 
     Source: the two-sample test of Schilling 1986 with one neighbour.
     """
-    both = [dump.embeddings for dump in (one, other) if dump.embeddings is not None]
+    both = [predictions.embeddings for predictions in (one, other) if predictions.embeddings is not None]
     if len(both) < 2:
         raise Undefined("Two sets are compared by their embeddings, and one of them has none.")
     if both[0].shape[1:] != both[1].shape[1:]:
@@ -138,16 +143,16 @@ def same_set_share(one: Predictions, other: Predictions, search: Search = search
     if count < MIN_ROWS:
         raise Undefined(f"At least {MIN_ROWS} rows of each set are needed to compare two sets, got {count}.")
     drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
-    mixed, own = np.concatenate(drawn), np.repeat([0, 1], count)
-    return float(np.mean(own[search(mixed, mixed, (1,))[:, 0]] == own))
+    mixed, which_set = np.concatenate(drawn), np.repeat([0, 1], count)
+    return float(np.mean(which_set[search(mixed, mixed, (1,))[:, 0]] == which_set))
 
 
-def _image_scores(dump: Predictions, reasons: dict[str, str]) -> Iterator[tuple[str, str, Array]]:
-    """(name, image, u) of every measure that sees one image at a time, and of the dump's own scores."""
-    names = [part.name for part in measures.registry.parts() if part.kind == "plain"]
-    for name in (*names, *measures.score_names(dump)):
+def _image_scores(predictions: Predictions, reasons: dict[str, str]) -> Iterator[tuple[str, str, Array]]:
+    """(name, image, u) of every measure of one image at a time, and of the scores in the predictions."""
+    names = [measure.name for measure in measures.registry.parts() if measure.kind == "plain"]
+    for name in (*names, *measures.score_names(predictions)):
         try:
-            u = measures.uncertainty(name, dump)
+            u = measures.uncertainty(name, predictions)
             if u.min() == u.max():
                 raise Undefined("It is the same for every image.")
             yield name, IMAGE, u
@@ -156,13 +161,13 @@ def _image_scores(dump: Predictions, reasons: dict[str, str]) -> Iterator[tuple[
 
 
 def _rows(result: TransferResult, right: Array, resamples: int, level: float, seed: int) -> list[Row]:
-    """R@1 and R-AUROC with percentile intervals over images, whose neighbours stay as they are."""
-    parts: list[Resampler] = [ShareResampler(right, RECALL)]
-    parts += [retrieval_resampler(u, right) for u in result.u.values()]
-    samples = resample(parts, len(right), resamples, seed)
+    """R@1 and R-AUROC with percentile intervals over images; neighbours stay fixed."""
+    resamplers: list[Resampler] = [ShareResampler(right, RECALL)]
+    resamplers += [retrieval_resampler(u, right) for u in result.u.values()]
+    samples = resample(resamplers, len(right), resamples, seed)
     rows = []
-    for score, part, sample in zip([None, *result.u], parts, samples, strict=True):
-        (value,), (metric,) = part.point(), part.metrics
+    for score, resampler, sample in zip([None, *result.u], resamplers, samples, strict=True):
+        (value,), (metric,) = resampler.point(), resampler.metrics
         if isinstance(value, Undefined):
             result.reasons[str(score)] = str(value)
             continue

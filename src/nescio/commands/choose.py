@@ -80,7 +80,7 @@ def run(options: Options) -> int:
         requirement,
         limits.refused(models),
         measure=options.measure,
-        among=options.compare_top,
+        compare_top=options.compare_top,
         resamples=options.bootstrap,
         level=options.level,
         seed=options.seed,

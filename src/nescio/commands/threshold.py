@@ -120,7 +120,7 @@ def run(options: Options) -> int:
         else None
     )
     promise = guarded.guarantee
-    judged = guarded.judge(check) if check is not None and promise.attainable else None
+    judged = guarded.evaluate(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
     if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
         command = _again(options, f"--save-measure {options.measure}.safetensors")

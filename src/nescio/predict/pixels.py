@@ -81,7 +81,7 @@ def count_pixels(
     the preprocessing is that of `network`. For the scores, see `pixel_predictions`.
     """
     maps = pixel_maps(modules, network, loaded, store, runtime, seed)
-    counts = reduce(add, (PixelCounts.of(*batch, network.classes, loaded.dataset.void) for batch in maps))
+    counts = reduce(add, (PixelCounts.from_maps(*batch, network.classes, loaded.dataset.void) for batch in maps))
     if infinite := counts.infinite.get("entropy"):  # the probabilities are not finite either
         raise BadInput(f"The logits of {network.name} are not finite for {infinite} of {counts.n} pixels.")
     return counts

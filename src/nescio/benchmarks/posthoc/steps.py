@@ -222,9 +222,9 @@ def best_group(made: ShiftRows, card: Scorecard, group: str) -> None:
     sets = [name for name in next(iter(raw.ood.values()), {}) if name.startswith(f"{group}:")]
     outside = {each: {name: own[each] for name, own in raw.ood.items() if each in own} for each in sets}
     rows = question_rows("unknown" if sets else "mistakes", raw.uncertainty, raw.wrong, outside)
-    if rows.least < 2:
+    if rows.smallest < 2:
         made.omit("Fewer than two rows of a kind: no score can be told from another.", metric=AMONG_BEST)
         return
-    equals = best_by_delong({name: rows.placed(name) for name in rows.names}).equals
+    equals = best_by_delong({name: rows.components(name) for name in rows.names}).equals
     for name in rows.names:
         made.add(AMONG_BEST, name in equals, rows.n, **columns(f"{group}:" if sets else TEST, name))

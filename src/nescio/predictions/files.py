@@ -175,7 +175,7 @@ def _damage_as_bad_input(suffix: str) -> Iterator[None]:
     """Turn whatever a reader raises into BadInput: a damaged file can fail in any way, inside any library."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # from libraries, about bytes that the checks judge
+            warnings.simplefilter("ignore")  # from libraries, about bytes that are checked anyway
             yield
     except (BadInput, MemoryError):
         raise

@@ -6,6 +6,7 @@ import mmap
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -20,7 +21,7 @@ def dtype_name(array: Array) -> str:
     return kinds.get(array.dtype.kind, str(array.dtype))
 
 
-def as_array(name: str, value: Any) -> Array:
+def as_array(name: str, value: ArrayLike) -> Array:
     if hasattr(value, "detach"):  # a torch tensor, without importing torch
         value = _plain(name, value)
     try:
@@ -44,21 +45,21 @@ def _plain(name: str, tensor: Any) -> Array:
         raise BadInput(f"{name} is no plain tensor of numbers: save it dense, as float32.") from None
 
 
-def numbers(name: str, value: Any) -> Array:
+def numbers(name: str, value: ArrayLike) -> Array:
     array = as_array(name, value)
     if array.dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {dtype_name(array)}, not numbers.")
     return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
 
 
-def floats(name: str, value: Any) -> Array:
+def floats(name: str, value: ArrayLike) -> Array:
     array = numbers(name, value)
     if array.dtype.kind != "f":
         return array.astype(np.float64)
     return array
 
 
-def vector(name: str, value: Any) -> Array:
+def vector(name: str, value: ArrayLike) -> Array:
     array = floats(name, value)
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number per row.")
@@ -66,7 +67,7 @@ def vector(name: str, value: Any) -> Array:
     return array
 
 
-def matrix(name: str, value: Any, masks: bool = False, largest: float = np.inf) -> Array:
+def matrix(name: str, value: ArrayLike, masks: bool = False, largest: float = np.inf) -> Array:
     array = floats(name, value)
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"{name} has shape {array.shape}: it must have two axes, rows first, and a column at least.")
@@ -74,7 +75,7 @@ def matrix(name: str, value: Any, masks: bool = False, largest: float = np.inf) 
     return array
 
 
-def cube(name: str, value: Any, masks: bool = False) -> Array:
+def cube(name: str, value: ArrayLike, masks: bool = False) -> Array:
     """(n, draws, classes); `masks`: a class may have the score -inf, as long as another has none."""
     array = floats(name, value)
     if array.ndim == 2:
@@ -85,7 +86,7 @@ def cube(name: str, value: Any, masks: bool = False) -> Array:
     return array
 
 
-def integers(name: str, value: Any) -> Array:
+def integers(name: str, value: ArrayLike) -> Array:
     array = numbers(name, value)
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one whole number for each.")

@@ -11,12 +11,12 @@ integrates to one; K = κ·1 is the von Mises–Fisher distribution itself. For 
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from nescio.arrays.types import ArrayOrTensor
 from nescio.distributions.von_mises_fisher import log_normalizer
 
 
-def log_density(z: Any, mean: Any, k: Any, exact: bool = True) -> Any:
+def log_density(z: ArrayOrTensor, mean: ArrayOrTensor, k: ArrayOrTensor, exact: bool = True) -> ArrayOrTensor:
     """Log-density of unit rows z (n, d) under m distributions, mean (m, d) and diagonals k (m, d), as (n, m).
 
     Norms and products of Kz are matrix products: nothing of n·m·d numbers is made. Where not `exact`, the approximation
@@ -32,7 +32,9 @@ def log_density(z: Any, mean: Any, k: Any, exact: bool = True) -> Any:
     return log_c + z @ (squares * mean).T * stretch.rsqrt() + (log_det - d / 2 * stretch.log())
 
 
-def expected_likelihood(samples: Any, mean: Any, k: Any, exact: bool = True) -> Any:
+def expected_likelihood(
+    samples: ArrayOrTensor, mean: ArrayOrTensor, k: ArrayOrTensor, exact: bool = True
+) -> ArrayOrTensor:
     """Log of ∫ f·g of n distributions, of which samples (s, n, d) are given, and m non-isotropic ones, as (n, m).
 
     It has no closed form: the log of the mean of g(z) over samples z of f.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.types import ArrayOrTensor
 from nescio.distributions.von_mises_fisher import mean_resultant
 
 TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
@@ -24,7 +25,7 @@ NARROW = (
 )
 
 
-def sample(mean: Any, kappa: Any, draws: int) -> Any:
+def sample(mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTensor:
     """So many samples of every distribution, mean (n, d) of unit rows and kappa (n,), as (draws, n, d).
 
     Differentiable in both. A sample turns with μ by the smallest rotation, ds = w·dμ − √(1 − w²)·μ·(vᵀdμ), and w moves
@@ -35,13 +36,13 @@ def sample(mean: Any, kappa: Any, draws: int) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _samples() -> Any:
+def _samples() -> ArrayOrTensor:
     """The samples as a torch function whose backward keeps no more than they and a few numbers of each."""
     torch = sys.modules["torch"]
 
     class Samples(torch.autograd.Function):  # type: ignore[misc, name-defined]
         @staticmethod
-        def forward(ctx: Any, mean: Any, kappa: Any, draws: int) -> Any:
+        def forward(ctx: Any, mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTensor:
             d, dtype = mean.shape[-1], mean.dtype
             work = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
             k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(work)
@@ -61,7 +62,7 @@ def _samples() -> Any:
 
         @staticmethod
         @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-        def backward(ctx: Any, gradient: Any) -> Any:
+        def backward(ctx: Any, gradient: ArrayOrTensor) -> ArrayOrTensor:
             s, mu, w, radius, tilt = ctx.saved_tensors
             g = gradient.to(s.dtype)
             along = torch.einsum("snd,nd->sn", g, mu)
@@ -75,7 +76,7 @@ def _samples() -> Any:
     return Samples
 
 
-def _rejection(kappa: Any, d: int) -> Any:
+def _rejection(kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """1 − w with w = (1 − (1 + b)β)/(1 − (1 − b)β), β ~ Beta((d − 1)/2, (d − 1)/2), accepted as Wood (1994) does.
 
     All rows get new proposals while one of them needs it, so that draws do not depend on other rows.
@@ -97,7 +98,7 @@ def _rejection(kappa: Any, d: int) -> Any:
     return below
 
 
-def _tilt(below: Any, kappa: Any, d: int) -> Any:
+def _tilt(below: ArrayOrTensor, kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """dw/dκ at fixed F(w; κ), by Gauss–Legendre quadrature over the angle θ = arccos w from θ outwards.
 
     With p(θ) ∝ exp(κ·cos θ)·sin^(d−2) θ: dw/dκ = sin θ·∫ |cos u − A_d(κ)|·p(u)/p(θ) du over u < θ where w is above its
@@ -117,7 +118,7 @@ def _tilt(below: Any, kappa: Any, d: int) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _quadrature() -> tuple[Any, Any]:
+def _quadrature() -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """Nodes and weights on (0, 1)."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     return (nodes + 1) / 2, weights / 2

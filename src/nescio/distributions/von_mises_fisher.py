@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.types import ArrayOrTensor
 from nescio.errors import BadInput
 
 LOWEST_ORDER = 15  # with 12 terms both log C and A are at rounding error from here on
@@ -37,7 +38,7 @@ STEPS = 50  # the inverse needs 4 to 8
 TINY, LARGEST = 1e-24, 1e150  # of a squared concentration; of a concentration, whose square must be finite
 
 
-def log_normalizer(kappa: Any, d: int) -> Any:
+def log_normalizer(kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """Log of the factor that makes the density integrate to one over the sphere's surface measure.
 
     log C_d(κ) = v·log κ − (d/2)·log 2π − log I_v(κ),  v = d/2 − 1;  at κ = 0 minus the log of the sphere's area.
@@ -46,12 +47,12 @@ def log_normalizer(kappa: Any, d: int) -> Any:
     return _apply(_log_normalizer, kappa, d)
 
 
-def mean_resultant(kappa: Any, d: int) -> Any:
+def mean_resultant(kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """Length of the mean vector, E[μᵀx] = A_d(κ) = I_{d/2}(κ)/I_{d/2−1}(κ), from 0 at κ = 0 towards 1."""
     return _apply(_mean_resultant, kappa, d)
 
 
-def inverse_mean_resultant(r: Any, d: int) -> Any:
+def inverse_mean_resultant(r: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """The concentration κ at which A_d(κ) = r: the maximum-likelihood estimate from a mean of length r.
 
     Amos' bound A(κ) ≥ κ/(a + √(κ² + b²)), a = (d − 1)/2, b = (d + 1)/2, has a closed inverse that is exact at both
@@ -61,7 +62,7 @@ def inverse_mean_resultant(r: Any, d: int) -> Any:
     return _apply(_inverse_mean_resultant, r, d)
 
 
-def log_density(x: Any, mean: Any, kappa: Any) -> Any:
+def log_density(x: ArrayOrTensor, mean: ArrayOrTensor, kappa: ArrayOrTensor) -> ArrayOrTensor:
     """Log-density of unit rows x (n, d) under m distributions, mean (m, d) and kappa (m,), as (n, m).
 
     log f(x) = log C_d(κ) + κ·μᵀx, with respect to the surface measure of the sphere.
@@ -73,7 +74,9 @@ def log_density(x: Any, mean: Any, kappa: Any) -> Any:
     return _back((x @ mean.T) * kappa + log_normalizer(kappa, int(x.shape[-1])), dtype, xp)
 
 
-def expected_likelihood(mean: Any, kappa: Any, others: Any, other_kappas: Any) -> Any:
+def expected_likelihood(
+    mean: ArrayOrTensor, kappa: ArrayOrTensor, others: ArrayOrTensor, other_kappas: ArrayOrTensor
+) -> ArrayOrTensor:
     """Log of the expected-likelihood kernel ∫ f·g of n distributions, mean (n, d), kappa (n,), and m others, as (n, m).
 
     log C_d(κ) + log C_d(κ′) − log C_d(‖κμ + κ′μ′‖): how likely a sample of one is under the other
@@ -123,19 +126,21 @@ def _series(d: int) -> tuple[float, int, list[float], list[float]]:
     return order, steps, level[::-1].tolist(), total[::-1].tolist()
 
 
-def _polynomial(coefficients: list[float], p: Any) -> Any:
+def _polynomial(coefficients: list[float], p: ArrayOrTensor) -> ArrayOrTensor:
     value = coefficients[0] * p + coefficients[1]
     for c in coefficients[2:]:
         value = value * p + c
     return value
 
 
-def _high_resultant(kappa: Any, t: Any, p: Any, order: float, slope: list[float]) -> Any:
+def _high_resultant(
+    kappa: ArrayOrTensor, t: ArrayOrTensor, p: ArrayOrTensor, order: float, slope: list[float]
+) -> ArrayOrTensor:
     """A at a high order: minus the derivative of the expansion of log C, no difference of near numbers."""
     return kappa / (order + t) - kappa * (p / order) ** 2 * (0.5 + p * _polynomial(slope, p))
 
 
-def _log_normalizer(kappa: Any, d: int, xp: Any) -> Any:
+def _log_normalizer(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     order, steps, level, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
     p = order / t
@@ -150,7 +155,7 @@ def _log_normalizer(kappa: Any, d: int, xp: Any) -> Any:
     return value - (d / 2) * math.log(2 * math.pi)
 
 
-def _mean_resultant(kappa: Any, d: int, xp: Any) -> Any:
+def _mean_resultant(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     order, steps, _, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
     ratio = _high_resultant(kappa, t, order / t, order, slope)
@@ -159,7 +164,7 @@ def _mean_resultant(kappa: Any, d: int, xp: Any) -> Any:
     return ratio
 
 
-def _resultant_slope(kappa: Any, d: int, xp: Any) -> Any:
+def _resultant_slope(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     """A′(κ): the derivatives of the expansion and of the recurrence, in which no near numbers are subtracted."""
     order, steps, _, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
@@ -175,10 +180,10 @@ def _resultant_slope(kappa: Any, d: int, xp: Any) -> Any:
     return change
 
 
-def _inverse_mean_resultant(r: Any, d: int, xp: Any) -> Any:
+def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     a, b = (d - 1) / 2, (d + 1) / 2
 
-    def log_bound(r: Any) -> Any:
+    def log_bound(r: ArrayOrTensor) -> ArrayOrTensor:
         room = (1 - r) * (1 + r)
         return xp.log(r * (a + xp.sqrt((a * r) ** 2 + b**2 * room)) / room)
 
@@ -202,11 +207,11 @@ def _inverse_mean_resultant(r: Any, d: int, xp: Any) -> Any:
 # ---- in and out of the two namespaces
 
 
-def _namespace(x: Any) -> Any:
+def _namespace(x: ArrayOrTensor) -> Any:
     return sys.modules["torch"] if type(x).__module__.partition(".")[0] == "torch" else np
 
 
-def _double(x: Any, xp: Any) -> tuple[Any, Any]:
+def _double(x: ArrayOrTensor, xp: Any) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """x in float64, and the dtype of the result."""
     if xp is np:
         x = np.asarray(x)
@@ -216,11 +221,11 @@ def _double(x: Any, xp: Any) -> tuple[Any, Any]:
     return x.to(xp.float64), dtype
 
 
-def _back(value: Any, dtype: Any, xp: Any) -> Any:
+def _back(value: ArrayOrTensor, dtype: ArrayOrTensor, xp: Any) -> ArrayOrTensor:
     return value.astype(dtype, copy=False) if xp is np else value.to(dtype)
 
 
-def _apply(function: Callable[[Any, int, Any], Any], x: Any, d: int) -> Any:
+def _apply(function: Callable[[Any, int, Any], Any], x: ArrayOrTensor, d: int) -> ArrayOrTensor:
     d = int(d) if float(d).is_integer() else d
     xp = _namespace(x)
     values, dtype = _double(x, xp)
@@ -235,7 +240,7 @@ def _apply(function: Callable[[Any, int, Any], Any], x: Any, d: int) -> Any:
     return result if result.ndim or hasattr(x, "dtype") else float(result)
 
 
-def _chunked(function: Callable[[Any, int, Any], Any], x: Any, d: int, xp: Any) -> Any:
+def _chunked(function: Callable[[Any, int, Any], Any], x: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     """The function on pieces that stay in the cache; one piece on a GPU."""
     size = math.prod(x.shape)
     if size <= CHUNK or (xp is not np and x.device.type != "cpu"):
@@ -245,7 +250,7 @@ def _chunked(function: Callable[[Any, int, Any], Any], x: Any, d: int, xp: Any) 
     return xp.concatenate(pieces).reshape(x.shape)
 
 
-def _check_range(values: Any, high: float) -> None:
+def _check_range(values: ArrayOrTensor, high: float) -> None:
     bad = ~((values >= 0) & (values <= high))
     if bad.any():
         name = "mean resultant length" if high == 1 else "concentration"
@@ -263,11 +268,11 @@ def _differentiable() -> dict[Any, Any]:
         value: Callable[[Any, int, Any], Any]
 
         @classmethod
-        def forward(cls, kappa: Any, d: int) -> Any:
+        def forward(cls, kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
             return _chunked(cls.value, kappa, d, torch)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        def setup_context(ctx: Any, inputs: ArrayOrTensor, output: ArrayOrTensor) -> None:
             kappa, ctx.d = inputs
             ctx.save_for_backward(kappa)
 
@@ -275,14 +280,14 @@ def _differentiable() -> dict[Any, Any]:
         value = staticmethod(_mean_resultant)
 
         @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
+        def backward(ctx: Any, gradient: ArrayOrTensor) -> ArrayOrTensor:
             return gradient * _chunked(_resultant_slope, ctx.saved_tensors[0], ctx.d, torch), None
 
     class LogNormalizer(Smooth):
         value = staticmethod(_log_normalizer)
 
         @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
+        def backward(ctx: Any, gradient: ArrayOrTensor) -> ArrayOrTensor:
             return -gradient * MeanResultant.apply(ctx.saved_tensors[0], ctx.d), None
 
     return {_mean_resultant: MeanResultant, _log_normalizer: LogNormalizer}

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nescio.arrays.parallel import blocks, run_on_threads
+from nescio.arrays.types import ArrayOrTensor
 
 MEMORY = 6  # number of stored steps
 STEPS = 2_000
@@ -36,39 +37,39 @@ SERIAL = 1 << 19  # numbers below which a second thread costs more than it saves
 class Problem(Protocol):
     """h heads of one kind. Step sizes `a` and other numbers per head are (h,), directions and gradients (h, k)."""
 
-    penalty: Any  # (k,) λ
+    penalty: ArrayOrTensor  # (k,) λ
 
-    def set_direction(self, direction: Any) -> Any:
+    def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         """Set the search direction; return the largest change of a log-odds per unit step."""
 
-    def slope(self, a: Any) -> Any:
+    def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
         """Derivative of each loss along its direction, at step size a."""
 
-    def step(self, a: Any) -> None:
+    def step(self, a: ArrayOrTensor) -> None:
         """Move by step size a along the direction."""
 
-    def gradient(self, block: slice) -> Any:
+    def gradient(self, block: slice) -> ArrayOrTensor:
         """Gradient of the loss of these heads at their current weights."""
 
-    def subset(self, keep: Any) -> Problem:
+    def subset(self, keep: ArrayOrTensor) -> Problem:
         """The problem with the heads to keep, at w = 0."""
 
 
-def namespace(x: Any) -> Any:
+def namespace(x: ArrayOrTensor) -> Any:
     return sys.modules["torch"] if type(x).__module__.partition(".")[0] == "torch" else np
 
 
-def cast(x: Any, dtype: str) -> Any:
+def cast(x: ArrayOrTensor, dtype: str) -> ArrayOrTensor:
     xp = namespace(x)
     return x.astype(dtype, copy=False) if xp is np else x.to(getattr(xp, dtype))
 
 
-def zeros_like(x: Any, *shape: int) -> Any:
+def zeros_like(x: ArrayOrTensor, *shape: int) -> ArrayOrTensor:
     """Zeros of this shape, with the dtype and device of x."""
     return np.zeros(shape, x.dtype) if namespace(x) is np else x.new_zeros(shape)
 
 
-def for_each(items: Sequence[Any], work: Callable[[Any], Any], numbers: Any) -> None:
+def for_each(items: Sequence[ArrayOrTensor], work: Callable[[Any], Any], numbers: ArrayOrTensor) -> None:
     """Run work(item) for all items, on threads if NumPy has enough numbers."""
     if namespace(numbers) is not np or numbers.size < SERIAL:
         for item in items:
@@ -77,7 +78,7 @@ def for_each(items: Sequence[Any], work: Callable[[Any], Any], numbers: Any) -> 
         run_on_threads(lambda i, workers: [work(item) for item in items[i::workers]])
 
 
-def minimise(problem: Problem, w: Any, tolerance: float) -> Any:
+def minimise(problem: Problem, w: ArrayOrTensor, tolerance: float) -> ArrayOrTensor:
     """(h, k) the optimal heads from the start w. A head converges when a step changes log-odds within the tolerance.
 
     The distance to the optimum can exceed the last step: choose a tolerance ten times smaller.
@@ -108,7 +109,7 @@ def minimise(problem: Problem, w: Any, tolerance: float) -> Any:
 class LBFGSState:
     """Weights, gradients and search directions of all active heads."""
 
-    def __init__(self, problem: Problem, w: Any) -> None:
+    def __init__(self, problem: Problem, w: ArrayOrTensor) -> None:
         self.problem, self.w, self.memory = problem, w + 0, Memory(w)
         self._reset()
         self.g = self.problem.gradient(slice(None)) + problem.penalty * w
@@ -118,12 +119,12 @@ class LBFGSState:
         self.problem.set_direction(self.w)
         self.problem.step(zeros_like(self.w, len(self.w)) + 1)
 
-    def subset(self, keep: Any) -> None:
+    def subset(self, keep: ArrayOrTensor) -> None:
         self.problem, self.w, self.g = self.problem.subset(keep), self.w[keep], self.g[keep]
         self.memory.subset(keep)
         self._reset()
 
-    def step(self) -> tuple[Any, Any]:
+    def step(self) -> tuple[ArrayOrTensor, ArrayOrTensor]:
         """Step all heads; return each head's largest change of a log-odds, and twice its predicted decrease."""
         w, g, direction, problem, memory = self.w, self.g, self.direction, self.problem, self.memory
         start, line, bend = (
@@ -163,15 +164,15 @@ class Memory:
     are read twice instead of 4·MEMORY times.
     """
 
-    def __init__(self, w: Any) -> None:
+    def __init__(self, w: ArrayOrTensor) -> None:
         self.size = self.cursor = 0
         self.basis = zeros_like(w, len(w), 2 * MEMORY + 1, w.shape[1])  # s and y in turn, the gradient last
         self.scale = cast(zeros_like(w, len(w)), "float64") + 1
 
-    def subset(self, keep: Any) -> None:
+    def subset(self, keep: ArrayOrTensor) -> None:
         self.basis, self.scale = self.basis[keep], self.scale[keep]
 
-    def direction(self, g: Any, block: slice) -> Any:
+    def direction(self, g: ArrayOrTensor, block: slice) -> ArrayOrTensor:
         """−H·g with H the inverse Hessian estimated from the stored steps."""
         basis, xp = self.basis[block], namespace(g)
         basis[:, -1] = g
@@ -192,14 +193,14 @@ class Memory:
             coefficients[:, i] += first_loop - rho * _dot(products[:, i + 1], coefficients)
         return (cast(coefficients, str(basis.dtype).removeprefix("torch."))[:, None] @ basis)[:, 0]
 
-    def add(self, s: Any, y: Any, block: slice) -> None:
+    def add(self, s: ArrayOrTensor, y: ArrayOrTensor, block: slice) -> None:
         self.basis[block, 2 * self.cursor], self.basis[block, 2 * self.cursor + 1] = s, y
 
     def advance(self) -> None:
         self.cursor, self.size = (self.cursor + 1) % MEMORY, min(self.size + 1, MEMORY)
 
 
-def _search(slope: Callable[[Any], Any], start: Any, a: Any) -> Any:
+def _search(slope: Callable[[Any], Any], start: ArrayOrTensor, a: ArrayOrTensor) -> ArrayOrTensor:
     """(h,) step sizes at which convex functions with slope `start` < 0 at 0 are nearly flat, from a first guess a.
 
     Slopes rise along the way. A secant through the last point before the minimum and the newest point gives the next.
@@ -219,5 +220,5 @@ def _search(slope: Callable[[Any], Any], start: Any, a: Any) -> Any:
     return xp.where(down, a, 0.0)
 
 
-def _dot(a: Any, b: Any) -> Any:
+def _dot(a: ArrayOrTensor, b: ArrayOrTensor) -> ArrayOrTensor:
     return namespace(a).einsum("hk,hk->h", a, b)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import ArrayOrTensor
 from nescio.heads._minimise import cast, for_each, namespace, zeros_like
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
@@ -31,29 +32,29 @@ class Rows:
     identity. The middle costs nothing, since the intercept has no penalty.
     """
 
-    values: Any
-    codes: Any  # (n,) class of a row, 0 … c − 1, rising
-    penalty: Any  # (k,)
-    middle: Any  # (d,) of the features as given
-    turn: Any  # (d, d) Q/√H
+    values: ArrayOrTensor
+    codes: ArrayOrTensor  # (n,) class of a row, 0 … c − 1, rising
+    penalty: ArrayOrTensor  # (k,)
+    middle: ArrayOrTensor  # (d,) of the features as given
+    turn: ArrayOrTensor  # (d, d) Q/√H
     one: float  # the constant feature
 
     @cached_property
-    def counts(self) -> Any:
+    def counts(self) -> ArrayOrTensor:
         """(c,) rows of each class."""
         return np.bincount(self.codes)
 
     def cast(self, dtype: str) -> Rows:
         return replace(self, values=cast(self.values, dtype), penalty=cast(self.penalty, dtype))
 
-    def heads(self, w: Any) -> tuple[Any, Any]:
+    def heads(self, w: ArrayOrTensor) -> tuple[ArrayOrTensor, ArrayOrTensor]:
         """Weights (h, d) and intercepts (h,) for the features as given."""
         w = cast(w, "float64")
         weights = w[:, :-1] @ self.turn.T
         return weights, w[:, -1] * self.one - weights @ self.middle
 
 
-def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Rows:
+def rows(x: ArrayOrTensor, codes: ArrayOrTensor, per_head: float, penalty: float, dtype: str) -> Rows:
     """Features (n, d) with the class of each row, prepared for heads with about `per_head` rows each."""
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
@@ -75,7 +76,7 @@ def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Row
     return Rows(values, codes[order], weights, middle, turn, constant)
 
 
-def _robust_moments(x: Any, codes: Any) -> tuple[Any, Any]:
+def _robust_moments(x: ArrayOrTensor, codes: ArrayOrTensor) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """Mean (d,) of rows and covariance (d, d) within classes, without rows much longer than the others.
 
     Rows far from all class borders have no curvature, and a few of them would dominate the covariance.
@@ -92,7 +93,7 @@ def _robust_moments(x: Any, codes: Any) -> tuple[Any, Any]:
     return mean, block.T @ block / len(block)
 
 
-def _median(x: Any) -> Any:
+def _median(x: ArrayOrTensor) -> ArrayOrTensor:
     """Median over rows."""
     return np.median(x, 0) if namespace(x) is np else x.median(0).values
 
@@ -103,7 +104,7 @@ class Pairs:
     All heads of one class share its rows and therefore one product.
     """
 
-    def __init__(self, rows: Rows, pairs: Any) -> None:
+    def __init__(self, rows: Rows, pairs: ArrayOrTensor) -> None:
         self.rows, self.pairs, self.penalty = rows, pairs, rows.penalty
         self.caches = [LogitsCache(classes, stacked, pairs) for classes, stacked in _class_groups(rows)]
         # Sums over the rows of the first and of the second class of a pair; the last entry is for no head.
@@ -112,23 +113,23 @@ class Pairs:
             zeros_like(rows.values, 2, len(pairs) + 1, len(self.penalty)),
         )
 
-    def subset(self, keep: Any) -> Pairs:
+    def subset(self, keep: ArrayOrTensor) -> Pairs:
         return Pairs(self.rows, self.pairs[keep if namespace(keep) is np else keep.cpu().numpy()])
 
-    def set_direction(self, direction: Any) -> Any:
+    def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         return namespace(direction).maximum(*self._collect(self.sums, LogitsCache.set_direction, direction))[:-1]
 
-    def slope(self, a: Any) -> Any:
+    def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
         return self._collect(self.sums, LogitsCache.slope, a).sum(0)[:-1]
 
-    def step(self, a: Any) -> None:
+    def step(self, a: ArrayOrTensor) -> None:
         self._collect(self.sides, LogitsCache.step, a)
 
-    def gradient(self, block: slice) -> Any:
+    def gradient(self, block: slice) -> ArrayOrTensor:
         first, second = self.sides[:, :-1]
         return second[block] - first[block]
 
-    def _collect(self, entries: Any, contribution: Any, x: Any) -> Any:
+    def _collect(self, entries: ArrayOrTensor, contribution: ArrayOrTensor, x: ArrayOrTensor) -> ArrayOrTensor:
         """Fill in every class's contribution to the entries of its heads."""
         if namespace(x) is not np:
             x = namespace(x).concatenate([x, 0 * x[:1]])
@@ -146,7 +147,7 @@ class LogitsCache:
     On a GPU several classes share one cache, padded with rows of zeros and with no heads.
     """
 
-    def __init__(self, classes: Any, rows: Any, pairs: Any) -> None:
+    def __init__(self, classes: ArrayOrTensor, rows: ArrayOrTensor, pairs: ArrayOrTensor) -> None:
         self.rows, self.xp = rows, namespace(rows)
         heads_of_class = [np.flatnonzero((pairs == c).any(1)) for c in classes]
         heads = np.full((len(classes), max(map(len, heads_of_class))), len(pairs))
@@ -160,19 +161,19 @@ class LogitsCache:
         self.sign[self.side == 1] = -0.5
         self.half, self.ahead, self.work = (zeros_like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3))
 
-    def set_direction(self, direction: Any) -> Any:
+    def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         heads = direction[self.heads] * self.sign
         self.xp.matmul(self.rows, heads.swapaxes(1, 2), out=self.ahead)
         return 2 * self.xp.amax(self.xp.abs(self.ahead, out=self.work), 1)
 
-    def slope(self, a: Any) -> Any:
+    def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
         work = self._towards(a)
         work += self.half
         self.xp.tanh(work, out=work)
         work -= 1
         return self.xp.einsum("bnh,bnh->bh", work, self.ahead)
 
-    def step(self, a: Any) -> Any:
+    def step(self, a: ArrayOrTensor) -> ArrayOrTensor:
         work = self._towards(a)
         self.half += work
         self.xp.tanh(self.half, out=work)  # σ(−z) = (1 − tanh(z/2))/2
@@ -180,11 +181,11 @@ class LogitsCache:
         work += 0.5
         return work.swapaxes(1, 2) @ self.rows
 
-    def _towards(self, a: Any) -> Any:
+    def _towards(self, a: ArrayOrTensor) -> ArrayOrTensor:
         return self.xp.multiply(self.ahead, a[self.heads][:, None], out=self.work)
 
 
-def _class_groups(rows: Rows) -> list[tuple[Any, Any]]:
+def _class_groups(rows: Rows) -> list[tuple[ArrayOrTensor, ArrayOrTensor]]:
     """(classes, their rows (b, n, k)): one class each; on a GPU classes of similar size together."""
     ends = np.cumsum(rows.counts)
     class_values = [rows.values[end - count : end] for end, count in zip(ends, rows.counts, strict=True)]
@@ -213,34 +214,34 @@ class Softmax:
         self.logits, self.ahead = (zeros_like(rows.values, len(rows.values), c) for _ in range(2))
         self.parts = blocks(len(rows.values), SLAB)
 
-    def subset(self, keep: Any) -> Softmax:
+    def subset(self, keep: ArrayOrTensor) -> Softmax:
         return self  # there is only one head
 
-    def set_direction(self, direction: Any) -> Any:
+    def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         weights = direction.reshape(-1, self.rows.values.shape[1]).T
         return self._over(lambda block: self._product(block, weights)).max()[None]
 
-    def slope(self, a: Any) -> Any:
-        def along(block: slice) -> Any:
+    def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
+        def along(block: slice) -> ArrayOrTensor:
             return (self._excess(self.logits[block] + a * self.ahead[block], block) * self.ahead[block]).sum()
 
         return self._over(along).sum()[None]
 
-    def step(self, a: Any) -> None:
-        def go(block: slice) -> Any:
+    def step(self, a: ArrayOrTensor) -> None:
+        def go(block: slice) -> ArrayOrTensor:
             self.logits[block] += a * self.ahead[block]
             return self._excess(self.logits[block], block).T @ self.rows.values[block]
 
         self.sum = self._over(go).sum(0).reshape(1, -1)
 
-    def gradient(self, block: slice) -> Any:
+    def gradient(self, block: slice) -> ArrayOrTensor:
         return self.sum + 0
 
-    def _product(self, block: slice, weights: Any) -> Any:
+    def _product(self, block: slice, weights: ArrayOrTensor) -> ArrayOrTensor:
         self.ahead[block] = self.rows.values[block] @ weights
         return abs(self.ahead[block]).max()
 
-    def _over(self, work: Any) -> Any:
+    def _over(self, work: Any) -> ArrayOrTensor:
         """The results of work(block) for all blocks of rows."""
         results = [None] * len(self.parts)
 
@@ -250,7 +251,7 @@ class Softmax:
         for_each(range(len(self.parts)), run, self.rows.values)
         return self.xp.stack(results)
 
-    def _excess(self, logits: Any, block: slice) -> Any:
+    def _excess(self, logits: ArrayOrTensor, block: slice) -> ArrayOrTensor:
         """Probabilities minus the one-hot label."""
         p = self.xp.exp(logits - self.xp.amax(logits, 1)[:, None])
         p /= p.sum(1)[:, None]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.parallel import blocks
-from nescio.arrays.types import Array
+from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput
 from nescio.heads._minimise import cast, namespace
 from nescio.heads._tasks import TASKS, Heads
@@ -23,8 +23,8 @@ BLOCK = 1 << 22  # predictions of all members per block
 
 
 def fit_heads(
-    members: Sequence[Any],
-    truth: Any,
+    members: Sequence[ArrayOrTensor],
+    truth: ArrayOrTensor,
     *,
     tasks: str = "one-vs-one",
     penalty: float = 1.0,
@@ -50,7 +50,9 @@ def fit_heads(
     return [TASKS[tasks].fit(x, truth, float(penalty), precision) for x in track(features, "heads")]
 
 
-def reliability_targets(heads: Sequence[Heads], members: Sequence[Any], truth: Any) -> dict[str, Array]:
+def reliability_targets(
+    heads: Sequence[Heads], members: Sequence[ArrayOrTensor], truth: ArrayOrTensor
+) -> dict[str, Array]:
     """Targets of reliability scores: the performance (n,) of each row, higher = more reliable.
 
     The mean over the tasks of a row (one-vs-one: the c − 1 pairs of its class) of a performance of the members' *mean*
@@ -73,7 +75,7 @@ def reliability_targets(heads: Sequence[Heads], members: Sequence[Any], truth: A
     return {name: np.concatenate([block[name] for block in performances]) for name in performances[0]}
 
 
-def probability_performance(wrong: Any) -> dict[str, Array]:
+def probability_performance(wrong: ArrayOrTensor) -> dict[str, Array]:
     """Performance (n,) from the probabilities (m, n, t, c − 1) of the wrong classes of every task.
 
     With p the mean over the members, q = Σ p its sum over wrong classes and 1 − q what the right one gets:
@@ -93,7 +95,7 @@ def probability_performance(wrong: Any) -> dict[str, Array]:
     return {name: value.mean(-1) for name, value in performance.items()}
 
 
-def regression_performance(misses: Any) -> dict[str, Array]:
+def regression_performance(misses: ArrayOrTensor) -> dict[str, Array]:
     """Performance (n,) from prediction less truth (m, n, t): −(mean miss)² and −variance over members, over t tasks."""
     misses = np.asarray(misses, np.float64)
     performance = {"squared_error": -(misses.mean(0) ** 2)}
@@ -107,7 +109,7 @@ def _log_times(p: Array, log_p: Array | None = None) -> Array:
     return np.asarray(p * (np.log(np.where(p > 0, p, 1)) if log_p is None else log_p))
 
 
-def _members(members: Sequence[Any], truth: Any) -> list[Any]:
+def _members(members: Sequence[ArrayOrTensor], truth: ArrayOrTensor) -> list[Any]:
     """The features of every member, as floats, checked."""
     if namespace(members) is not np or isinstance(members, np.ndarray):
         members = list(members) if getattr(members, "ndim", 0) == 3 else [members]

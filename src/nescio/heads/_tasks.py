@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from nescio.arrays.parallel import blocks, one_blas_thread
-from nescio.arrays.types import Array
+from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput
 from nescio.heads import _problems
 from nescio.heads._minimise import MEMORY, cast, minimise, namespace, zeros_like
@@ -28,10 +28,10 @@ class Heads(Protocol):
     probabilities: ClassVar[bool]  # errors are probabilities, not numbers
 
     @property
-    def weights(self) -> Any:
+    def weights(self) -> ArrayOrTensor:
         """(h, d)"""
 
-    def misses(self, x: Any, truth: Any) -> Array:
+    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, t, …) errors of the t tasks of a row."""
 
 
@@ -44,12 +44,12 @@ class OneVsOne:
 
     classes: Array  # (c,)
     pairs: Array  # (h, 2) positions in classes; a head's log-odds are those of the first
-    weights: Any  # (h, d)
-    intercepts: Any  # (h,)
+    weights: ArrayOrTensor  # (h, d)
+    intercepts: ArrayOrTensor  # (h,)
     probabilities: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> OneVsOne:
+    def fit(cls, x: ArrayOrTensor, truth: ArrayOrTensor, penalty: float, precision: str) -> OneVsOne:
         classes, codes, counts = _classes(truth)
         c = len(classes)
         pairs = np.stack(np.triu_indices(c, 1), 1)
@@ -61,7 +61,7 @@ class OneVsOne:
             w[block] = _solve(rows, lambda rows, block=block: _problems.Pairs(rows, pairs[block]), w[block], precision)
         return cls(classes, pairs, *rows.heads(w))
 
-    def misses(self, x: Any, truth: Any) -> Array:
+    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, c − 1, 1) probability that each head of a row's class gives to the other class."""
         codes = _class_codes(truth, self.classes)
         result = np.empty((len(codes), len(self.classes) - 1, 1))
@@ -82,12 +82,12 @@ class Multiclass:
     """
 
     classes: Array  # (c,)
-    weights: Any  # (c, d)
-    intercepts: Any  # (c,)
+    weights: ArrayOrTensor  # (c, d)
+    intercepts: ArrayOrTensor  # (c,)
     probabilities: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Multiclass:
+    def fit(cls, x: ArrayOrTensor, truth: ArrayOrTensor, penalty: float, precision: str) -> Multiclass:
         classes, codes, _ = _classes(truth)
         penalty *= 2 if len(classes) == 2 else 1
         rows = _problems.rows(x, codes, len(codes), penalty, precision)
@@ -95,7 +95,7 @@ class Multiclass:
         w = _solve(rows, _problems.Softmax, w, precision)
         return cls(classes, *rows.heads(w.reshape(len(classes), -1)))
 
-    def misses(self, x: Any, truth: Any) -> Array:
+    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, 1, c − 1) probabilities of the wrong classes."""
         codes, c = _class_codes(truth, self.classes), len(self.classes)
         logits = _numpy(cast(x, "float64") @ self.weights.T + self.intercepts)
@@ -108,12 +108,12 @@ class Multiclass:
 class Regression:
     """A head for every number to be predicted: ridge regression, min_w ½·α·‖w‖² + ½·Σ_i (wᵀx_i + b − y_i)²."""
 
-    weights: Any  # (t, d)
-    intercepts: Any  # (t,)
+    weights: ArrayOrTensor  # (t, d)
+    intercepts: ArrayOrTensor  # (t,)
     probabilities: ClassVar[bool] = False
 
     @classmethod
-    def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Regression:
+    def fit(cls, x: ArrayOrTensor, truth: ArrayOrTensor, penalty: float, precision: str) -> Regression:
         xp, y = namespace(x), _to_namespace_of(_numbers(truth), x)
         x = cast(x, "float64")
         mean, level = x.mean(0), y.mean(0)
@@ -125,7 +125,7 @@ class Regression:
             weights = xp.linalg.solve(x.T @ x + penalty * _to_namespace_of(np.eye(d), x), x.T @ y).T
         return cls(weights, level - weights @ mean)
 
-    def misses(self, x: Any, truth: Any) -> Array:
+    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, t) prediction less truth."""
         y = _numbers(truth)
         if y.shape[1] != len(self.weights):
@@ -140,7 +140,7 @@ TASKS: dict[str, type[OneVsOne] | type[Multiclass] | type[Regression]] = {
 }
 
 
-def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
+def _solve(rows: _problems.Rows, problem: Any, w: ArrayOrTensor, precision: str) -> ArrayOrTensor:
     """Solve in float32 first, then, if requested, in float64."""
     with one_blas_thread():
         for dtype in ("float32", "float64")[: 1 + (precision == "float64")]:
@@ -148,20 +148,20 @@ def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
     return w
 
 
-def _wrong(log_odds: Any) -> Any:
+def _wrong(log_odds: ArrayOrTensor) -> ArrayOrTensor:
     """σ(−z), exact even if tiny, so that confident rows do not tie."""
     xp = namespace(log_odds)
     return xp.exp(-xp.logaddexp(log_odds, log_odds * 0))
 
 
-def _classes(truth: Any) -> tuple[Array, Array, Array]:
+def _classes(truth: ArrayOrTensor) -> tuple[Array, Array, Array]:
     classes, codes, counts = np.unique(_labels(truth), return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise BadInput(f"All rows are of class {classes[0]}; heads need rows of at least two classes.")
     return classes, codes, counts
 
 
-def _class_codes(truth: Any, classes: Array) -> Array:
+def _class_codes(truth: ArrayOrTensor, classes: Array) -> Array:
     labels = _labels(truth)
     codes = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     unknown = classes[codes] != labels
@@ -171,14 +171,14 @@ def _class_codes(truth: Any, classes: Array) -> Array:
     return codes
 
 
-def _labels(truth: Any) -> Array:
+def _labels(truth: ArrayOrTensor) -> Array:
     labels = _numpy(truth)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(f"truth has shape {labels.shape} of {labels.dtype}; it must be (n,), one whole number per row.")
     return labels
 
 
-def _numbers(truth: Any) -> Array:
+def _numbers(truth: ArrayOrTensor) -> Array:
     """(n, t)"""
     numbers = _numpy(truth)
     if numbers.ndim not in (1, 2) or numbers.dtype.kind not in "fiu" or not np.isfinite(numbers).all():
@@ -186,11 +186,11 @@ def _numbers(truth: Any) -> Array:
     return numbers.reshape(len(numbers), -1).astype(np.float64)
 
 
-def _numpy(x: Any) -> Array:
+def _numpy(x: ArrayOrTensor) -> Array:
     return np.asarray(x if namespace(x) is np else x.detach().cpu().numpy())
 
 
-def _to_namespace_of(x: Array, other: Any) -> Any:
+def _to_namespace_of(x: Array, other: ArrayOrTensor) -> ArrayOrTensor:
     """A NumPy array in the namespace and on the device of the other."""
     xp = namespace(other)
     return x if xp is np else xp.as_tensor(x, device=other.device)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -17,7 +17,7 @@ ROUNDING = 1e-12  # entropies of votes that are nearer than this are equal; roun
 
 
 @metric("pairs", better="higher")
-def kendall(a: Any, b: Any) -> float:
+def kendall(a: ArrayLike, b: ArrayLike) -> float:
     """Rank correlation by pairs of rows: pairs in the same order minus pairs in opposite order, normalised.
 
     τ-b = (c − d) / √((pairs not tied in a)·(pairs not tied in b)), with c concordant and d discordant pairs.
@@ -33,7 +33,7 @@ def kendall(a: Any, b: Any) -> float:
 
 
 @metric("pairs", better="higher")
-def spearman(a: Any, b: Any) -> float:
+def spearman(a: ArrayLike, b: ArrayLike) -> float:
     """Linear correlation of the ranks of a and b, tied rows sharing the mean of their ranks.
 
     ρ = Σ r_a·r_b / √(Σ r_a²·Σ r_b²) over centred ranks.
@@ -44,7 +44,7 @@ def spearman(a: Any, b: Any) -> float:
 
 
 @metric("votes", better="higher")
-def human_alignment(u: Any, annotations: Any) -> float:
+def human_alignment(u: ArrayLike, annotations: ArrayLike) -> float:
     """Spearman's ρ between u and the disagreement of human votes on a row.
 
     Disagreement is the entropy −Σ_c p_c·log p_c (nats) of p = votes / their sum. Equal entropies tie, also those of
@@ -61,7 +61,7 @@ def human_alignment(u: Any, annotations: Any) -> float:
 
 
 @metric("pairs", "crops", better="higher")
-def crop_agreement(u: Any, u_cropped: Any) -> float:
+def crop_agreement(u: ArrayLike, u_cropped: ArrayLike) -> float:
     """Share of images whose cropped version has a strictly higher u; ties count as failures.
 
     (1/n)·Σᵢ [u_cropped,i > u_i]. Source: Kirchhof et al. 2023 (URL), §4.6.
@@ -72,12 +72,12 @@ def crop_agreement(u: Any, u_cropped: Any) -> float:
     return float(np.mean(b > a))
 
 
-def has_votes(annotations: Any) -> Array:
+def has_votes(annotations: ArrayLike) -> Array:
     """(n,) whether a row of the votes (n, c) has any."""
     return np.asarray(_votes(annotations).any(1))
 
 
-def vote_entropy(annotations: Any) -> Array:
+def vote_entropy(annotations: ArrayLike) -> Array:
     """(n,) entropy in nats of the normalised votes (n, c) of every row; entropies equal up to rounding are equal."""
     votes = np.sort(_votes(annotations), axis=1)
     total = votes.sum(1, keepdims=True)
@@ -89,7 +89,7 @@ def vote_entropy(annotations: Any) -> Array:
     return np.asarray(values[new][np.cumsum(new) - 1][group])
 
 
-def _votes(annotations: Any) -> Array:
+def _votes(annotations: ArrayLike) -> Array:
     """The votes (n, c) as float64, all of them finite and none negative."""
     votes = as_array(annotations, "annotations")
     if votes.ndim != 2 or votes.dtype.kind not in "fiub":
@@ -103,7 +103,7 @@ def _votes(annotations: Any) -> Array:
     return votes
 
 
-def _two(a: Any, b: Any, what: str) -> tuple[Array, Array]:
+def _two(a: ArrayLike, b: ArrayLike, what: str) -> tuple[Array, Array]:
     a, b = as_scores(a, "the first argument"), as_scores(b, "the second argument")
     if len(a) != len(b):
         raise BadInput(f"The two arguments have {len(a)} and {len(b)} rows: they must describe the same rows.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -21,7 +22,12 @@ def _bins_of_equal_width(a: Outcomes, bins: int = 15, scheme: str = "width") -> 
 
 
 @metric("predictions", better="lower", prepared=True, bias="calibrated", row_bins=_bins_of_equal_width)
-def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> float:
+def ece(
+    probs: ArrayLike | Outcomes,
+    labels: ArrayLike | None = None,
+    bins: int = 15,
+    scheme: Literal["width", "mass"] = "width",
+) -> float:
     """Mean gap between confidence and accuracy over bins of confidence, each bin weighted by its rows.
 
     Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
@@ -70,7 +76,7 @@ def classwise_ece_from_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 
 
 
 @metric("predictions", better="lower", classwise=True, of_blocks=classwise_ece_from_blocks, bias="calibrated")
-def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
+def classwise_ece(probs: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
     """Mean over all classes of the ECE of that class's probability.
 
     (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
@@ -79,7 +85,7 @@ def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Reliability:
+class ReliabilityBins:
     """One entry per bin of confidence; only bins with rows."""
 
     low: Array
@@ -89,7 +95,7 @@ class Reliability:
     accuracy: Array
 
 
-def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliability:
+def reliability_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None, bins: int = 15) -> ReliabilityBins:
     """Count, mean confidence and accuracy in every bin of confidence with rows: the reliability diagram.
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
@@ -100,7 +106,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
     filled = np.flatnonzero(count)
     confidence = np.bincount(index, a.confidence, bins)[filled] / count[filled]
     accuracy = np.bincount(index, a.correct, bins)[filled] / count[filled]
-    return Reliability(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
+    return ReliabilityBins(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
 
 
 def known_confidence(a: Outcomes) -> Outcomes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -84,13 +85,13 @@ def isotonic(values: Array, weights: Array) -> Array:
     return np.repeat(sums / masses, sizes.astype(int))
 
 
-def corp(confidence: Any, right: Any) -> CorpCurve:
+def corp(confidence: ArrayLike, right: ArrayLike) -> CorpCurve:
     """The bin-free reliability diagram of confidences (n,) and truth values (n,)."""
     values, group, count = np.unique(np.asarray(confidence, np.float64), return_inverse=True, return_counts=True)
     return CorpCurve(values, count, np.bincount(group, right) / count)
 
 
-def corp_curve(probs: Any, labels: Any = None) -> CorpCurve:
+def corp_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> CorpCurve:
     """The bin-free reliability diagram: accuracy against confidence."""
     return _of_answers(known_confidence(outcomes(probs, labels)))
 
@@ -102,7 +103,7 @@ def _of_answers(a: Outcomes) -> CorpCurve:
 
 def corp_band(
     curve: CorpCurve,
-    entries: Any = slice(None),
+    entries: Array | slice = slice(None),
     kind: Literal["consistency", "confidence"] = "consistency",
     level: float = LEVEL,
     resamples: int = RESAMPLES,
@@ -132,7 +133,7 @@ def corp_band(
 
 
 @metric("predictions", better="lower", prepared=True, bias="calibrated")
-def mcb(probs: Any, labels: Any = None) -> float:
+def mcb(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> float:
     """Miscalibration without bins: excess Brier score of the confidence over its calibrated version.
 
     MCB = S(p) − S(q), S the mean of (· − right)² and q the isotonic regression of being right on the confidence p.
@@ -142,7 +143,7 @@ def mcb(probs: Any, labels: Any = None) -> float:
 
 
 @metric("predictions", better="higher", prepared=True, bias="positive")
-def dsc(probs: Any, labels: Any = None) -> float:
+def dsc(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> float:
     """Discrimination: reduction of the Brier score below the base rate by the calibrated confidence.
 
     DSC = S(ȳ) − S(q), with the letters of `mcb`.
@@ -151,7 +152,7 @@ def dsc(probs: Any, labels: Any = None) -> float:
 
 
 @metric("predictions", better="neither", prepared=True)
-def unc(probs: Any, labels: Any = None) -> float:
+def unc(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> float:
     """Uncertainty of being right, whatever the confidence: ȳ·(1 − ȳ) of the accuracy ȳ.
 
     UNC = S(ȳ), with the letters of `mcb`.
@@ -160,7 +161,7 @@ def unc(probs: Any, labels: Any = None) -> float:
 
 
 @metric("predictions", better="lower", classwise=True, bias="calibrated")
-def classwise_mcb(probs: Any, labels: Any) -> float:
+def classwise_mcb(probs: ArrayLike, labels: ArrayLike) -> float:
     """Mean over all classes of the miscalibration (MCB) of that class's probability.
 
     (1/c) Σ_j MCB of p_j against [label is j].
@@ -185,7 +186,7 @@ def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Outcomes:
 
 
 @metric("predictions", better="lower", values={"k": (5,)}, of_top=ece, bias="calibrated")
-def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
+def top_k_ece(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> float:
     """ECE of the k most probable classes together: top-k accuracy against their summed probability.
 
     `ece` with the bins of confidence Σ_{j ≤ k} p_(j).
@@ -194,6 +195,6 @@ def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
 
 
 @metric("predictions", better="lower", values={"k": (5,)}, of_top=mcb, bias="calibrated")
-def top_k_mcb(probs: Any, labels: Any, k: int = 5) -> float:
+def top_k_mcb(probs: ArrayLike, labels: ArrayLike, k: int = 5) -> float:
     """Miscalibration (MCB) of the k most probable classes together, as in `top_k_ece`."""
     return mcb(top_k(row_blocks(*checked(probs, labels)), k))

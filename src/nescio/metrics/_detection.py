@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.errors import BadInput
 from nescio.metrics._ranking import as_scores
@@ -13,7 +14,7 @@ from nescio.metrics._spec import metric
 
 
 @metric("other", better="neither")
-def threshold(u_val: Any, level: float = 0.95) -> float:
+def threshold(u_val: ArrayLike, level: float = 0.95) -> float:
     """The interpolated `level` quantile of u on in-distribution validation rows.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
@@ -26,7 +27,7 @@ def threshold(u_val: Any, level: float = 0.95) -> float:
 
 
 @metric("threshold", "acceptance", better="higher")
-def in_as_in(u: Any, threshold: float) -> float:
+def in_as_in(u: ArrayLike, threshold: float) -> float:
     """Share of in-distribution rows that are accepted as such: u ≤ threshold.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
@@ -35,7 +36,7 @@ def in_as_in(u: Any, threshold: float) -> float:
 
 
 @metric("threshold", "rejection", better="higher")
-def out_as_out(u: Any, threshold: float) -> float:
+def out_as_out(u: ArrayLike, threshold: float) -> float:
     """Share of out-of-distribution rows that are rejected: u > threshold.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -30,7 +31,7 @@ class Float16Counts:
     table: Array
 
     @classmethod
-    def count(cls, u: Any, wrong: Any) -> Float16Counts:
+    def count(cls, u: ArrayLike, wrong: ArrayLike) -> Float16Counts:
         """Counts the rows of one shard."""
         u, wrong = np.asarray(u), as_classes(wrong, "wrong")
         if u.dtype.newbyteorder("=") != np.float16 or u.ndim != 1:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -64,13 +65,13 @@ class Outcomes:
         """Rows whose label had probability 0."""
         return int(np.count_nonzero(self.zero))
 
-    def take(self, rows: Any) -> Outcomes:
+    def take(self, rows: ArrayLike) -> Outcomes:
         """The outcomes of these rows."""
         cut = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in ("classes", "stored")}
         return Outcomes(classes=self.classes, stored=self.stored, **cut)
 
 
-def outcomes(probs: Any, labels: Any = None) -> Outcomes:
+def outcomes(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> Outcomes:
     """Probabilities (n, c) against labels (n,), checked and reduced to one number per row; Outcomes pass through."""
     if isinstance(probs, Outcomes):
         if labels is not None:
@@ -135,7 +136,7 @@ def _in_top_k(a: Outcomes, k: float = 1) -> Array:
 
 
 @metric("predictions", better="higher", prepared=True, values={"k": (1, 5)}, row_values=_in_top_k)
-def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
+def accuracy(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None, k: int = 1) -> float:
     """Share of rows whose label is among the k most probable classes, ties broken by lower class index.
 
     (1/n) Σ [rank of the label < k]. ACC@k of UIMNET, §4.
@@ -150,7 +151,7 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
 
 
 @metric("predictions", better="lower", prepared=True, row_values=attrgetter("log_loss"))
-def nll(probs: Any, labels: Any = None) -> float:
+def nll(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> float:
     """Mean negative log-likelihood of the label, in nats.
 
     -(1/n) Σ log p(label). A label of probability 0 counts as float64's smallest normal number, whatever the dtype.
@@ -159,7 +160,7 @@ def nll(probs: Any, labels: Any = None) -> float:
 
 
 @metric("predictions", better="lower", prepared=True, row_values=attrgetter("brier"))
-def brier(probs: Any, labels: Any = None) -> float:
+def brier(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> float:
     """Mean squared distance between the probabilities and the one-hot label, summed over classes (0 to 2).
 
     (1/n) Σ_rows Σ_classes (p - [class is the label])². Brier (1950).
@@ -193,7 +194,7 @@ def top_outcomes(right: Array, confidence: Array | None, predicted: Array | None
 # ---- checks
 
 
-def checked(probs: Any, labels: Any) -> tuple[Array, Array]:
+def checked(probs: ArrayLike, labels: ArrayLike | None) -> tuple[Array, Array]:
     """(probs (n, c) of a float type, labels (n,) int64), or BadInput."""
     if labels is None:
         raise BadInput("labels is missing: give one true class per row.")
@@ -229,7 +230,7 @@ def _refuse(bad: Any, sentence: str, first: int = 0) -> None:
         raise BadInput(sentence.format(row=first + int(np.argmax(bad))))
 
 
-def as_array(value: Any, name: str) -> Array:
+def as_array(value: ArrayLike, name: str) -> Array:
     """An array of any type; nested lists must be of one length."""
     try:
         return np.asarray(value)
@@ -249,7 +250,7 @@ def as_whole(value: Any, name: str, least: int | None = None) -> int:
     return whole
 
 
-def _array(name: str, value: Any) -> Array:
+def _array(name: str, value: ArrayLike) -> Array:
     array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {array.dtype}, not numbers.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -34,7 +34,7 @@ class Ranking:
     ends: Array
     hits: Array
 
-    def __init__(self, u: Any, positive: Any, name: str = "positive") -> None:
+    def __init__(self, u: ArrayLike, positive: ArrayLike, name: str = "positive") -> None:
         scores, positive = as_scores(u), as_classes(positive, name)
         if len(scores) != len(positive):
             raise BadInput(f"u has {len(scores)} rows, {name} has {len(positive)}: they must describe the same rows.")
@@ -44,7 +44,7 @@ class Ranking:
         self.ends = np.add(last, 1, out=last)
 
     @classmethod
-    def from_groups(cls, values: Any, counts: Any, hits: Any) -> Ranking:
+    def from_groups(cls, values: ArrayLike, counts: ArrayLike, hits: ArrayLike) -> Ranking:
         """A ranking from its tie groups: rising values, rows and positive rows of each group."""
         values, counts, hits = np.asarray(values), np.asarray(counts, np.int64), np.asarray(hits, np.int64)
         if not (values.ndim == 1 and values.shape == counts.shape == hits.shape):
@@ -120,7 +120,7 @@ class Ranking:
         return int(np.dot(a, b) if self.n < INT64_ROWS else np.dot(a.astype(object), b.astype(object)))
 
 
-def ranking(u: Any, positive: Any = None, name: str = "positive") -> Ranking:
+def ranking(u: ArrayLike | Ranking, positive: ArrayLike | None = None, name: str = "positive") -> Ranking:
     """Sort (u, positive) once; a prepared Ranking passes through."""
     if isinstance(u, Ranking):
         if positive is not None:
@@ -131,7 +131,7 @@ def ranking(u: Any, positive: Any = None, name: str = "positive") -> Ranking:
     return Ranking(u, positive, name)
 
 
-def as_scores(u: Any, name: str = "u") -> Array:
+def as_scores(u: ArrayLike, name: str = "u") -> Array:
     """(n,) finite float64; u of any real dtype that float64 can represent."""
     scores = as_array(u, name)
     if scores.dtype.kind not in "fiub":
@@ -149,7 +149,7 @@ def as_scores(u: Any, name: str = "u") -> Array:
     return exact
 
 
-def as_classes(positive: Any, name: str = "positive") -> Array:
+def as_classes(positive: ArrayLike, name: str = "positive") -> Array:
     """(n,) booleans, from booleans or from numbers that are 0 or 1."""
     classes = as_array(positive, name)
     if classes.ndim != 1:
@@ -213,7 +213,7 @@ def harmonic_gaps(edges: Array) -> Array:
     return gaps
 
 
-def as_share(value: Any, name: str) -> Fraction:
+def as_share(value: float | str, name: str) -> Fraction:
     """A share between 0 and 1 read as its decimal text: 0.9 is 9/10."""
     try:
         share = Fraction(str(value))
@@ -224,7 +224,7 @@ def as_share(value: Any, name: str) -> Fraction:
     return share
 
 
-def row_count(value: Any, n: int, name: str) -> int:
+def row_count(value: float | str, n: int, name: str) -> int:
     """ceil(value·n) without float error: a decimal is read as its text, and what is i/n but for rounding means i.
 
     A computed share, such as the 0.30000000000000004 of np.linspace(0.1, 1, 10), so keeps the rows of 0.3.
@@ -242,7 +242,7 @@ def _both(r: Ranking, what: str) -> Ranking:
 
 
 @metric("ranking", "detection", better="higher", prepared=True)
-def auroc(u: Any, positive: Any = None) -> float:
+def auroc(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     """Chance that a positive row has a higher u than a negative one, ties counted half.
 
     AUROC = (pairs with the positive higher + ½·tied pairs) / all pairs, counted in whole numbers.
@@ -253,7 +253,7 @@ def auroc(u: Any, positive: Any = None) -> float:
 
 
 @metric("ranking", "detection", better="higher", prepared=True)
-def aupr(u: Any, positive: Any = None) -> float:
+def aupr(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     """Average precision of flagging the rows of highest u: precision at each threshold, weighted by the recall it adds.
 
     AP = Σ_t (R_t − R_{t−1})·P_t over the distinct values of u from the highest down; no interpolation.
@@ -268,7 +268,7 @@ def aupr(u: Any, positive: Any = None) -> float:
 
 
 @metric("ranking", "detection", better="lower", prepared=True, values={"tpr": (0.95,)})
-def fpr_at_tpr(u: Any, positive: Any = None, tpr: float = 0.95) -> float:
+def fpr_at_tpr(u: ArrayLike | Ranking, positive: ArrayLike | None = None, tpr: float = 0.95) -> float:
     """Share of negative rows that are flagged by the highest threshold that flags a share `tpr` of the positive ones.
 
     Flagged means u ≥ t with t one of the values of u; t is the highest that reaches the TPR, nothing is interpolated.
@@ -281,7 +281,7 @@ def fpr_at_tpr(u: Any, positive: Any = None, tpr: float = 0.95) -> float:
 
 
 @metric("ranking", "detection", better="higher", prepared=True)
-def gamma(u: Any, wrong: Any = None) -> float:
+def gamma(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Goodman and Kruskal's rank correlation of u and being wrong: +1 when wrong rows always have the higher u.
 
     γ = (c − d)/(c + d) over the c pairs in right order and the d pairs in wrong order; pairs tied in u do not count,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -12,7 +11,7 @@ from nescio.metrics._ranking import auroc
 from nescio.metrics._spec import metric as metric_
 
 
-def retrieved(embeddings: Any, labels: Any, metric: str = "cosine") -> Array:
+def retrieved(embeddings: ArrayLike, labels: ArrayLike, metric: str = "cosine") -> Array:
     """(n,) whether the nearest other row has the same label.
 
     The query itself is excluded by index, but not its duplicates; ties in distance go to the lower index.
@@ -35,7 +34,7 @@ def retrieved(embeddings: Any, labels: Any, metric: str = "cosine") -> Array:
 
 
 @metric_("retrieval", better="higher")
-def recall_at_1(embeddings: Any, labels: Any, metric: str = "cosine") -> float:
+def recall_at_1(embeddings: ArrayLike, labels: ArrayLike, metric: str = "cosine") -> float:
     """Share of rows whose nearest other row has the same label.
 
     R@1 = (1/n)·Σᵢ [labels of argmin_{j≠i} distance(i, j) = labels of i], ties in distance to the lower j.
@@ -45,7 +44,7 @@ def recall_at_1(embeddings: Any, labels: Any, metric: str = "cosine") -> float:
 
 
 @metric_("retrieval-ranking", better="higher")
-def r_auroc(embeddings: Any, labels: Any, u: Any, metric: str = "cosine") -> float:
+def r_auroc(embeddings: ArrayLike, labels: ArrayLike, u: ArrayLike, metric: str = "cosine") -> float:
     """Chance that a row whose nearest other row has another label has a higher u than one where it has the same.
 
     R-AUROC = AUROC(u, nearest other row is of another class), ties counted half.

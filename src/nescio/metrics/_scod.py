@@ -8,9 +8,9 @@ At π = m/(n + m) every row counts once, and the values are those of all rows to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
@@ -29,7 +29,7 @@ class Mixture:
     u (n,), wrong (n,), u_out (m,)
     """
 
-    def __init__(self, u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> None:
+    def __init__(self, u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = DEFAULT_OOD_SHARE) -> None:
         inside, outside, self._wrong = as_scores(u), as_scores(u_out, "u_out"), as_classes(wrong, "wrong")
         if len(inside) != len(self._wrong):
             raise BadInput(f"u has {len(inside)} rows, wrong has {len(self._wrong)}: they must describe the same rows.")
@@ -45,7 +45,7 @@ class Mixture:
         self._values, group = np.unique(np.concatenate([inside, outside]), return_inverse=True)
         self._inside, self._outside = group[: self.n], group[self.n :]
 
-    def ranking(self, counts: Any = None) -> Ranking:
+    def ranking(self, counts: ArrayLike | None = None) -> Ranking:
         """Right predictions against failures; `counts` (n + m,) are the multiplicities of the rows, 1 by default."""
         counts = np.ones(self.n + self.m) if counts is None else np.asarray(counts)
         in_counts, others = counts[: self.n], counts[self.n :]
@@ -58,7 +58,9 @@ class Mixture:
         return np.bincount(groups, counts, len(self._values)).astype(np.int64)
 
 
-def cost_curve(u: Any, wrong: Any = None, prices: Any = ABSTENTION_PRICES) -> tuple[Array, Array]:
+def cost_curve(
+    u: ArrayLike | Ranking, wrong: ArrayLike | None = None, prices: ArrayLike = ABSTENTION_PRICES
+) -> tuple[Array, Array]:
     """(prices, costs): cost per row at the best threshold, for every price of abstaining.
 
     An accepted failure costs 1, a rejected row costs d:
@@ -81,7 +83,7 @@ MIXTURE_METRICS: Mapping[str, Callable[..., float]] = {"scod_aurc": aurc, "scod_
 
 
 @metric("mixture", better="lower")
-def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> float:
+def scod_aurc(u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = DEFAULT_OOD_SHARE) -> float:
     """AURC with out-of-distribution rows as failures, at a given share of them.
 
     (1/N)·Σᵢ Eᵢ/i over the N rows of the mixture, E counting wrong predictions and out-of-distribution rows.
@@ -90,7 +92,7 @@ def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) 
 
 
 @metric("mixture", better="lower")
-def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> float:
+def scod_augrc(u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = DEFAULT_OOD_SHARE) -> float:
     """AUGRC with out-of-distribution rows as failures, at a given share of them.
 
     (1/N)·Σᵢ Eᵢ/N over the N rows of the mixture, E counting wrong predictions and out-of-distribution rows.
@@ -99,7 +101,9 @@ def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE)
 
 
 @metric("mixture", better="lower", values={"price": (0.1, 0.3)})
-def scod_cost(u: Any, wrong: Any, u_out: Any, price: float = 0.1, share: float = DEFAULT_OOD_SHARE) -> float:
+def scod_cost(
+    u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, price: float = 0.1, share: float = DEFAULT_OOD_SHARE
+) -> float:
     """Cost per row at the best threshold: 1 for an accepted failure, `price` for a rejected row.
 
     min over thresholds of P(accepted and a failure) + price·P(rejected), at a given share of out-of-distribution rows.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
@@ -37,7 +38,7 @@ class ScoreCounts:
     most: int
 
     @classmethod
-    def count(cls, u: Any, wrong: Any, most: int | None = None) -> ScoreCounts:
+    def count(cls, u: ArrayLike, wrong: ArrayLike, most: int | None = None) -> ScoreCounts:
         """Counts the rows of one shard."""
         most = MAX_SCORES if most is None else most
         scores, wrong = as_scores(u), as_classes(wrong, "wrong")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -16,7 +15,7 @@ PIXELS = 1 << 22  # counted at once
 
 
 @metric("segmentation", better="higher")
-def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> float:
+def miou(predicted: ArrayLike, labels: ArrayLike, classes: int, void: int | None = None) -> float:
     """Mean over classes of (pixels that are and are called that class) / (pixels that are or are called it).
 
     IoU_c = |P_c ∩ L_c| / |P_c ∪ L_c|, averaged over the classes that occur in either array. Pixels whose label is
@@ -63,7 +62,7 @@ def mean_iou(ious: Array) -> float:
     return float(np.mean(there))
 
 
-def _whole(values: Any, name: str) -> Array:
+def _whole(values: ArrayLike, name: str) -> Array:
     array = as_array(values, name)
     if array.dtype.kind in "iub":
         return array.astype(np.uint8) if array.dtype == bool else array

@@ -7,9 +7,9 @@ equal u are in random order. Inside a tie group Eᵢ therefore grows linearly, a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -21,7 +21,7 @@ TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @metric("curve", better="neither", prepared=True)
-def risk_coverage(u: Any, wrong: Any = None) -> tuple[Array, Array]:
+def risk_coverage(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> tuple[Array, Array]:
     """Share of errors among accepted rows at every coverage, the most confident first.
 
     (coverage, risk), both (n,): i/n and Eᵢ/i for i = 1 … n. Source: Galil et al. 2023, §2.
@@ -34,7 +34,7 @@ def risk_coverage(u: Any, wrong: Any = None) -> tuple[Array, Array]:
 
 
 @metric("ranking", better="lower", prepared=True)
-def aurc(u: Any, wrong: Any = None) -> float:
+def aurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Area under the risk–coverage curve: the mean selective risk over all coverages.
 
     AURC = (1/n)·Σᵢ Eᵢ/i, a mean over steps and no trapezoid. Source: Galil et al. 2023, §2 (Geifman et al. 2018).
@@ -44,7 +44,7 @@ def aurc(u: Any, wrong: Any = None) -> float:
 
 
 @metric("ranking", better="lower", prepared=True)
-def e_aurc(u: Any, wrong: Any = None) -> float:
+def e_aurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """AURC beyond that of the best possible order of the same rows.
 
     E-AURC = AURC − AURC*, AURC* = (1/n)·Σ_{i>n−e} (i − (n − e))/i, the value of an order with every error last; its
@@ -55,7 +55,7 @@ def e_aurc(u: Any, wrong: Any = None) -> float:
 
 
 @metric("ranking", better="lower", prepared=True)
-def naurc(u: Any, wrong: Any = None) -> float:
+def naurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """AURC between that of the best possible order, 0, and that of a random one, 1: models of any accuracy compare.
 
     NAURC = (AURC − AURC*)/(r − AURC*) = 1 − rAULC. Source: Cattelan & Silva 2024.
@@ -66,7 +66,7 @@ def naurc(u: Any, wrong: Any = None) -> float:
 
 
 @metric("ranking", better="lower", prepared=True)
-def augrc(u: Any, wrong: Any = None) -> float:
+def augrc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Area under the generalised risk–coverage curve: the mean share of all rows that are kept and wrong.
 
     AUGRC = (1/n)·Σᵢ Eᵢ/n, counted in whole numbers. Source: Traub et al. 2024.
@@ -76,7 +76,7 @@ def augrc(u: Any, wrong: Any = None) -> float:
 
 
 @metric("ranking", better="lower", prepared=True, values={"coverage": (0.8,)})
-def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
+def selective_risk(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, coverage: float = 0.8) -> float:
     """Share of errors among the most confident `coverage` of the rows.
 
     Eᵢ/i at i = ceil(coverage·n), with the coverage read as its decimal text. Source: Galil et al. 2023, §2.
@@ -92,7 +92,7 @@ def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
 
 
 @metric("ranking", better="lower", prepared=True)
-def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) -> float:
+def aurc_over(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, coverages: Iterable[float] = TENTHS) -> float:
     """Mean selective risk over the coverages that matter (default: every tenth).
 
     AURC_C = (1/|C|)·Σ_{c∈C} selective risk at c. Source: Galil et al. 2023, §2.
@@ -109,7 +109,7 @@ def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) ->
 
 
 @metric("ranking", better="higher", prepared=True, values={"accuracy": (0.9, 0.95, 0.99)})
-def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
+def sac(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, accuracy: float = 0.95) -> float:
     """Largest coverage with this accuracy of accepted rows (coverage for a selective accuracy constraint).
 
     max of i/n over ends of tie groups, the only coverages that a threshold can reach, with 1 − Eᵢ/i ≥ accuracy; the
@@ -128,7 +128,7 @@ def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
 
 
 @metric("ranking", better="higher", prepared=True)
-def aulc(u: Any, wrong: Any = None) -> float:
+def aulc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Area under the lift curve: mean ratio of selective accuracy to overall accuracy, minus 1.
 
     AULC = (1/n)·Σᵢ (1 − Eᵢ/i)/(1 − r) − 1 = (r − AURC)/(1 − r). Source: Postels et al. 2022, §4.
@@ -142,7 +142,7 @@ def aulc(u: Any, wrong: Any = None) -> float:
 
 
 @metric("ranking", better="higher", prepared=True)
-def raulc(u: Any, wrong: Any = None) -> float:
+def raulc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Area under the lift curve relative to that of the best possible order: 1 is perfect, 0 is chance.
 
     rAULC = AULC/AULC* = (r − AURC)/(r − AURC*). Source: Postels et al. 2022, §4.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.checks import (
     CACHE_VALUES,
@@ -36,7 +37,7 @@ DECIMALS = 6  # numbers with more of them are not rounded
 # ---- one field each
 
 
-def booleans(name: str, value: Any) -> Array:
+def booleans(name: str, value: ArrayLike) -> Array:
     array = numbers(name, value)
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False per row.")
@@ -45,14 +46,14 @@ def booleans(name: str, value: Any) -> Array:
     return array.astype(bool, copy=False)
 
 
-def yes_or_no(name: str, value: Any) -> bool:
+def yes_or_no(name: str, value: ArrayLike) -> bool:
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
         raise BadInput(f"{name} must be True or False.")
     return bool(array.item())
 
 
-def votes(value: Any) -> Array:
+def votes(value: ArrayLike) -> Array:
     array = numbers("annotations", value)
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
@@ -64,7 +65,7 @@ def votes(value: Any) -> Array:
     return array
 
 
-def shares(name: str, value: Any) -> Array:
+def shares(name: str, value: ArrayLike) -> Array:
     """Numbers from 0 to 1, (n,)."""
     array = floats(name, value)
     if array.ndim != 1:
@@ -78,7 +79,7 @@ def shares(name: str, value: Any) -> Array:
     return array
 
 
-def tags(name: str, value: Any) -> Array:
+def tags(name: str, value: ArrayLike) -> Array:
     array = text(name, as_array(name, value))
     if array.ndim != 1 or array.dtype.kind not in "fiubU":
         raise BadInput(
@@ -88,7 +89,7 @@ def tags(name: str, value: Any) -> Array:
     return array
 
 
-def keys(value: Any) -> Array:
+def keys(value: ArrayLike) -> Array:
     array = text("index", as_array("index", value))
     if array.ndim != 1 or array.dtype.kind not in "iufU":
         raise BadInput(
@@ -125,7 +126,7 @@ def named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def texts(name: str, value: Any) -> tuple[str, ...]:
+def texts(name: str, value: ArrayLike) -> tuple[str, ...]:
     """Texts that are no rows: names of classes, notes."""
     array = text(name, as_array(name, list(value) if isinstance(value, tuple) else value))
     if array.ndim != 1 or (array.size and array.dtype.kind != "U"):
@@ -133,7 +134,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(array.tolist())
 
 
-def sentences(value: Any) -> tuple[str, ...]:
+def sentences(value: ArrayLike) -> tuple[str, ...]:
     """Notes, with control characters replaced by spaces."""
     return tuple("".join(c if c.isprintable() else " " for c in note) for note in texts("notes", value))
 
@@ -196,7 +197,7 @@ def _alike(names: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def classes_given(name: str, value: Any) -> Array | None:
+def classes_given(name: str, value: ArrayLike) -> Array | None:
     """Class numbers as int64, or class names as text."""
     if value is None:
         return None
@@ -222,7 +223,7 @@ def classes_given(name: str, value: Any) -> Array | None:
     return array
 
 
-def _class_names(value: Any, classes: int) -> tuple[str, ...]:
+def _class_names(value: ArrayLike, classes: int) -> tuple[str, ...]:
     names = texts("class_names", value)
     raw = value if isinstance(value, (list, tuple)) else names  # NumPy drops a NUL character at the end
     if broken := [number for number, name in enumerate(raw) if "\0" in str(name)]:
@@ -246,7 +247,7 @@ class Scores:
     notes: tuple[str, ...] = ()
 
 
-def scores(logits: Any, probs: Any, normalized: bool) -> Scores:
+def scores(logits: ArrayLike, probs: ArrayLike, normalized: bool) -> Scores:
     """Logits unchanged, probabilities as logs; of both the logits, if the probs are their softmax."""
     notes: list[str] = []
     if logits is None and probs is None:
@@ -266,7 +267,7 @@ def scores(logits: Any, probs: Any, normalized: bool) -> Scores:
     return Scores(table, normalized, tuple(notes))
 
 
-def _two_columns(name: str, value: Any, notes: list[str]) -> Any:
+def _two_columns(name: str, value: ArrayLike, notes: list[str]) -> Any:
     """One column of a binary classifier as two: the probability of class 1, or its logit against class 0."""
     array = as_array(name, value)
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)) or array.dtype.kind not in "fiub":
@@ -279,7 +280,7 @@ def _two_columns(name: str, value: Any, notes: list[str]) -> Any:
     return np.stack([1 - column if name == "probs" else np.zeros(len(column)), column], axis=1)
 
 
-def _log_of_probs(value: Any) -> tuple[Array, list[str]]:
+def _log_of_probs(value: ArrayLike) -> tuple[Array, list[str]]:
     """log p as (n, s, c), -inf for zeros, float32 for half precision, and a note if rounded rows were rescaled."""
     probs = cube("probs", value)
     half = probs.dtype == np.float16

@@ -33,43 +33,43 @@ def models() -> dict[str, Predictions]:
     return made
 
 
-def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[Resampler]:
+def resamplers(all_predictions: dict[str, Predictions], names: tuple[str, ...]) -> list[Resampler]:
     wanted = [parse_metric(name) for name in names]
     found: list[Resampler] = []
-    for dump in dumps.values():
-        answers = summary(dump).outcomes()
-        found.append(SummaryResampler(answers, [each for each in wanted if not each.ranks]))
-        u, ranking = summary(dump).u["msp"], [each for each in wanted if each.ranks]
-        found.append(RankingResampler(u, answers.wrong, ranking))
+    for predictions in all_predictions.values():
+        outcomes = summary(predictions).outcomes()
+        found.append(SummaryResampler(outcomes, [each for each in wanted if not each.ranks]))
+        u, ranking = summary(predictions).u["msp"], [each for each in wanted if each.ranks]
+        found.append(RankingResampler(u, outcomes.wrong, ranking))
     return found
 
 
-def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[Resampler]) -> None:
+def check(all_predictions: dict[str, Predictions], samples: list[np.ndarray], held: list[Resampler]) -> None:
     """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
     from sklearn.metrics import log_loss, roc_auc_score
 
     for number in range(3):
         counts = _bootstrap.draw_counts(N, SEED, number)
         rows = np.repeat(np.arange(N), counts)
-        for place, dump in enumerate(dumps.values()):
-            answers, u = summary(dump).outcomes(), summary(dump).u["msp"]
+        for place, predictions in enumerate(all_predictions.values()):
+            outcomes, u = summary(predictions).outcomes(), summary(predictions).u["msp"]
             found = {}
             for part, values in zip(held[2 * place : 2 * place + 2], samples[2 * place : 2 * place + 2], strict=True):
                 found |= dict(zip([each.label for each in part.metrics], values[number], strict=True))
-            assert abs(found["auroc"] - roc_auc_score(answers.wrong[rows], u[rows])) < 1e-12
-            assert abs(found["aurc"] - metrics.aurc(u[rows], answers.wrong[rows])) < 1e-12
-            assert abs(found["accuracy"] - answers.correct[rows].mean()) < 1e-12
-            logits = dump.logits[rows, 0].astype(np.float64)
+            assert abs(found["auroc"] - roc_auc_score(outcomes.wrong[rows], u[rows])) < 1e-12
+            assert abs(found["aurc"] - metrics.aurc(u[rows], outcomes.wrong[rows])) < 1e-12
+            assert abs(found["accuracy"] - outcomes.correct[rows].mean()) < 1e-12
+            logits = predictions.logits[rows, 0].astype(np.float64)
             probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-            assert abs(found["nll"] - log_loss(dump.labels[rows], probs)) < 1e-9
+            assert abs(found["nll"] - log_loss(predictions.labels[rows], probs)) < 1e-9
 
 
 def run() -> list[dict[str, Any]]:
     from sklearn.metrics import roc_auc_score
 
-    dumps = models()
-    u = [summary(dump).u["msp"] for dump in dumps.values()]
-    wrong = [summary(dump).outcomes().wrong for dump in dumps.values()]
+    all_predictions = models()
+    u = [summary(predictions).u["msp"] for predictions in all_predictions.values()]
+    wrong = [summary(predictions).outcomes().wrong for predictions in all_predictions.values()]
     drawn = [_bootstrap.draw_counts(N, SEED, number) for number in range(PEER_SHARE)]
     rows = [np.repeat(np.arange(N), counts) for counts in drawn]
 
@@ -77,14 +77,14 @@ def run() -> list[dict[str, Any]]:
         """One model: its AUROC on resampled rows, the drawing itself not counted."""
         return [float(roc_auc_score(wrong[0][each], u[0][each])) for each in rows]
 
-    held = parts(dumps, METRICS)
+    held = resamplers(all_predictions, METRICS)
     ours_s, samples = best_of(lambda: _bootstrap.resample(held, N, RESAMPLES, SEED, numba=False))
-    check(dumps, samples, held)
+    check(all_predictions, samples, held)
     peer_s, values = best_of(peer)
     assert np.allclose(samples[1][:PEER_SHARE, 0], values, rtol=0, atol=1e-12)
     peer_s *= RESAMPLES / PEER_SHARE
-    whole_s, _ = best_of(lambda: compare(dumps, metrics=METRICS, resamples=RESAMPLES))
-    all_s, result = best_of(lambda: compare(dumps, resamples=RESAMPLES), times=1)
+    whole_s, _ = best_of(lambda: compare(all_predictions, metrics=METRICS, resamples=RESAMPLES))
+    all_s, result = best_of(lambda: compare(all_predictions, resamples=RESAMPLES), times=1)
 
     work = f"paired bootstrap, {RESAMPLES} resamples × {N:,} rows, {len(METRICS)} metrics, 2 models"
     name = "scikit-learn AUROC alone, one model, in a loop"
@@ -107,7 +107,7 @@ def run() -> list[dict[str, Any]]:
         row(f"`compare`, all {len(result.rows) // 2} metrics, 2 models", all_s, "", "targets say nothing of it"),
     ]
     if have_numba():
-        quick = parts(dumps, METRICS)
+        quick = resamplers(all_predictions, METRICS)
         _bootstrap.resample(quick, N, 2, SEED, numba=True)  # compiles
         fast_s, fast = best_of(lambda: _bootstrap.resample(quick, N, RESAMPLES, SEED, numba=True))
         assert all(np.allclose(a, b, rtol=1e-11, atol=0) for a, b in zip(samples, fast, strict=True))

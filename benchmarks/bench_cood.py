@@ -20,7 +20,7 @@ CLASSES, IMAGES, INSIDE, WINDOW = 12_697, 200, 50_000, 1_000  # ImageNet-21k aft
 
 
 def data() -> tuple[Any, Any, Any, Any]:
-    """Labels and keys in the order of no class, u of a model that is surer of some classes than of others."""
+    """Labels and keys in the order of no class, u of a model that is more confident in some classes than in others."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), IMAGES)
     rng.shuffle(labels)

@@ -57,12 +57,12 @@ def tuned(refs: list[Any], tests: list[Any]) -> Any:
 
 def run() -> list[dict[str, Any]]:
     refs, tests = data()
-    dumps = [[Predictions(embeddings=e) for e in side] for side in (refs, tests)]
-    one_s, one = best_of(lambda: neighborhood_inconsistency(*dumps, k=K), 5)
-    ten_s, ten = best_of(lambda: neighborhood_inconsistency(*dumps, k=TEN), 5)
+    all_predictions = [[Predictions(embeddings=e) for e in side] for side in (refs, tests)]
+    one_s, one = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=K), 5)
+    ten_s, ten = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=TEN), 5)
     assert np.array_equal(one, ten[-1])
     tracemalloc.start()
-    neighborhood_inconsistency(*dumps, k=TEN)
+    neighborhood_inconsistency(*all_predictions, k=TEN)
     extra = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert extra < 200e6

@@ -1,4 +1,4 @@
-"""All post-hoc scores of one test dump: seconds and peak memory, against pytorch-ood's detectors where it is there.
+"""All post-hoc scores of one test file: seconds and peak memory, against pytorch-ood's detectors where it is there.
 
 `python benchmarks/bench_posthoc.py 50000 1000 2048` takes rows of train and test, classes and features of its own.
 """
@@ -117,7 +117,7 @@ def processor(work: Any) -> tuple[float, Any]:
 
 def run(rows: int = 10_000, classes: int = 100, features: int = 512) -> list[dict[str, Any]]:
     train, test = network(1, rows, classes, features), network(2, rows, classes, features)
-    dumps = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     begun = time.process_time()
     own = {name: score(name, train, test) for name in LOGITS + FITTED}  # the first pays for what they share
     used = time.process_time() - begun
@@ -126,7 +126,7 @@ def run(rows: int = 10_000, classes: int = 100, features: int = 512) -> list[dic
     products, neighbours = bare(train, test)
     seconds = sum(took for took, _ in own.values())
     slowest = ", ".join(f"{name} {own[name][0]:.1f} s" for name in sorted(own, key=lambda name: -own[name][0])[:6])
-    note = f"{used:.1f} processor s, {used / products:.1f} × the bare products; peak {peak:.2f} GB, {dumps:.2f} before"
+    note = f"{used:.1f} processor s, {used / products:.1f} × the bare products; peak {peak:.2f} GB, {before:.2f} before"
     work = f"{rows:,} × {classes:,} test rows, {features:,} features, as many training rows"
     lines: list[dict[str, Any]] = [
         {"work": f"{len(own)} post-hoc scores, {work}", "ours_s": seconds, "note": f"{note}; {slowest}"},

@@ -77,9 +77,9 @@ def against_scikit_learn() -> dict[str, Any]:
     }
 
 
-def one_dump() -> dict[str, Any]:
-    dumps = [rows_of(50_000 + i) for i in range(6)]
-    ours_s, _ = best_of(lambda: [every_metric(Ranking(u, wrong)) for u, wrong in dumps], 9)
+def one_file() -> dict[str, Any]:
+    all_predictions = [rows_of(50_000 + i) for i in range(6)]
+    ours_s, _ = best_of(lambda: [every_metric(Ranking(u, wrong)) for u, wrong in all_predictions], 9)
     return {
         "work": "6 measures × all ranking metrics, 50,000 rows",
         "peer": "",
@@ -115,7 +115,7 @@ def streaming() -> list[dict[str, Any]]:
 
 
 def run() -> list[dict[str, Any]]:
-    return [one_dump(), against_scikit_learn(), *streaming(), *growth()]
+    return [one_file(), against_scikit_learn(), *streaming(), *growth()]
 
 
 if __name__ == "__main__":

@@ -39,12 +39,12 @@ def run() -> list[dict[str, Any]]:
     refs, tests = data()
     part = [each[: bench_nc.TESTS] for each in tests]
     plain, theirs = best_of(lambda: bench_nc.plain(refs, part), 1)
-    dumps = [[Predictions(embeddings=each) for each in side] for side in (refs, tests)]
-    seconds, u = best_of(lambda: neighborhood_inconsistency(*dumps, k=KS), 3)
+    all_predictions = [[Predictions(embeddings=each) for each in side] for side in (refs, tests)]
+    seconds, u = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=KS), 3)
     # it works in float32: now and then the hundredth neighbour of one member is another there
     assert np.allclose(u[KS.index(bench_nc.K)][: bench_nc.TESTS], theirs, atol=2e-3)
     tracemalloc.start()
-    neighborhood_inconsistency(*dumps, k=KS)
+    neighborhood_inconsistency(*all_predictions, k=KS)
     extra = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert extra < BYTES
@@ -61,9 +61,9 @@ def run() -> list[dict[str, Any]]:
             "note": f"{extra / 1e6:.0f} MB extra (< {BYTES / 1e6:.0f})",
         }
     ]
-    whole, spaces = best_of(lambda: member_spaces(*dumps, k_nc=KS, components=0), 1)
+    whole, spaces = best_of(lambda: member_spaces(*all_predictions, k_nc=KS, components=0), 1)
     sweep, _ = best_of(lambda: [spaces.scores(range(m)) for m in range(1, MEMBERS + 1)], 1)
-    anew, _ = best_of(lambda: sibling_scores(dumps[0][:2], dumps[1][:2], k_nc=KS, components=0), 1)
+    anew, _ = best_of(lambda: sibling_scores(all_predictions[0][:2], all_predictions[1][:2], k_nc=KS, components=0), 1)
     rows.append(
         {
             "work": "every M from 1 to 10, all scores but LL, all k",

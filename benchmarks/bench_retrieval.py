@@ -65,9 +65,9 @@ def run() -> list[dict[str, Any]]:
     else:
         recall_s, _ = best_of(lambda: nearest_other(prepare_points(own)))
         note = f"{N * N * D / recall_s / 1e9:.0f} G multiplications a second, by halves of the products"
-    dump, *seen = (Predictions(embeddings=array) for array in (own, *views))
+    predictions, *seen = (Predictions(embeddings=array) for array in (own, *views))
     search = device_search(device) if GPU else search_rows
-    views_s, _ = best_of(waited(lambda: gallery_scores(dump, seen, k=K, search=search)), 1)
+    views_s, _ = best_of(waited(lambda: gallery_scores(predictions, seen, k=K, search=search)), 1)
     size = f"{N:,} × {D}"
     kind = "tf32" if GPU else "float32"
     peer = f"blocked {kind} product with max"

@@ -1,4 +1,4 @@
-"""The whole scorecard of one large dump, against a few of its numbers from other libraries at their fastest."""
+"""The whole scorecard of one large file, against a few of its numbers from other libraries at their fastest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ N, CLASSES, TIMES = 50_000, 1_000, 5
 MEASURES = ("msp", "gap", "entropy", "max_logit", "energy", "dempster_shafer")
 
 
-def dump() -> tuple[np.ndarray, np.ndarray]:
+def large_file() -> tuple[np.ndarray, np.ndarray]:
     """Logits like those of an ImageNet network: about four answers in five right, most of them confident."""
     rng = np.random.default_rng(0)
     labels = rng.integers(CLASSES, size=N)
@@ -172,8 +172,8 @@ def memory(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def run() -> list[dict[str, Any]]:
     warnings.filterwarnings("ignore")
-    logits, labels = dump()
-    fresh = iter([Predictions(logits=logits, labels=labels) for _ in range(TIMES)])  # a dump keeps its summary
+    logits, labels = large_file()
+    fresh = iter([Predictions(logits=logits, labels=labels) for _ in range(TIMES)])  # predictions keep their summary
     ours_s, card = best_of(lambda: scorecard(next(fresh), classwise=False), TIMES)
     checked_s, _ = best_of(lambda: scorecard(Predictions(logits=logits, labels=labels), classwise=False), TIMES)
     usual_s, theirs = best_of(lambda: usual(logits, labels))
@@ -201,7 +201,7 @@ def run() -> list[dict[str, Any]]:
         row(work, second, uncertainty_s, ours_s, "≥ 5 ×", note),
         row(work, first, usual_s, checked_s, "≥ 25 ×", also),
         row(work, second, uncertainty_s, checked_s, "≥ 5 ×", also),
-        row("class-wise ECE of the same dump", "", None, class_s, "", "apart"),
+        row("class-wise ECE of the same file", "", None, class_s, "", "apart"),
     ]
 
 

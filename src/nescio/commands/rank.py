@@ -39,11 +39,11 @@ from nescio.analysis.representations.candidates import Candidate, align_members,
 from nescio.analysis.representations.ranking import (
     QUANTITIES,
     CandidateRanking,
-    Scoring,
     rank_candidates,
     ranking_arrays,
     ranking_table,
 )
+from nescio.analysis.representations.row_scores import RowScoreOptions
 from nescio.commands._output import Format, check_row_scores, emit, print_findings, say_written
 from nescio.commands._work import WEIGHTS, StoreOptions
 from nescio.errors import BadInput
@@ -80,7 +80,7 @@ class Options:
     )
     unlabelled: bool = option(False, "ignore labels", group=LABELS)
     tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", group=LABELS)
-    scoring: Scoring = nested(Scoring())
+    scoring: RowScoreOptions = nested(RowScoreOptions())
     bootstrap: int | None = option(None, unset="1000, or more for many candidates", group=COMPARISON)
     level: float = option(0.95, group=COMPARISON)
     preprocessing: Preprocessing = nested(Preprocessing())

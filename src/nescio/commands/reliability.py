@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.analysis.representations.candidates import Candidate, load_members
-from nescio.analysis.representations.ranking import RowScores, Scoring, score_columns, score_rows
+from nescio.analysis.representations.row_scores import RowScoreOptions, RowScores, score_columns, score_rows
 from nescio.commands._output import TextOrJson, check_row_scores, json_of, print_findings, say, say_written
 from nescio.commands._work import DATA
 from nescio.errors import BadInput
@@ -51,7 +51,7 @@ class Options:
         unset="the other half of the rows, at most 5000",
         group="references",
     )
-    scoring: Scoring = nested(Scoring())
+    scoring: RowScoreOptions = nested(RowScoreOptions())
     limit: int | None = option(None, unset="all")
     output: str | None = option(None, unset="no page", group="output")
     row_scores: str | None = option(None, group="output")

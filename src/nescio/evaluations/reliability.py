@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from nescio.analysis.representations.agreement import Scored, score, truth_rows
+from nescio.analysis.representations.agreement import SweepOptions, score, truth_rows
 from nescio.analysis.representations.downstream import downstream_losses
-from nescio.analysis.representations.ranking import default_k
+from nescio.analysis.representations.row_scores import default_k
 from nescio.datasets.image_set import ImageSet
 from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
 from nescio.rows import RowBuilder
@@ -46,7 +46,7 @@ class Reliability(Evaluation):
         if any(member.embeddings is None for member in tests):
             raise Inapplicable("The network gives no embeddings: it has no last layer whose input could be taken.")
         losses = downstream_losses(train, tests, "one-vs-one", runtime_for(outputs.context.device).put)
-        plan = Scored(k=default_k(len(references[0])), ks=(), distances=("cosine",), scores=self.scores)
+        plan = SweepOptions(k=default_k(len(references[0])), ks=(), distances=("cosine",), scores=self.scores)
         facts = {**results.facts, "draw": 0, "members": len(tests)}
         rows, reasons, _ = score(references, tests, losses, plan, "cosine", facts, components=0)
         rows = [row for row in rows if row["init_seed"] is None and row["sweep"] is None]

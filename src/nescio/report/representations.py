@@ -10,15 +10,13 @@ import numpy as np
 
 from nescio.analysis.representations.candidates import EvaluationRows
 from nescio.analysis.representations.downstream import LOSSES
-from nescio.analysis.representations.ranking import (
-    QUANTITIES,
-    CandidateRanking,
+from nescio.analysis.representations.ranking import QUANTITIES, CandidateRanking, score_title
+from nescio.analysis.representations.row_scores import (
+    RowScoreOptions,
     RowScores,
-    Scoring,
     chance_nc,
     in_paper_order,
     paper_value,
-    score_title,
 )
 from nescio.arrays.types import Array
 from nescio.measures import ComponentChoice
@@ -42,7 +40,7 @@ NEXT = (
 )
 
 
-def conditions(scoring: Scoring, k: int, rows: EvaluationRows) -> str:
+def conditions(scoring: RowScoreOptions, k: int, rows: EvaluationRows) -> str:
     """k, the distance and the references, in words."""
     if len(rows.parts) == 1:
         against = f"{rows.references:,} of the rows as references of the others"

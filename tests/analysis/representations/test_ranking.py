@@ -18,10 +18,11 @@ from scipy.stats import kendalltau, rankdata
 
 from nescio import measures
 from nescio.analysis.bootstrap import draw_counts
-from nescio.analysis.representations import candidates, ranking
+from nescio.analysis.representations import candidates, downstream, ranking, row_scores
 from nescio.analysis.representations.candidates import Candidate, evaluation_rows, shared_keys, split_references
 from nescio.analysis.representations.downstream import downstream_losses
-from nescio.analysis.representations.ranking import Scoring, rank_candidates, score_candidate
+from nescio.analysis.representations.ranking import rank_candidates
+from nescio.analysis.representations.row_scores import RowScoreOptions, score_candidate
 from nescio.cli import main
 from nescio.commands._work import StoreOptions
 from nescio.commands.rank import Options, candidates_of, named_members, sides
@@ -31,7 +32,7 @@ from nescio.predictions import Predictions
 from nescio.report.representations import ranking_sentences, ranking_tables
 
 R, N, C, D = 150, 90, 3, 6
-QUICK = Scoring(components=(3,))
+QUICK = RowScoreOptions(components=(3,))
 
 
 def ask(capsys, *words):
@@ -92,14 +93,14 @@ def test_the_good_candidate_comes_first_and_noise_last(found):
     assert found.names == ["good", "fair", "noise"] and found.group == ["good"]
     assert [found.row(name, found.nc)["rank"] for name in found.names] == [1, 2, 3]
     noise = found.row("noise", found.nc)
-    assert noise["value"] == pytest.approx(ranking.chance_nc(found.k, R, "jaccard"), abs=0.02)
+    assert noise["value"] == pytest.approx(row_scores.chance_nc(found.k, R, "jaccard"), abs=0.02)
     words = " ".join(ranking_sentences(found))
     assert words.startswith("good is the most reliable of 3 candidates") and "behind it beyond chance" in words
     assert "do best on the same one" in words
 
 
 def test_every_mean_is_that_of_the_measure(found, three):
-    assert found.k == ranking.default_k(R) == 8
+    assert found.k == row_scores.default_k(R) == 8
     for each in three:
         nc = 1 - measures.neighborhood_inconsistency(each.refs, each.tests, found.k)
         assert found.row(each.name, "nc@8")["value"] == pytest.approx(nc.mean())
@@ -152,7 +153,7 @@ def test_places_row_by_row_by_brute_force(found, three):
 
 def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
     one, large = candidate("a", 1, 0.5), candidate("a", 1, 0.5, scale=50.0)
-    scoring = Scoring(components=(0,))
+    scoring = RowScoreOptions(components=(0,))
     a, b = (rank_candidates([each], scoring, labels=False) for each in (one, large))
     np.testing.assert_allclose(a.scores["a"].u["nc@8"], b.scores["a"].u["nc@8"])
     assert b.row("a", "norm")["value"] == pytest.approx(50 * a.row("a", "norm")["value"])
@@ -216,7 +217,7 @@ def test_labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
 def test_halves_teach_the_heads_that_judge_the_other():
     one = candidate("a", 1, 0.3, whole=True)
     rows = evaluation_rows([one])
-    found = ranking.candidate_losses(one, rows, "one-vs-one")
+    found = downstream.candidate_losses(one, rows, "one-vs-one")
     for refs, asked in rows.parts:
         right = downstream_losses([t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests])
         at = np.searchsorted(rows.keys, asked)  # the keys rise
@@ -300,7 +301,7 @@ def test_other_references_and_own_references_are_noted():
 
 def test_many_candidates_get_the_resamples_that_holm_needs():
     many = [candidate(f"c{at}", at, 0.3, members=2, train=False) for at in range(30)]
-    found = rank_candidates(many, Scoring(components=(0,)))
+    found = rank_candidates(many, RowScoreOptions(components=(0,)))
     assert found.comparison.resamples == 1200 and not found.notes
 
 
@@ -578,7 +579,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert (first["candidate"], first["members"]) == ("simclr", 2)
     assert (found["references"], found["k"]) == (600, 30)
     nc = first["scores"]["nc@30"]["value"]
-    assert 5 * ranking.chance_nc(30, 600, "jaccard") < nc < 1
+    assert 5 * row_scores.chance_nc(30, 600, "jaccard") < nc < 1
     assert alone["reasons"]["nc@30"] == ALONE and set(alone["scores"]) >= {"dist@1", "norm", "ll"}
     assert "nc@30" not in alone["scores"] and found["n"] == 599
     assert alone["scores"]["brier"]["value"] < 0.3  # the labels of digits judge, because both sets are digits
@@ -712,12 +713,16 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
 def test_pairs_of_members_are_the_ensemble(three):
     """NC of three members is the mean over their pairs."""
     each = three[1]
-    whole = rank_candidates([each], Scoring(components=(0,)), labels=False, resamples=20).row("good", "nc@8")["value"]
+    whole = rank_candidates([each], RowScoreOptions(components=(0,)), labels=False, resamples=20).row("good", "nc@8")[
+        "value"
+    ]
     parts = []
     for who in combinations(range(3), 2):
         pair = Candidate("p", [each.tests[m] for m in who], [each.refs[m] for m in who])
         parts.append(
-            rank_candidates([pair], Scoring(components=(0,)), labels=False, resamples=20).row("p", "nc@8")["value"]
+            rank_candidates([pair], RowScoreOptions(components=(0,)), labels=False, resamples=20).row("p", "nc@8")[
+                "value"
+            ]
         )
     assert whole == pytest.approx(np.mean(parts))
 
@@ -753,7 +758,7 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
 
 def test_every_reference_as_a_neighbour_is_told():
     found = rank_candidates(
-        [candidate("a", 1, 0.3), candidate("b", 2, 0.5)], Scoring(k=R, components=(0,)), labels=False
+        [candidate("a", 1, 0.3), candidate("b", 2, 0.5)], RowScoreOptions(k=R, components=(0,)), labels=False
     )
     assert any("NC is 1 whatever the models say" in note for note in found.notes)
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from nescio import metrics
 from nescio.analysis.representations.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
-from nescio.analysis.representations.ranking import COMPONENTS as TRIED
-from nescio.analysis.representations.ranking import agreements, chosen_components
+from nescio.analysis.representations.ranking import agreements
+from nescio.analysis.representations.row_scores import DEFAULT_K, OPTIONS, Distance, ScoreOptions, chosen_components
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated
 from nescio.measures import ComponentChoice
-from nescio.measures.siblings import SiblingScores, Similarity, Spaces, kind, member_densities, member_spaces
+from nescio.measures.siblings import SiblingScores, Spaces, kind, member_densities, member_spaces
 from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -29,35 +29,29 @@ from nescio.rows import COLUMNS, Row
 STAR = "*"  # after a score of one member alone (Tables 8 and 9)
 NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # column `sweep`: of neighbours, of networks, of components
 CHOSEN, HELD_OUT = "components", "held_out_likelihood"  # metrics: the number of LL's components, and why this one
-SCORING = "scores"  # heading of options
 
 
 @dataclass(frozen=True)
-class Scored(Validated):
-    """Which scores, and how they are computed."""
+class SweepOptions(ScoreOptions):
+    """Options of scores that are compared with losses, and of the sweeps over k, M and C."""
 
-    k: int = option(100, group=SCORING)
-    k_dist: int = option(1, group=SCORING)
+    k: int = option(DEFAULT_K, group=OPTIONS)
     ks: tuple[int, ...] = option(
-        (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
-        "numbers of neighbours to compare in a sweep",
-        group=SCORING,
+        (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000), "numbers of neighbours to compare in a sweep", group=OPTIONS
     )
-    distances: tuple[Literal["cosine", "euclidean"], ...] = option(
-        ("cosine", "euclidean"), "distances of embeddings to compare", metavar="NAME,…", group=SCORING
+    distances: tuple[Distance, ...] = option(
+        ("cosine", "euclidean"), "distances of embeddings to compare", metavar="NAME,…", group=OPTIONS
     )
     scores: tuple[Literal["nc", "dist", "norm", "ll", "fv"], ...] = option(
-        ("nc", "dist", "norm", "ll", "fv"), "reliability scores to compare; ll is slow", metavar="NAME,…", group=SCORING
+        ("nc", "dist", "norm", "ll", "fv"), "reliability scores to compare; ll is slow", metavar="NAME,…", group=OPTIONS
     )
-    components: tuple[int, ...] = option(TRIED, group=SCORING)
-    similarity: Similarity = option("jaccard", group=SCORING)
 
     def check(self) -> None:
         self.require_min(1, "k", "k_dist")
         require_some(self, "distances", "scores", "components")
         for name in ("ks", "components"):
-            if (least := min(getattr(self, name), default=1)) < 1:
-                raise BadInput(f"{name} holds {least}: it must be at least 1.")
+            if (smallest := min(getattr(self, name), default=1)) < 1:
+                raise BadInput(f"{name} contains {smallest}: it must be at least 1.")
 
     @property
     def swept(self) -> str:
@@ -118,7 +112,7 @@ def evaluate(
     refs: Sequence[Sequence[Predictions]],
     tests: Sequence[Predictions],
     losses: DownstreamLosses,
-    plan: Scored,
+    plan: SweepOptions,
     facts: Row,
 ) -> tuple[list[Row], list[Row]]:
     """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
@@ -141,7 +135,7 @@ def score(
     refs: Sequence[Predictions],
     tests: Sequence[Predictions],
     losses: DownstreamLosses,
-    plan: Scored,
+    plan: SweepOptions,
     distance: str,
     facts: Row,
     *,
@@ -183,7 +177,7 @@ def score(
 class _ScoreRows:
     """Gathers the rows of one candidate, one distance and one sample of references."""
 
-    plan: Scored
+    plan: SweepOptions
     components: int
     losses: DownstreamLosses
     facts: Row

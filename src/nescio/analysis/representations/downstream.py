@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio.analysis.representations.candidates import Candidate, EvaluationRows
 from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
@@ -125,3 +126,34 @@ def _labelled(dump: Predictions) -> tuple[Array, Array]:
     if dump.embeddings is None or dump.labels is None:
         raise Undefined("The accuracy of a representation needs embeddings and the true class of every row.")
     return np.asarray(dump.embeddings), np.asarray(dump.labels)
+
+
+# ---- candidates
+
+
+def candidate_losses(candidate: Candidate, rows: EvaluationRows, tasks: str) -> DownstreamLosses:
+    """Losses of optimal heads on the candidate's features, in the order of the keys.
+
+    The heads learn from the labelled rows of `train`, else from the references that are a part of the rows: the heads
+    that judge one half learn from the other.
+    """
+
+    def losses(train: Sequence[Predictions], keys: Array) -> DownstreamLosses:
+        return downstream_losses(train, [dump.select(keys) for dump in candidate.tests], tasks)
+
+    if candidate.train is not None:
+        return losses(candidate.train, rows.keys)
+    if candidate.refs is not None:
+        raise Undefined(f"{candidate.name} has no labelled rows from which downstream heads could learn.")
+    return concat_losses(
+        [losses([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts], rows.keys
+    )
+
+
+def has_labels(candidates: Sequence[Candidate]) -> bool:
+    """Whether heads can learn and be judged for all of them."""
+    return all(
+        candidate.tests[0].labels is not None
+        and (candidate.refs is None if candidate.train is None else candidate.train[0].labels is not None)
+        for candidate in candidates
+    )

@@ -10,9 +10,9 @@ Source: Park, Wang, Ardeshir and Azizan 2024, §4.3 (ranking, Table 3) and §4.4
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -26,23 +26,25 @@ from nescio.analysis.representations.candidates import (
     evaluation_rows,
     layer_warnings,
 )
-from nescio.analysis.representations.downstream import LOSSES, DownstreamLosses, concat_losses, downstream_losses
+from nescio.analysis.representations.downstream import LOSSES, DownstreamLosses, candidate_losses, has_labels
+from nescio.analysis.representations.row_scores import (
+    RowScoreOptions,
+    in_paper_order,
+    neighbours,
+    paper_value,
+    score_candidate,
+    score_columns,
+    self_neighbour_warnings,
+)
 from nescio.analysis.results import Comparison
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.identity import Validated
-from nescio.measures import ComponentChoice, choose_components
-from nescio.measures.siblings import SCORES, Quantity, SiblingScores, Similarity, kind, rankings_agree, sibling_scores
+from nescio.measures import ComponentChoice
+from nescio.measures.siblings import SCORES, Quantity, SiblingScores, kind, rankings_agree
 from nescio.metrics import Metric, kendall
-from nescio.options import option
-from nescio.predictions import Predictions
 from nescio.progress import track
 
-K = 100  # neighbours of NC …
-SHARE = 20  # … or one for so many references, where there are fewer than K · SHARE
 RESAMPLES = 1000
-COMPONENTS = (1, 2, 5, 10, 20, 50)  # of LL's mixture, among which held-out likelihood chooses
-SAME = 1e-12  # a distance that is rounding
 QUANTITIES: dict[str, Quantity] = {
     **SCORES,
     "first": Quantity("first", "higher", "share of the rows on which it has the highest NC, ties shared"),
@@ -51,224 +53,12 @@ QUANTITIES: dict[str, Quantity] = {
     ),
     **LOSSES,
 }
-GROUP = "scores"  # heading of options
-
-
-@dataclass(frozen=True)
-class Scoring(Validated):
-    """How rows are scored; the options of `nescio reliability` and `nescio rank`."""
-
-    split: int | None = option(
-        None, name="split-references", unset="two halves, each scored against the other", group="references"
-    )
-    k: int | None = option(None, unset="100, or a twentieth of few references", group=GROUP)
-    k_dist: int = option(1, group=GROUP)
-    distance: Literal["cosine", "euclidean"] = option("cosine", group=GROUP)
-    similarity: Similarity = option("jaccard", group=GROUP)
-    components: tuple[int, ...] = option(COMPONENTS, group=GROUP)
-    seed: int = option(0, group=GROUP)
-
-    def check(self) -> None:
-        if not self.components or min(self.components) < (0 if len(self.components) == 1 else 1):
-            raise BadInput("components are whole numbers from 1 on, or 0 alone for no LL.")
-        for name, least in (("k", 1), ("k_dist", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise BadInput(f"{name} is {value}; it must be a whole number from {least} on.")
-
-
-def default_k(references: int) -> int:
-    """100 as in the paper, or a twentieth of the references where there are fewer than 2,000."""
-    return min(K, math.ceil(references / SHARE))
-
-
-def chance_nc(k: int, references: int, similarity: str) -> float:
-    """About the NC of members that have nothing to do with each other: their neighbours meet by chance."""
-    return k / references if similarity == "overlap" else k / (2 * references - k)
-
-
-def neighbours(rows: EvaluationRows, scoring: Scoring) -> int:
-    """k of NC; no k may be larger than the number of references."""
-    k = default_k(rows.references) if scoring.k is None else scoring.k
-    for name, value in (("k", k), ("k-dist", scoring.k_dist)):
-        if value > rows.references:
-            raise BadInput(
-                f"{name} is {value}, but there are only {rows.references} references: choose a smaller one, or give "
-                "more of them."
-            )
-    return k
-
-
-# ---- the scores of one candidate
-
-
-def chosen_components(refs: Predictions, components: Sequence[int], distance: Any) -> ComponentChoice:
-    """The choice by held-out likelihood, among the numbers for which there are references; none if there is but one."""
-    possible = [count for count in components if 2 * count <= len(refs)]  # a mixture sees two thirds of them
-    if len(possible) < 2:
-        return ComponentChoice(min(components), {})
-    return choose_components(refs, possible, metric=distance)
-
-
-def score_candidate(
-    candidate: Candidate, rows: EvaluationRows, k: int, scoring: Scoring
-) -> tuple[SiblingScores, ComponentChoice]:
-    """The scores of a candidate, in the order of the keys, and the components of its mixtures.
-
-    How many these are is chosen on the references of its first member; of two halves, on those of the first.
-    """
-    if scoring.distance == "cosine":
-        _check_lengths(candidate)
-    if candidate.refs is not None:
-        parts = [(candidate.refs, rows.keys)]
-    else:
-        parts = [([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts]
-    choice = chosen_components(parts[0][0][0], scoring.components, scoring.distance)
-
-    def scores(refs: Sequence[Predictions], keys: Array) -> SiblingScores:
-        try:
-            return sibling_scores(
-                refs,
-                [dump.select(keys) for dump in candidate.tests],
-                metric=scoring.distance,
-                k_nc=(k,),
-                k_dist=(scoring.k_dist,),
-                components=choice.components,
-                similarity=scoring.similarity,
-                seed=scoring.seed,
-            )
-        except BadInput as error:
-            raise BadInput(f"{candidate.name}: {error}" if candidate.name else str(error)) from None
-
-    own = [scores(*part) for part in parts]
-    keys = np.concatenate([part.index for part in own])
-    by_key = np.argsort(keys, kind="stable")
-    order = by_key[np.searchsorted(keys, rows.keys, sorter=by_key)]
-    names = [name for name in own[0].u if all(name in part.u for part in own)]
-    reasons = {name: reason for part in own for name, reason in part.reasons.items()}
-    u = {name: np.concatenate([part.u[name] for part in own])[order] for name in names}
-    return SiblingScores(rows.keys, u, reasons, candidate.members), choice
-
-
-def _check_lengths(candidate: Candidate) -> None:
-    for what, dumps in (("row", candidate.tests), ("reference", candidate.refs or ())):
-        for member, dump in enumerate(dumps):
-            zero = np.flatnonzero(~np.asarray(dump.embeddings).any(1))
-            if len(zero):
-                raise BadInput(
-                    f"The embedding of the {what} of index {dump.index[zero[0]]} by member {member} of "
-                    f"{candidate.name or 'the models'} has length zero, so that it has no cosine: omit that row, or "
-                    "take the Euclidean distance."
-                )
-
-
-def self_neighbour_warnings(scores: SiblingScores) -> list[str]:
-    """A warning where rows lie on a reference: they may be their own neighbours."""
-    count = int((scores.u["dist@1"] < SAME).sum()) if "dist@1" in scores.u else 0
-    if not count:
-        return []
-    return [f"{count:,} rows lie on a reference: if they are among the references, their NC looks better than it is."]
-
-
-def paper_value(name: str, u: Array) -> Array:
-    """A score as the paper has it: NC, distance, length, log-likelihood, variance; SCORES says which way is better."""
-    return 1 - u if kind(name) == "nc" else -u if kind(name) in ("norm", "ll") else u
 
 
 def score_title(name: str) -> str:
     """nc@100 → NC@100 ↑."""
     quantity = QUANTITIES[kind(name)]
     return f"{quantity.word}{name.removeprefix(kind(name))} {'↑' if quantity.better == 'higher' else '↓'}"
-
-
-def in_paper_order(names: Iterable[str]) -> list[str]:
-    """Names of scores in the paper's order."""
-    return sorted(dict.fromkeys(names), key=lambda name: list(SCORES).index(kind(name)))
-
-
-def score_columns(scores: SiblingScores) -> dict[str, Array]:
-    """For a file: index, nc (higher = more reliable), and every score as u_NAME, higher = less reliable."""
-    u = {kind(name): scores.u[name] for name in in_paper_order(scores.u)}
-    nc = {"nc": 1 - u["nc"]} if "nc" in u else {}
-    return {"index": scores.index, **nc} | {f"u_{name}": values for name, values in u.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class RowScores:
-    """The rows of one candidate with two members or more, and how far each can be trusted."""
-
-    candidate: Candidate
-    scores: SiblingScores
-    rows: EvaluationRows
-    k: int
-    scoring: Scoring
-    choice: ComponentChoice  # of LL's mixtures
-
-    @property
-    def nc(self) -> Array:
-        """(n,) higher = more reliable."""
-        return 1 - self.scores[f"nc@{self.k}"]
-
-    @property
-    def chance(self) -> float:
-        return chance_nc(self.k, self.rows.references, self.scoring.similarity)
-
-    def least(self, count: int) -> Array:
-        """Rows from the least reliable on; of equal ones the first."""
-        return np.argsort(self.nc, kind="stable")[:count]
-
-    def most(self, count: int) -> Array:
-        return np.argsort(-self.nc, kind="stable")[:count]
-
-    @property
-    def names(self) -> list[str]:
-        return in_paper_order(self.scores.u)
-
-    @property
-    def notes(self) -> list[str]:
-        return [*self.rows.notes, *self_neighbour_warnings(self.scores)]
-
-
-def score_rows(candidate: Candidate, scoring: Scoring | None = None) -> RowScores:
-    """The scores of every row of one candidate."""
-    scoring = scoring or Scoring()
-    rows = evaluation_rows([candidate], scoring.split, scoring.seed)
-    k = neighbours(rows, scoring)
-    scores, choice = score_candidate(candidate, rows, k, scoring)
-    if not scores.u:
-        raise BadInput(next(iter(scores.reasons.values())))
-    return RowScores(candidate, scores, rows, k, scoring, choice)
-
-
-# ---- downstream
-
-
-def candidate_losses(candidate: Candidate, rows: EvaluationRows, tasks: str) -> DownstreamLosses:
-    """Losses of optimal heads on the candidate's features, in the order of the keys.
-
-    The heads learn from the labelled rows of `train`, else from the references that are a part of the rows: the heads
-    that judge one half learn from the other.
-    """
-
-    def losses(train: Sequence[Predictions], keys: Array) -> DownstreamLosses:
-        return downstream_losses(train, [dump.select(keys) for dump in candidate.tests], tasks)
-
-    if candidate.train is not None:
-        return losses(candidate.train, rows.keys)
-    if candidate.refs is not None:
-        raise Undefined(f"{candidate.name} has no labelled rows from which downstream heads could learn.")
-    return concat_losses(
-        [losses([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts], rows.keys
-    )
-
-
-def has_labels(candidates: Sequence[Candidate]) -> bool:
-    """Whether heads can learn and be judged for all of them."""
-    return all(
-        candidate.tests[0].labels is not None
-        and (candidate.refs is None if candidate.train is None else candidate.train[0].labels is not None)
-        for candidate in candidates
-    )
 
 
 # ---- the ranking
@@ -286,7 +76,7 @@ class CandidateRanking:
     candidates: list[Candidate]
     rows: EvaluationRows
     k: int
-    scoring: Scoring
+    scoring: RowScoreOptions
     tasks: str
     comparison: Comparison
     scores: dict[str, SiblingScores]
@@ -323,7 +113,7 @@ class CandidateRanking:
 
 def rank_candidates(
     candidates: Sequence[Candidate],
-    scoring: Scoring | None = None,
+    scoring: RowScoreOptions | None = None,
     *,
     labels: bool = True,
     tasks: str = "one-vs-one",
@@ -337,7 +127,7 @@ def rank_candidates(
     downstream heads where there are labels. Candidates of unequal M are compared by the members that all of them have
     (`common_member_count`). `resamples` None: 1,000, or more where Holm's first step needs them.
     """
-    scoring = scoring or Scoring()
+    scoring = scoring or RowScoreOptions()
     if resamples is None:
         resamples = max(RESAMPLES, math.ceil(2 * len(candidates) / (1 - level)) if 0 < level < 1 else 0)
     check_resampling(resamples, level, scoring.seed)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nescio.analysis.representations.agreement import SCORING, Scored, require_some
+from nescio.analysis.representations.agreement import SweepOptions, require_some
+from nescio.analysis.representations.row_scores import OPTIONS
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
 from nescio.identity import rename_content
@@ -22,7 +23,7 @@ NAME, VERSION = "reliability", 5
 
 
 @dataclass(frozen=True)
-class Plan(Scored):
+class Plan(SweepOptions):
     """What to compare, on what, with which budget."""
 
     pretraining_data: tuple[str, ...] = option(
@@ -40,10 +41,10 @@ class Plan(Scored):
         write=lambda pairs: ",".join(f"{name}={count}" for name, count in pairs),
         unset="--seeds",
     )
-    reference_size: int = option(5000, group=SCORING)
-    reference_samples: int = option(5, "number of samples of references", metavar="N", group=SCORING)
-    k_accuracy: int = option(20, "number of neighbours of the k-NN accuracy", metavar="K", group=SCORING, introduced=20)
-    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", group=SCORING)
+    reference_size: int = option(5000, group=OPTIONS)
+    reference_samples: int = option(5, "number of samples of references", metavar="N", group=OPTIONS)
+    k_accuracy: int = option(20, "number of neighbours of the k-NN accuracy", metavar="K", group=OPTIONS, introduced=20)
+    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", group=OPTIONS)
     training: Training = nested(Training())
 
     def check(self) -> None:

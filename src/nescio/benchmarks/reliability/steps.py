@@ -12,7 +12,7 @@ from nescio import datasets
 from nescio.analysis.representations import agreement
 from nescio.analysis.representations.candidates import common_member_count
 from nescio.analysis.representations.downstream import DownstreamLosses, downstream_losses
-from nescio.analysis.representations.ranking import chosen_components
+from nescio.analysis.representations.row_scores import chosen_components
 from nescio.benchmarks.checks import refuse_training
 from nescio.benchmarks.reliability import NAME, VERSION, Plan
 from nescio.datasets.image_set import ImageSet

@@ -552,9 +552,9 @@ def test_every_number_of_a_scorecard_has_an_interval():
         by=["half"],
     )
     add_intervals(card, resamples=60)
-    without = {(row["metric"], row["split"], row["group"]) for row in card.rows if row["low"] is None}
+    without = {(row["metric"], row["split"], row["subgroup"]) for row in card.rows if row["low"] is None}
     assert without == {("temperature", "val", None)}  # fitted, not judged
-    half = next(row for row in card.rows if row["group"] == "half=1" and row["metric"] == "accuracy")
+    half = next(row for row in card.rows if row["subgroup"] == "half=1" and row["metric"] == "accuracy")
     alone = compare({"a": model(0).take(np.arange(1, 400, 2))}, metrics=["accuracy"], resamples=60).rows[0]
     assert (half["low"], half["high"]) == (alone["low"], alone["high"])
 
@@ -592,7 +592,7 @@ def test_detection_and_mixtures_are_those_of_the_scorecards(sure_and_unsure):
         cells = {row["metric"]: row for row in card.rows if (row["split"], row["measure"]) == ("svhn", "msp")}
         for row in result.rows:
             if row["method"] == name and row["split"] == "svhn":
-                keys = ("value", "low", "high", "n", "condition", "level", "measure")
+                keys = ("value", "low", "high", "n", "ood_share", "measure")
                 assert [row[key] for key in keys] == [cells[row["metric"]][key] for key in keys], row["metric"]
                 seen.add(row["metric"])
     assert seen >= {"auroc", "aupr", "fpr_at_tpr@0.95", "scod_aurc", "scod_augrc", "scod_cost@0.1"}

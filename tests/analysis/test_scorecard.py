@@ -119,7 +119,7 @@ def test_an_ensemble_disagrees_and_one_draw_cannot():
 def test_groups_get_rows_of_their_own():
     p = model(groups={"severity": np.arange(400) % 3})
     card = scorecard(p, by=("severity",))
-    rows = [r for r in card.rows if r["group"] == "severity=1" and r["metric"] == "accuracy"]
+    rows = [r for r in card.rows if r["subgroup"] == "severity=1" and r["metric"] == "accuracy"]
     part = p.groups["severity"] == 1
     assert [r["value"] for r in rows] == [metrics.accuracy(_probs(p)[part], p.labels[part])]
     with pytest.raises(BadInput, match="no group named 'weather'"):

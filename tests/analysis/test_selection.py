@@ -112,7 +112,7 @@ def test_only_plain_validation_rows_of_single_models_count():
     assert best_trials(rows, 1) == {ERM: [0]}
     assert best_trials(rows, 1, calibrated=True) == {ERM: [1]}
     with pytest.raises(BadInput, match="two rows"):  # a part of the validation rows beside all of them
-        best_trials([*rows, row(1, 0, 0.0, group="severity 3")], 1)
+        best_trials([*rows, row(1, 0, 0.0, severity=3.0)], 1)
 
 
 def test_initialisations_are_candidates_too_when_named():

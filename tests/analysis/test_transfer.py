@@ -39,10 +39,10 @@ def test_rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
     for row in frame.where(metric="r_auroc"):
         assert row["value"] == r_auroc(dump.embeddings, dump.labels, result.u[row["measure"]])
         assert row["low"] <= row["value"] <= row["high"]
-    assert set(frame.where(condition=GALLERY).unique("measure")) == {
+    assert set(frame.where(score_input=GALLERY).unique("measure")) == {
         "gallery_margin", "gallery_consistency", "gallery_uncertainty",
     }  # fmt: skip
-    assert {"entropy", "norm", "mine"} <= set(frame.where(condition=IMAGE).unique("measure"))
+    assert {"entropy", "norm", "mine"} <= set(frame.where(score_input=IMAGE).unique("measure"))
     image, gallery = transfer_tables(result)
     assert "entropy" in str(image.rows) and "gallery" not in str(image.rows)
     assert len(gallery.rows) == 3
@@ -90,7 +90,7 @@ def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_c
     for row in result.rows:
         if row["measure"] == "gallery_margin":
             row["value"] = higher["gallery_uncertainty"] + 0.01
-        elif row["condition"] == IMAGE:
+        elif row["score_input"] == IMAGE:
             row["value"] = 0.4
     words = " ".join(transfer_sentences(result))
     assert "gallery_margin" in words and "chance" in words

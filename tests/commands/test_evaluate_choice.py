@@ -42,8 +42,8 @@ def test_groups_of_sets_get_their_means(files, capsys, commas):
     for metric in ("auroc", "aupr", "scod_aurc", "scod_augrc", "scod_cost@0.1"):
         a, b, mean = (value(split, metric) for split in ("near:a", "near:b", "near"))
         assert mean["value"] == pytest.approx((a["value"] + b["value"]) / 2) and a["value"] != b["value"]
-        assert mean["condition"] == "mean of near:a, near:b"
-    assert value("near:a", "scod_aurc")["level"] == 0.2
+        assert mean["averaged"] == "near:a, near:b"
+    assert value("near:a", "scod_aurc")["ood_share"] == 0.2
 
 
 def test_a_set_must_not_have_the_name_of_a_group(files, capsys):

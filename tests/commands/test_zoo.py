@@ -150,7 +150,7 @@ def test_graded_detection_of_other_classes(place, tmp_path, capsys):
     assert run(*words) == 0
     rows = json.loads(capsys.readouterr().out)
     graded = [row for row in rows if row["benchmark"] == "cood" and row["metric"] == "auroc"]
-    assert {0.0, 10.0} <= {row["level"] for row in graded} and "hard" in {row["target"] for row in graded}
+    assert {0.0, 10.0} <= {row["severity"] for row in graded} and "hard" in {row["target"] for row in graded}
 
 
 def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_path, capsys):

@@ -291,7 +291,7 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
         entry = getattr(pair, side)
         keys += [
             key(pair=replace(pair, **{side: replace(entry, **change)}))
-            for change in ({"key": "x"}, {"data": "y"}, {"part": (9, 0)}, {"part": (9, 1)})
+            for change in ({"key": "x"}, {"data": "y"}, {"sample": (9, 0)}, {"sample": (9, 1)})
         ]
     for name in facts:
         keys.append(key(pair=replace(pair, in_distribution=replace(pair.in_distribution, facts=facts | {name: 9}))))

@@ -358,9 +358,9 @@ def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(pl
 
         def evaluate(work, *_, recall=recall):
             trial = steps.trial_of(one, ("erm", "mlp"), methods["erm"].hparams_class(), 0)
-            about = {"target": "x", "split": "val"}
-            work.rows.append(steps.row_of(trial.describe(), "recall_at_1", **about, value=recall))
-            work.rows.append(steps.row_of(trial.describe(), "r_auroc", **about, measure="entropy", value=0.6))
+            about = trial.describe() | {"target": "x", "split": "val", "evaluation": "transfer", "measure": None}
+            work.rows.append(about | {"metric": "recall_at_1", "value": recall})
+            work.rows.append(about | {"metric": "r_auroc", "measure": "entropy", "value": 0.6})
             return []
 
         monkeypatch.setattr(Work, "evaluate", evaluate)
@@ -601,7 +601,7 @@ def test_every_method_enters(name, tmp_path, plan):
 def test_networks_that_exist_already(tmp_path, capsys):
     file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
     data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
-    words = ["run", "url", "--data", f"npz:{data}", "downstream", f"npz:{other}", "--validation-share", "0"]
+    words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation-share", "0"]
     words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--format", "json"]
     assert main(words) == 0
     rows = json.loads(capsys.readouterr().out)

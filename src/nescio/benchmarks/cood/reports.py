@@ -432,7 +432,7 @@ def lead(study: Study) -> list[str]:
     graded = graded_models(frame)
     one = len(graded.models.sizes) == 1
     known = "" if pretrained.unnamed(study) else f" that know{'s' if one else ''} {study.data}"
-    classes, window = (frame.where(metric=metric).first() for metric in ("out_classes", "window"))
+    classes, window = (frame.facts(name).first() for name in ("out_classes", "window"))
     sentences = []
     if classes is not None:
         sentences.append(

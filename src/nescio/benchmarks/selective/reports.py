@@ -12,7 +12,7 @@ from nescio.analysis.evaluation_rows import MC_DROPOUT
 from nescio.analysis.model_choice import pareto_front
 from nescio.benchmarks import pretrained
 from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
-from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FACTS, FEWEST, NAME, SCORECARD, SHARE
+from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FEWEST, NAME, SCORECARD, SHARE
 from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
 from nescio.report.blocks import Block, Blocks, Figure, Story
@@ -26,7 +26,7 @@ from nescio.report.tables import Formatter, NumberFormat, Table, decimals, perce
 from nescio.rows import Row
 
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
-BESIDE_CARD = (*FACTS, "aurc_over")  # metrics that a scorecard does not show
+BESIDE_CARD = "aurc_over"  # metric that a scorecard does not show
 METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
 # what reports need of their rows
 ERRORS = "a model with right and wrong answers, and an ECE that is not zero"

@@ -7,26 +7,7 @@ import pytest
 
 from nescio import BadInput, Predictions, Undefined, measures, scorecard
 from nescio.measures import recover_last_layer
-
-D, C = 8, 3
-WEIGHT = 1.5 * np.eye(C, D) + np.random.default_rng(1).normal(size=(C, D)) / 2
-BIAS = np.array([0.3, -0.2, 0.1])
-
-
-def network(seed, n=60, shift=1.5):
-    rng = np.random.default_rng(seed)
-    labels = np.arange(n) % C
-    f = np.maximum(rng.normal(size=(n, D)) + shift * np.maximum(WEIGHT[labels], 0), 0) + rng.uniform(0.01, 0.1, (n, D))
-    return Predictions(labels=labels, embeddings=f, logits=f @ WEIGHT.T + BIAS)
-
-
-TRAIN, TEST = network(0), network(1, 25, 0.5)
-F, Z = TEST.embeddings, TEST.logits[:, 0]
-FT, ZT, YT = TRAIN.embeddings, TRAIN.logits[:, 0], TRAIN.labels
-
-
-def lse(z):
-    return math.log(sum(math.exp(x) for x in z))
+from tests.support.linear_network import BIAS, FT, TEST, TRAIN, WEIGHT, YT, ZT, C, D, F, Z, lse, network
 
 
 def softmax(z):
@@ -293,51 +274,6 @@ def test_blocks_change_nothing(monkeypatch):
     monkeypatch.setattr(row_tools, "MIN_BLOCK_ROWS", 1)
     for name in names:
         np.testing.assert_allclose(getattr(measures, name)(network(0))(network(1, 25)), whole[name], rtol=1e-9)
-
-
-# ---- shaping
-
-
-def shaped(rows):
-    return [-lse(WEIGHT @ f + BIAS) for f in rows]
-
-
-def test_react():
-    cut = np.quantile(FT, 0.9)
-    np.testing.assert_allclose(measures.react(TRAIN)(TEST), shaped(np.minimum(f, cut) for f in F), rtol=1e-7)
-
-
-def test_scale():
-    k = D - round(0.85 * D)
-    rows = [f * math.exp(sum(f) / sum(sorted(f)[-k:])) for f in F]
-    np.testing.assert_allclose(measures.scale(TRAIN)(TEST), shaped(rows), rtol=1e-7)
-
-
-@pytest.mark.parametrize("quantile", [0.5, 0.9])
-def test_ash(quantile):
-    s, b = [], []
-    for f in F:
-        kept = sorted(f)[-(D - round(quantile * D)) :]
-        pruned = np.array([v if v in kept else 0 for v in f])
-        s.append(pruned * math.exp(sum(f) / sum(kept)))
-        b.append((pruned > 0) * sum(f) / len(kept))
-    np.testing.assert_allclose(measures.ash(TRAIN, quantile)(TEST), shaped(s), rtol=1e-7)
-    np.testing.assert_allclose(measures.ash(TRAIN, quantile, "b")(TEST), shaped(b), rtol=1e-7)
-
-
-def test_dice():
-    contribution = WEIGHT * FT.mean(0)
-    weight = np.where(contribution > np.quantile(contribution, 0.9), WEIGHT, 0)
-    np.testing.assert_allclose(measures.dice(TRAIN)(TEST), [-lse(weight @ f + BIAS) for f in F], rtol=1e-7)
-
-
-@pytest.mark.parametrize("name", ["react", "scale", "ash", "dice"])
-def test_shaping_refuses_features_below_zero(name):
-    below = Predictions(embeddings=F - 1, logits=Z)
-    with pytest.raises(Undefined, match="0,"):
-        getattr(measures, name)(TRAIN)(below)
-    with pytest.raises(BadInput, match="between 0 and 1"):
-        getattr(measures, name)(TRAIN, quantile=1.5)
 
 
 def test_all_of_them_stand_on_a_scorecard():

@@ -25,7 +25,7 @@ from nescio.predictions.names import (
     unknown_name,
 )
 from nescio.predictions.outputs import Predictions
-from nescio.predictions.readers import FileFormat, readable_suffixes, registry, writable_suffixes
+from nescio.predictions.readers import FileFormat, registry
 
 MANIFEST = folder.MANIFEST
 BUILT_IN = (csv, npy, parquet, safetensors, torch)  # importing them registers their readers
@@ -123,6 +123,16 @@ def save(predictions: Predictions, path: str | os.PathLike[str], *, durable: boo
             write(predictions, file)
             flush(file)
     return target
+
+
+def readable_suffixes() -> list[str]:
+    """The suffixes of all registered readers."""
+    return list(registry)
+
+
+def writable_suffixes() -> list[str]:
+    """The suffixes of all registered writers."""
+    return [suffix for suffix, file_format in registry.items() if file_format.write is not None]
 
 
 # ---- fields

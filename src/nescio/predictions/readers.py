@@ -53,13 +53,3 @@ def reader(
         return function
 
     return register
-
-
-def readable_suffixes() -> list[str]:
-    """The suffixes of all registered readers."""
-    return list(registry)
-
-
-def writable_suffixes() -> list[str]:
-    """The suffixes of all registered writers."""
-    return [suffix for suffix, file_format in registry.items() if file_format.write is not None]

@@ -399,7 +399,7 @@ def lead(frame: Frame) -> list[str]:
 def story(study: Study) -> Story:
     """The page of a study of representations."""
     frame, plan = study.frame, study.plan
-    fixed = f"NC looks at the {plan['k']} nearest of {plan['references']:,} references." if "k" in plan else ""
+    fixed = f"NC looks at the {plan['k']} nearest of {plan['reference_size']:,} references." if "k" in plan else ""
     distance = [robustness(frame), *table_5(frame), *table_7(frame)]
     single = [*table_8(frame), *table_9(frame)]
     sections: list[SectionSpec] = [

@@ -64,31 +64,20 @@ PROSE_PENDING = {
     "__init__",
     "__main__",
     "analysis",
-    "backbones",
-    "checkpoints",
     "cli",
     "commands",
-    "datasets",
     "errors",
     "files",
     "identity",
-    "layers",
-    "methods",
     "networks",
     "options",
-    "probes",
     "benchmarks",
     "provenance",
-    "recording",
     "registry",
     "report",
     "rows",
-    "runtime",
-    "search",
     "specs",
     "testing",
-    "training",
-    "trials",
     "work",
 }
 ASSERTIONS_PENDING = {
@@ -184,7 +173,8 @@ def test_prose_uses_the_vocabulary() -> None:
     for path in paths:
         text = re.sub(r"<!-- generated: .+? -->.*?<!-- end -->", "", path.read_text(), flags=re.DOTALL)
         for number, line in enumerate(text.splitlines(), 1):
-            if match := re.search(PRIVATE, line):
+            in_keys = re.search(r"\btag\(|in_keys", line)  # names in the keys and seeds of finished studies stay
+            if (match := re.search(PRIVATE, line)) and not in_keys:
                 wrong.append(f"{path.relative_to(ROOT)}:{number} {match[0]}")
     assert not wrong, "\n".join(wrong)
 

@@ -223,5 +223,5 @@ def _unfit(name: str, shape: tuple[int, int], error: Exception) -> str:
 
 
 def parameters(network: nn.Module) -> int:
-    """How many numbers learn."""
+    """Number of trainable parameters."""
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)

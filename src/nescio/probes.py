@@ -1,7 +1,7 @@
 """Measures that need the network: taken at predict time from the function that is really used.
 
 That function is f(x) = (1/K) Σ_k softmax(z_k(x) / T_k): one calibrated network, or an average of several. Temperature
-and averaging change what the probes say, so they are taken anew for every selected group of members.
+and averaging change the probes, so they are computed anew for every selected group of members.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def jacobian_norm(
 
 
 def how_jacobian(classes: int, exact: bool = False) -> str:
-    """How `jacobian_norm` of so many classes is computed, for readers of the scores."""
+    """How `jacobian_norm` is computed for a number of classes, as a note beside the scores."""
     return "exact" if exact or classes <= EXACT_CLASSES else f"estimated from {HUTCHINSON} random directions"
 
 
@@ -83,7 +83,8 @@ def _same_draws(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def augmented_log_probs(methods: Sequence[Method], views: Sequence[Tensor]) -> Tensor:
-    """log of the mean of f over augmented copies of an image, (b, c): the answer of test-time augmentation (UIMNET §4).
+    """log of the mean of f over augmented copies of an image, (b, c): the prediction of test-time augmentation (UIMNET
+    §4).
 
     Its largest value gives −max_c of the mean (measure `tta`), which no mean of −max over the copies is.
     """

@@ -24,7 +24,7 @@ PATIENCE = timedelta(days=1)  # for a process that does alone what others wait f
 
 @dataclass(frozen=True)
 class Runtime:
-    """One process's place: its device, its number format, and which of how many processes it is."""
+    """The device, precision, rank and number of processes of one process."""
 
     device: torch.device
     precision: str  # "float32" or "bf16"
@@ -45,7 +45,7 @@ class Runtime:
         return array if self.device.type == "cpu" else torch.tensor(array, device=self.device)
 
     def with_precision(self, precision: str) -> Runtime:
-        """The same place with the number format that a trial names."""
+        """The same runtime with another precision."""
         if precision == "bf16" and self.device.type == "cpu":
             # some machines announce matrix units that they do not have, and die of the first instruction
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -53,7 +53,7 @@ class Runtime:
 
     @contextmanager
     def threads(self, count: int | None) -> Iterator[None]:
-        """Inside, torch computes with so many threads on a CPU; None: with as many as there are.
+        """Limit torch to `count` CPU threads within the context; None: no limit.
 
         How many threads share a sum changes its last bits, and what a trial's key promises must not depend on the cores
         of a machine, or on how many workers share them.
@@ -99,7 +99,7 @@ class Runtime:
 
 
 def runtime_for(device: str = "auto", precision: str = "auto") -> Runtime:
-    """Picks the device once: the GPU if there is one. bf16 on a GPU, float32 on a CPU, by default.
+    """Choose the device once: the GPU if there is one. bf16 on a GPU, float32 on a CPU, by default.
 
     Under `torchrun` it joins the other processes: gradients are averaged, and each takes its share of every batch.
     """
@@ -126,7 +126,7 @@ def runtime_for(device: str = "auto", precision: str = "auto") -> Runtime:
     try:
         return Runtime(torch.device(device), precision, rank, world)
     except RuntimeError:
-        raise BadInput(f"torch knows no device named {device!r}; say cpu or cuda.") from None
+        raise BadInput(f"torch has no device {device!r}: name cpu or cuda.") from None
 
 
 def need_gpu() -> None:
@@ -146,13 +146,13 @@ def _keep_memory() -> None:
 
 
 def leave() -> None:
-    """Parts from the other processes, if there are any."""
+    """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def seed_everything(seed: int) -> None:
-    """Called at the entry of train and before every batch of predict, and nowhere else."""
+    """Seed Python, NumPy and torch; called by training and before every predicted batch only."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

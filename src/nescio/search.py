@@ -82,11 +82,11 @@ class LogUniform:
         return self.quantile(rng.random())
 
     def quantile(self, share: float) -> float:
-        """The value so far along the way from low, 0, to high, 1."""
+        """The value at a share of the range in log space: 0 is low, 1 is high."""
         return _short(self.low * (self.high / self.low) ** share)
 
     def grid(self, count: int) -> tuple[float, ...]:
-        """So many values from low to high in equal ratios."""
+        """`count` values from low to high in equal ratios."""
         return tuple(self.quantile(number / max(1, count - 1)) for number in range(count))
 
     def suggest(self, trial: Any, name: str) -> float:
@@ -156,7 +156,7 @@ def hparam(default: Any, search: Search | None = None, help: str = "", **later: 
 @tag("recipe")  # in the keys and seeds of finished studies
 @dataclass(frozen=True)
 class HParams(Validated):
-    """The hyper-parameters of one method: a frozen dataclass beside it, every field with a default."""
+    """Hyper-parameters of one method: a frozen dataclass whose fields all have defaults."""
 
 
 R = TypeVar("R")
@@ -241,7 +241,7 @@ def guided(
 
     hparam_sets  the class of hyper-parameters of everything that is searched
     evaluate  round and hyper-parameters in, for each of them the number to make small out; None where it failed
-    more      further rounds of those whose best lies near a bound of its range, which is made wider for them
+    more      further rounds of those whose best value is near a bound of its range; the range is widened
     returns   the ranges that were searched in the end
     """
     ranges: dict[L, Mapping[str, Search]] = {line: searched(hparams) for line, hparams in hparam_sets.items()}
@@ -269,7 +269,7 @@ def guided(
         suggested = {line: suggest(hparam_sets[line], trial, ranges[line]) for line, trial in trials.items()}
         values = evaluate(number, suggested)
         for line, trial in trials.items():
-            if (value := values[line]) is None:  # it says nothing, and stops nothing
+            if (value := values[line]) is None:  # a failed trial
                 studies[line].tell(trial, state=optuna.trial.TrialState.FAIL)
                 continue
             studies[line].tell(trial, value)

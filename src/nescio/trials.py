@@ -99,19 +99,19 @@ class Trial(Validated):
         None
     )  # what its weights start from: store:KEY of a trial, or file:PATH of a checkpoint
     task: Literal["classification", "segmentation"] = added_field("classification")
-    kept: tuple[int, ...] = added_field(())  # epochs after which its weights are kept, beside the last
+    kept: tuple[int, ...] = added_field(())  # epochs after which weights are stored, in addition to the last
     stop: int | None = added_field(None)  # which of them these weights are of; None: the last epoch
 
     def check(self) -> None:
         if not set(self.kept) <= set(range(1, self.training.epochs)) or self.stop not in (None, *self.kept):
-            raise BadInput("Trial.kept must name epochs from 1 on and before the last, and Trial.stop one of them.")
+            raise BadInput("Trial.kept must name epochs between 1 and the last epoch, and Trial.stop one of them.")
         self.require_min(0, "spectral", exclusive=True)
         self.require_min(0, "trial", "data_seed", "init_seed")
         if self.classes is not None and len(set(self.classes)) != max(1, len(self.classes)):
             raise BadInput("Trial.classes must name at least one class, and none twice.")
 
     def describe(self) -> dict[str, Any]:
-        """The columns of a row that say which network this is."""
+        """The columns of a row that identify the network."""
         return {
             "dataset": self.data,
             "backbone": self.backbone,

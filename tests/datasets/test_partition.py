@@ -347,14 +347,14 @@ def test_a_dump_gives_the_means_of_its_embeddings(digits):
     labels = rng.permutation(np.arange(100) % 10)
     embeddings = rng.standard_normal((100, 4))
     dump = Predictions(labels=labels, embeddings=embeddings)
-    assert np.allclose(imagenot.dump_means(dump, digits), class_means(embeddings, labels))
+    assert np.allclose(imagenot.class_means_of(dump, digits), class_means(embeddings, labels))
     for fields, sentence in (
         ({"labels": labels, "logits": rng.standard_normal((100, 10))}, "no embeddings"),
         ({"embeddings": embeddings}, "no labels"),
         ({"labels": labels + 5, "embeddings": embeddings}, "label 14, and digits has 10 classes"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            imagenot.dump_means(Predictions(**fields), digits)
+            imagenot.class_means_of(Predictions(**fields), digits)
 
 
 @pytest.fixture(scope="module")

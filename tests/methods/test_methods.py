@@ -205,7 +205,7 @@ class OneVoice(MIMO):
     """All heads say what the first one says."""
 
     def answers(self, x):
-        logits, embeddings = super().answers(x)
+        logits, embeddings = super().head_logits(x)
         return logits[:, :1].expand_as(logits), embeddings
 
 
@@ -319,7 +319,7 @@ def test_mimo_repeats_whole_rows_and_sums_heads():
 def test_mimo_gives_the_same_image_to_all_heads_at_test_time():
     method = MIMO(MIMO.hparams_class(inputs=3), NetworkSpec("mlp", 1, 8, 4)).eval()
     x = torch.randn(2, 1, 8, 8)
-    assert torch.equal(method(x).logits, method.answers(torch.cat([x, x, x], 1))[0])
+    assert torch.equal(method(x).logits, method.head_logits(torch.cat([x, x, x], 1))[0])
     assert method(x).logits.shape == (2, 3, 4)
 
 

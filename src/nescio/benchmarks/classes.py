@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nescio import datasets
 from nescio.datasets.image_set import ImageSet
-from nescio.datasets.partition import RULE, Partition, dump_means, imagenot, pixel_means
+from nescio.datasets.partition import RULE, Partition, class_means_of, imagenot, pixel_means
 from nescio.errors import BadInput
 from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step
@@ -86,5 +86,5 @@ def partition_step(benchmark: tuple[str, int], reference: Trial, features: str, 
 def _partition(step_folder: StepFolder, context: Context, data: str, features: str, source: Step | str) -> Files:
     dataset = datasets.load(data, context.root)
     dump = None if isinstance(source, str) else load_predictions(source, context.store)
-    means = pixel_means(dataset) if dump is None else dump_means(dump, dataset)
+    means = pixel_means(dataset) if dump is None else class_means_of(dump, dataset)
     return {PARTITION: imagenot(dataset, means, features).to_json().encode()}

@@ -84,17 +84,17 @@ def run(options: Options) -> int:
 
 def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
     """Class means, and what they are means of."""
-    from nescio.datasets.partition import dump_means, pixel_means
+    from nescio.datasets.partition import class_means_of, pixel_means
     from nescio.predictions import Predictions
 
     features = options.features
     if options.weights or options.store:
         kind = "timm model" if options.weights else "training"
-        return dump_means(_embeddings(options), dataset), f"{kind} {features}"
+        return class_means_of(_embeddings(options), dataset), f"{kind} {features}"
     if features == "pixels":
         return pixel_means(dataset), "pixels"
     if Path(features).exists():
-        return dump_means(Predictions.load(features), dataset), f"predictions {Path(features).name}"
+        return class_means_of(Predictions.load(features), dataset), f"predictions {Path(features).name}"
     raise BadInput(
         f"--features {features}: there is no such file. If it is a timm model, name its weights with --weights; "
         "if it is the key of a training, name its store with --store; the images themselves are --features pixels."

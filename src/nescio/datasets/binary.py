@@ -1,4 +1,4 @@
-"""In or out: two groups of classes of another dataset as two classes, for the oracle, which is trained on both."""
+"""Two groups of classes of another dataset as two classes: the data of the oracle OOD detector."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TABLES, ROWS, PLACES = 6, 32, 4096  # of random numbers: 2³⁰ combinations of 
 @tag("change")
 @dataclass(frozen=True)
 class Change(Validated, ABC):
-    """What is done to images before a network sees them."""
+    """A change of images before prediction: a corruption, rotation or crop."""
 
     moves: ClassVar[bool] = False  # whether it moves what is seen, so that a label map no longer fits
     stored: ClassVar[bool] = False  # whether its images come from files, as they were before a network's view

@@ -35,7 +35,7 @@ def align_labels(
         listed = (
             f"--classes names {_first_names(list(dict(class_map)))}" if class_map else _describe_classes(classes, names)
         )
-        raise BadInput(f"No image of {images.name} is of a class that the model knows: {listed}.")
+        raise BadInput(f"No image of {images.name} is of a class of the model: {listed}.")
     votes = kept.images.annotations
     if votes is not None:
         mapped = np.flatnonzero(number >= 0)
@@ -90,11 +90,11 @@ def _missing_classes(names: Sequence[str], classes: int, class_names: Sequence[s
 def _describe_classes(classes: int, names: Sequence[str] | None) -> str:
     """Which names of classes a network knows, in words."""
     if names is not None:
-        return f"it knows the classes {_first_names(names)}"
+        return f"its classes are {_first_names(names)}"
     numbers = f"the numbers 0 to {classes - 1}"
     if classes != imagenet.CLASSES:
-        return f"it knows {numbers}"
-    return f"it knows ImageNet's WordNet ids (n01440764 …), its class names (tench, goldfish …) and {numbers}"
+        return f"its classes are {numbers}"
+    return f"its classes are ImageNet's WordNet ids (n01440764 …), its class names (tench, goldfish …) and {numbers}"
 
 
 def _first_names(names: Sequence[str]) -> str:
@@ -107,7 +107,7 @@ def _positions(names: Sequence[str], among: Sequence[str]) -> Array:
 
 
 def rows_by_key(index: Array, images: LoadedImages, every: int) -> Array:
-    """(n,) which of the images each row of a dump is, by its key; `every` rows had the file that they come from.
+    """(n,) the image of each row of a predictions file, by key; the whole file has `every` rows.
 
     Keys are the set's own index, or names of image files where they are texts. Where keys do not meet, as many images
     as rows are taken in order: the file then numbers its rows from 0.

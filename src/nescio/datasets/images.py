@@ -40,11 +40,11 @@ class Images:
         return self.backing.read(self.rows)
 
     def sources(self) -> Sequence[Any]:
-        """Every image as it came, before any size was chosen: a path, encoded bytes, or an array (h, w, ch)."""
+        """Every image before resizing: a path, encoded bytes, or an array (h, w, ch)."""
         return [self.backing.source(row) for row in self.rows.tolist()]
 
     def source(self, row: int) -> Any:
-        """One image as it came, before any size was chosen."""
+        """One image before resizing."""
         return self.backing.source(int(self.rows[row]))
 
     def check_files(self) -> None:
@@ -61,7 +61,7 @@ class Images:
         return self.maps.read(self.rows[rows])[..., 0]
 
     def take(self, rows: Array) -> Images:
-        """Some of the rows, in the order given."""
+        """The rows in the given order."""
 
         def some(array: Array | None) -> Array | None:
             return None if array is None else array[rows]
@@ -78,7 +78,7 @@ class Images:
         )
 
     def without_shared_backing(self) -> Images:
-        """The same rows; where images pass through memory, those of other rows do not come along."""
+        """The same rows without decoding other rows of a backing that is evicted from memory."""
         if not (isinstance(self.backing, EvictedPixels) and isinstance(self.maps, EvictedPixels)):
             return self
         rows = self.rows.tolist()

@@ -246,18 +246,18 @@ def pixel_means(dataset: Dataset) -> Array:
     return _means(read(), len(dataset.classes)) / 255
 
 
-def dump_means(dump: Predictions, dataset: Dataset) -> Array:
-    """Class means of the embeddings of a reference network, whose dump has the labels of the dataset."""
-    if dump.embeddings is None or dump.labels is None:
-        lacking = "embeddings" if dump.embeddings is None else "labels"
+def class_means_of(predictions: Predictions, dataset: Dataset) -> Array:
+    """Class means of the embeddings of a reference network, whose predictions has the labels of the dataset."""
+    if predictions.embeddings is None or predictions.labels is None:
+        lacking = "embeddings" if predictions.embeddings is None else "labels"
         raise BadInput(f"The predictions have no {lacking}: class means need embeddings (n, d) and labels (n,).")
     classes = len(dataset.classes)
-    if int(dump.labels.max()) >= classes:
+    if int(predictions.labels.max()) >= classes:
         raise BadInput(
-            f"The predictions have the label {dump.labels.max()}, and {dataset.name} has {classes} classes: are they "
+            f"The predictions have label {predictions.labels.max()}, {dataset.name} has {classes} classes: are they "
             "of other data?"
         )
-    return class_means(dump.embeddings, dump.labels, classes)
+    return class_means(predictions.embeddings, predictions.labels, classes)
 
 
 # ---- the tree as a picture

@@ -1,4 +1,4 @@
-"""Images to pixels, once for all models that look at them alike: a memory-mapped uint8 array in the store.
+"""A cache of decoded pixels for all models with the same preprocessing: a memory-mapped uint8 array in the store.
 
 store/pixels/<key>/pixels.npy   (n, height, width, channels), one row per image
 """
@@ -101,7 +101,7 @@ def cache_key(images: LoadedImages, view: View, store: Store) -> str:
 
 
 def cache_pixels(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
-    """The pixels of these images under a view, decoded once; where they lie."""
+    """Decode the pixels of images under a view once; return the path of the array."""
     say = say or _silent
     title = f"{images.name} at {view}"
     with store.work(STAGE, _config(images, view), (images.revision,), VERSION, title=title) as step_folder:
@@ -140,7 +140,7 @@ def readable_images(images: LoadedImages, store: Store, say: Say | None = None) 
 
 
 def remove_cached_pixels(images: LoadedImages, view: View, store: Store) -> None:
-    """Removes the pixels; whoever needs them decodes again."""
+    """Remove the cached pixels."""
     shutil.rmtree(store.path(STAGE, cache_key(images, view, store)), ignore_errors=True)
 
 

@@ -23,7 +23,7 @@ KEPT = 4  # decoded files of a passing kind: the images and the label maps of tw
 
 
 class Pixels:
-    """uint8 images (m, h, w, ch) in memory. All subsets share them: made when first seen, sent to a device once."""
+    """uint8 images (m, h, w, ch) in memory. All subsets share them: decoded on first use, sent to a device once."""
 
     def __init__(self, make: Callable[[], Array], dataset_from_files: EncodedImages | None = None) -> None:
         self._make = make
@@ -66,7 +66,7 @@ class Pixels:
 
 
 class EncodedImages:
-    """Image files, or encoded images in memory, decoded anew whenever they are looked at."""
+    """Image files, or encoded images in memory, that are decoded on every read."""
 
     moments = decode.IMAGENET_MEAN, decode.IMAGENET_STD
 
@@ -126,8 +126,8 @@ _decoded: deque[EvictedPixels] = deque()
 
 
 class EvictedPixels(Pixels):
-    """Decoded files of which only the last few sets stay in memory. Levels of a shift are looked at one after the
-    other, and all of them together may be many times as large as what fits."""
+    """Decoded files of which only the last few sets stay in memory. The levels of a shift are read one after the other
+    and need not fit together."""
 
     def __init__(self, frames: ImageFiles) -> None:
         super().__init__(partial(frames.read, range(len(frames))), frames)
@@ -151,7 +151,7 @@ class EvictedPixels(Pixels):
 
 
 class ConcatBacking:
-    """The images of several parts as one, the rows of the first part first."""
+    """The concatenated images of several sets."""
 
     def __init__(self, parts: Sequence[Images]) -> None:
         self.parts = parts

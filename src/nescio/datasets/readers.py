@@ -21,7 +21,7 @@ RequiredImages = Literal["both", "test", "all"]
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """What stands behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in.
+    """A request for a dataset, parsed from `NAME:PATH@SIZE`, and the folder of datasets.
 
     `required` both: training and test images; test: test images, and a reader may leave out the training images; all:
     every labelled image, and a reader may call them all test images.
@@ -74,7 +74,7 @@ registry: Registry[Reader] = _Readers(
 def dataset(
     name: str, *, path: bool | None = False, size: int | None = None, selectors: int = 0
 ) -> Callable[[Callable[[DatasetRequest], Dataset]], Callable[[DatasetRequest], Dataset]]:
-    """Registers a function as the reader of one dataset."""
+    """Register a function as the reader of one dataset."""
 
     def add(read: Callable[[DatasetRequest], Dataset]) -> Callable[[DatasetRequest], Dataset]:
         try:
@@ -143,7 +143,7 @@ def _reader(spec: str, name: str) -> Reader:
 
 
 def data_folders(root: str | Path | None) -> list[Path]:
-    """Folders in which datasets are looked for."""
+    """Folders in which datasets are searched."""
     if root is not None:
         return [Path(root)]
     named = os.environ.get("NESCIO_DATA")

@@ -291,7 +291,8 @@ def _cast(
 
 
 def _holes(ray: tuple[Array, Array, Array], middle: Array) -> Array:
-    """Noise from 0 on that is fixed to the place of an ellipsoid: how far inside of its outline a ray must pass."""
+    """Non-negative noise that is fixed to the position of an ellipsoid: how far inside of its outline a ray must
+    pass."""
     return np.maximum(texture(ray[0] * middle[2] + 50, ray[1] * middle[2] + 50, 14) + 0.4, 0)
 
 

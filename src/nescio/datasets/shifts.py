@@ -91,7 +91,7 @@ def published_corruptions(
         array = _read(published / f"{name}.npy")
         if array.shape != (len(labels), *shape) or array.dtype != np.uint8:
             raise BadInput(
-                f"{published / name}.npy holds {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
+                f"{published / name}.npy has {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
                 f"expected: the test images of {data} at five severities."
             )
         revision, first = checksum(published / f"{name}.npy"), int(test.index[0])

@@ -18,7 +18,7 @@ VALIDATION = 0.1  # share of the training set that is held out (UIMNET §2)
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """What a trial trains on, is tuned on and is evaluated on."""
+    """Images for training, validation, test and OOD detection."""
 
     train: Images
     val: Images

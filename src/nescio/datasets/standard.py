@@ -461,7 +461,7 @@ def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, reques
     blob, cut, labels, subset_names = (arrays[key] for key in ("blob", "offsets", "y", "split"))
     if not len(cut) - 1 == len(labels) == len(subset_names):
         raise BadInput(
-            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(subset_names)}: they must be equal."
+            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(subset_names)}: make them equal."
         )
     if (
         cut.dtype.kind not in "iu"

@@ -1,4 +1,4 @@
-"""How a pretrained network sees an image: size, crop, interpolation."""
+"""The preprocessing of a pretrained network: size, crop and interpolation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nescio.identity import added_field, tag
 @tag("view")
 @dataclass(frozen=True)
 class View:
-    """How an image becomes pixels. Models with equal views read one cache.
+    """The preprocessing of an image. Models with equal views share one pixel cache.
 
     center   the shorter side becomes `resize`, the middle `size` × `size` is kept
     squash   both sides become `resize`, the middle is kept
     border   the longer side becomes `resize`, the rest is filled with `fill`, the middle is kept
-    trained  as `nescio train` looks at an image: `crop` of the largest central part of the shape of the training images
+    trained  as in `nescio train`: a central crop with the aspect ratio of the training images, of the share `crop`
     """
 
     size: int

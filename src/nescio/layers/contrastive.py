@@ -1,4 +1,4 @@
-"""Parts of methods that learn from two views of an image: projections, the contrastive loss, momentum copies."""
+"""Layers and losses of methods trained on two views of an image: projections, NT-Xent, momentum copies."""
 
 from __future__ import annotations
 

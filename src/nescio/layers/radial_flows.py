@@ -1,4 +1,4 @@
-"""Normalising flows: a density for every class that is learnt together with the network."""
+"""Normalising flows: a density for every class, trained with the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head that tells how uncertain an embedding is: three hidden layers (URL, §3.2)."""
+"""A head that predicts the uncertainty of an embedding: three hidden layers (URL, §3.2)."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, 
 class FeatureDensity(Method):
     """A classifier whose features get, after training, a Gaussian with full covariance for every true class.
 
-    Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c) with the class shares π_c of the training set, for what the
-    network has not seen (epistemic); "entropy" of the softmax, for what cannot be known (aleatoric).
+    Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c) with the class shares π_c of the training set, for epistemic
+    uncertainty; "entropy" of the softmax, for aleatoric uncertainty.
     """
 
     scores = ("density", "entropy")
@@ -55,7 +55,7 @@ class FeatureDensity(Method):
         return Evidence(seen, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the way from chance to all
 
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
-        """Were the Gaussians fitted, and do they tell training images from noise?"""
+        """Were the Gaussians fitted, and do they separate training images from noise?"""
         moved = float((self.gaussians.means - start.gaussians.means).norm(dim=1).mean())
         near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_like(x)))
         seen = f"median −log density {near:.3g} on training images, {far:.3g} on noise; means moved by {moved:.3g}"

@@ -52,8 +52,8 @@ class SamplingHParams(ProbabilisticHParams):
 class Probabilistic(Method[ProbabilisticHParams]):
     """An image is vMF(e, κ): e its embedding at length one, κ = 1/u from a head of three layers on the embedding.
 
-    Where κ ≪ d samples hardly know their mean, A_d(κ) ≈ κ/d, and gradients of the embeddings are as small: from the
-    paper's two starts, κ ≈ 1 and κ = 0.001, only optimisers that rescale gradients get away.
+    Where κ ≪ d samples are nearly independent of their mean, A_d(κ) ≈ κ/d, and gradients of the embeddings are as
+    small: from the paper's two starts, κ ≈ 1 and κ = 0.001, only optimisers that rescale gradients get away.
     """
 
     scores = ("inverse_kappa",)

@@ -1,4 +1,4 @@
-"""What a method is: how it learns (`loss`) and what it says (`forward`)."""
+"""The base class of methods: a loss for training (`loss`) and predictions (`forward`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search 
 @tag("recipe:learning")
 @dataclass(frozen=True)
 class BaseHParams(HParams):
-    """What every method may tune of the budget: factors on its learning rate and weight decay.
+    """Hyper-parameters of every method: factors on the learning rate and weight decay of the budget.
 
-    The UIMNET paper's search ranges (appendix C) are not in its text; these and those beside the other fields are ours.
+    UIMNET's search ranges (appendix C) are not in its text; all ranges here are nescio's.
     """
 
     lr: float = hparam(1.0, log_uniform(0.3, 3.0), "factor on the budget's learning rate", in_keys="rate")
@@ -39,14 +39,14 @@ class BaseHParams(HParams):
         self.require_min(0, "weight_decay")
 
     def require_below(self, most: float, *names: str) -> None:
-        """Raises BadInput when one of the fields is not below `most`."""
+        """Raise BadInput if a field is not below `most`."""
         for name in names:
             if not getattr(self, name) < most:
                 raise BadInput(f"{type(self).__name__}.{name} is {getattr(self, name)}: it must be below {most:g}.")
 
 
 def split_group(group: dict[str, Any], parameters: Iterable[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A group of parameters without `own`, and one of `own` alone with the same factors."""
+    """A parameter group without `parameters`, and a group of these with the same factors."""
     inside = {id(parameter) for parameter in parameters}
     rest, alone = ([p for p in group["params"] if (id(p) in inside) is part] for part in (False, True))
     return group | {"params": rest}, group | {"params": alone}
@@ -58,18 +58,18 @@ Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), label
 
 @dataclass
 class Output:
-    """What a method says about b images, or about b locations of images. A dense network gives maps: logits
-    (b, s, c, h, w) and scores (b, h, w) each."""
+    """Predictions for b images, or for b locations of images. Dense networks return maps: logits (b, s, c, h, w) and
+    scores (b, h, w)."""
 
     logits: Tensor | None = None  # (b, s, c): s draws
     embeddings: Tensor | None = None  # (b, d)
-    scores: dict[str, Tensor] = field(default_factory=dict)  # (b,) each, higher = less sure; the first is `native`
+    scores: dict[str, Tensor] = field(default_factory=dict)  # (b,) each, rising with uncertainty; the native one first
     variants: dict[str, Tensor] = field(default_factory=dict)  # (b, c) other predictive log-probabilities
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a method is built for: the images, the number of classes, the backbone, the spectral norm."""
+    """What a network is built for: backbone, images, number of classes and spectral norm."""
 
     backbone: str
     channels: int
@@ -91,23 +91,23 @@ class NetworkSpec:
 
 
 class Method(nn.Module, Generic[H]):
-    """Everything that one algorithm is. The plain case, a backbone and a linear head, is here; a method overrides
-    what differs."""
+    """A method: network, loss and scores. The base class has a backbone and a linear head; methods override what
+    differs."""
 
-    classifies: ClassVar[bool] = True  # False: it gives embeddings and no logits
-    scores: ClassVar[tuple[str, ...]] = ()  # names of its own uncertainties, the main one first; its `native` score
-    views: ClassVar[int] = 1  # images per row that `loss` wants; 2 for contrastive methods
-    augment: ClassVar[str | None] = None  # its augmentation of training images by default
+    classifies: ClassVar[bool] = True  # False: it returns embeddings and no logits
+    scores: ClassVar[tuple[str, ...]] = ()  # names of its uncertainty scores; the first is the native score
+    views: ClassVar[int] = 1  # images per row in `loss`; 2 for contrastive methods
+    augment: ClassVar[str | None] = None  # default augmentation of training images
     normalized: ClassVar[bool] = False  # True where logits are log-probabilities
     ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
     paper: ClassVar[str] = ""
     name: ClassVar[str] = ""
     hparams_class: ClassVar[type[HParams]] = BaseHParams
     spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
-    rises_far_from_data: ClassVar[bool] = False  # its native score claims to rise far away from the training data
+    rises_far_from_data: ClassVar[bool] = False  # the native score should rise far from the training data
     strength_hparam: ClassVar[str | None] = None  # the hyper-parameter that regularises its features, or "spectral"
-    strength_direction: ClassVar[DIRECTION] = "larger"  # values of it
-    no_dense_reason: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
+    strength_direction: ClassVar[DIRECTION] = "larger"  # values of strength_hparam that regularise more
+    no_dense_reason: ClassVar[str] = ""  # why segmentation is not supported; "": it is
     no_compile_reason: ClassVar[str] = ""  # why torch.compile cannot be used; "": it can
     # True if `update` calls the same kernels in every step, draws nothing on the host and waits for no number. A GPU
     # then replays one CUDA graph. Subclasses do not inherit it.
@@ -124,7 +124,7 @@ class Method(nn.Module, Generic[H]):
         self.features = spec.features()
         if self.classifies:
             if spec.classes < 2:
-                raise BadInput(f"A classifier needs at least two classes, and there are {spec.classes}.")
+                raise BadInput(f"A classifier needs at least two classes, got {spec.classes}.")
             self.head = nn.Linear(self.features.num_features, spec.classes)
 
     @property
@@ -140,24 +140,24 @@ class Method(nn.Module, Generic[H]):
 
     @classmethod
     def strength_grid(cls, count: int) -> tuple[float, ...]:
-        """So many values of what regularises it over the search range, the weakest first."""
+        """`count` regularisation strengths over the search range, the weakest first."""
         search = SPECTRAL if cls.strength_hparam == "spectral" else searched(cls.hparams_class)[cls.varied_hparam()]
         assert isinstance(search, LogUniform)
         return search.grid(count)[:: -1 if cls.strength_direction == "smaller" else 1]
 
     @classmethod
     def varied_hparam(cls) -> str:
-        """What its strength is a value of: its own regularisation, or weight decay, which every method has."""
+        """The hyper-parameter that sensitivity studies vary; weight decay if the method names none."""
         return cls.strength_hparam or "weight_decay"
 
     def on_start(self, new: list[str]) -> None:
-        """After it took the weights that a trial starts from; `new` names those which that start does not have."""
+        """Called after initial weights are loaded; `new` names the tensors that they lack."""
 
     def prepare(self, batches: Batches) -> None:
-        """Before training, with the initial weights: inducing points, class counts, kept examples."""
+        """Called before training: inducing points, class counts, stored examples."""
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """What one step makes smaller."""
+        """The loss that a step minimises."""
         return nn.functional.cross_entropy(self.head(self.features(x)), y)
 
     def facts(self) -> dict[str, float]:
@@ -167,7 +167,7 @@ class Method(nn.Module, Generic[H]):
         return {} if share is None else {"at_bound": share}
 
     def forward(self, x: Tensor) -> Output:
-        """The output for images: logits (b, s, c), embeddings (b, d), scores."""
+        """Predictions for images: logits (b, s, c), embeddings (b, d), scores (b,)."""
         embeddings = self.features(x)
         return Output(self.head(embeddings)[:, None], embeddings)
 
@@ -178,13 +178,13 @@ class Method(nn.Module, Generic[H]):
         return loss
 
     def after_step(self, done: float) -> None:
-        """After every step of the weights; `done` is the share of the training's steps that are taken."""
+        """Called after every optimizer step; `done` is the completed share of all steps."""
 
     def finalize(self, batches: Batches) -> None:
-        """After training, with the final weights: covariances, densities."""
+        """Called after training: covariances, densities."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameters that learn, with factors on the budget's rate and decay."""
+        """Trainable parameters, with factors on the learning rate and weight decay of the budget."""
         learn = [parameter for parameter in self.parameters() if parameter.requires_grad]
         hparams = self.hparams
         assert isinstance(hparams, BaseHParams)
@@ -195,7 +195,7 @@ class Method(nn.Module, Generic[H]):
         return torch.softmax(logits.float() / self.temperature, -1).mean(1)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
-        """What shows that the special part of this method acts; `start` is the same method before training."""
+        """Checks that the distinctive part of the method has an effect; `start` is the method before training."""
         return {}
 
 
@@ -214,16 +214,16 @@ class _Located:
                 raise BadInput(f"No pixel of a batch of {len(x)} images has a label: make the batch larger.")
             if (most := int(y.max())) >= self.spec.classes:
                 raise BadInput(
-                    f"A label map has the label {most}, and there are {self.spec.classes} classes, from 0 on: if it "
+                    f"A label map has the label {most}, and there are {self.spec.classes} classes: if it "
                     "marks pixels that do not count, name it as `void` in the file."
                 )
             yield x, y, index
 
 
 class SelfSupervised(Method[H]):
-    """A method that learns features from two augmented views of every image and never looks at a label.
+    """A method that trains features on two augmented views of every image, without labels.
 
-    Embeddings are φ(x) as they leave the backbone: what stands behind it is there for the loss alone. No logits.
+    Embeddings are the backbone's features φ(x); projections are used in the loss only. No logits.
     """
 
     classifies = False
@@ -237,7 +237,7 @@ class SelfSupervised(Method[H]):
 
 @dataclass(frozen=True)
 class Evidence:
-    """One observation on the trained weights and whether it shows life."""
+    """An observation on trained weights, and whether the check passed."""
 
     observed: str
     passed: bool
@@ -265,7 +265,7 @@ M = TypeVar("M", bound=type[Method])
 
 
 def method(name: str, hparams: type[HParams] = BaseHParams) -> Callable[[M], M]:
-    """Registers a class as a method under the name its paper uses, with its hyper-parameters beside it."""
+    """Register a class as a method under the name of its paper, with its class of hyper-parameters."""
 
     def register(cls: M) -> M:
         _check_strength(name, cls, hparams)
@@ -279,7 +279,7 @@ def method(name: str, hparams: type[HParams] = BaseHParams) -> Callable[[M], M]:
 
 
 def _check_strength(name: str, cls: type[Method], hparams: type[HParams]) -> None:
-    """Refuses a strength that no study could vary."""
+    """Refuse a strength_hparam without a logarithmic search range."""
     if cls.strength_hparam not in (None, "spectral") and not isinstance(
         searched(hparams).get(cls.strength_hparam), LogUniform
     ):
@@ -294,7 +294,7 @@ def _check_strength(name: str, cls: type[Method], hparams: type[HParams]) -> Non
 
 
 def classifiers() -> list[str]:
-    """Names of the methods that give logits."""
+    """Names of the methods that return logits."""
     return [name for name, cls in registry.items() if cls.classifies]
 
 
@@ -314,7 +314,7 @@ def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tens
 
 
 def gradient_of(loss: Tensor, network: nn.Module) -> Tensor:
-    """The gradient of a loss with respect to what learns in a network, as one vector; 0 where it does not reach."""
+    """The gradient of a loss for the trainable parameters of a network, as one vector; 0 for unused parameters."""
     learn = [parameter for parameter in network.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, learn, allow_unused=True)
     pairs = zip(gradients, learn, strict=True)

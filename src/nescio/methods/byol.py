@@ -1,4 +1,4 @@
-"""BYOL: predict what a slow copy of oneself says about the other view."""
+"""BYOL: predict the projection of the other view by a momentum copy of the network."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class BYOLHParams(BaseHParams):
 
 @method("byol", BYOLHParams)
 class BYOL(SelfSupervised[BYOLHParams]):
-    """An online network θ (backbone φ, projection g, predictor q) learns to say of one view what a target network ξ
-    (φ, g) says of the other; both ways, and without a negative (Grill et al. 2020, eq. 2)
+    """An online network θ (backbone φ, projection g, predictor q) is trained to predict from one view the output of a
+    target network ξ (φ, g) for the other view, in both directions and without negatives (Grill et al. 2020, eq. 2)
 
         L = ‖q̄(z_θ) − z̄′_ξ‖² + the same with the views exchanged,   v̄ = v/‖v‖,  ‖ū − v̄‖² = 2 − 2·cos(u, v)
 
@@ -56,7 +56,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
         return nn.Sequential(self.features, self.projection)
 
     def aim(self, x: Tensor) -> Tensor:
-        """What the target says about each view."""
+        """Outputs of the target network for each view."""
         with torch.no_grad():
             return self.target(x)  # type: ignore[no-any-return]
 

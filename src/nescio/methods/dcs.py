@@ -1,4 +1,4 @@
-"""DCS: the distance to the nearest learnt centroid."""
+"""DCS: the distance to the nearest trained centroid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DCSHParams(BaseHParams):
 @method("dcs", DCSHParams)
 class DCS(Method[DCSHParams]):
     """Distance-based confidence score, as the taxonomy of deterministic methods has it (Postels et al. 2022, §3.2): one
-    centroid e_c per class learns end to end with the network; h(φ(x)) is a linear map of the features. The logits
+    centroid e_c per class is trained with the network; h(φ(x)) is a linear map of the features. The logits
     are −‖h − e_c‖². Beside their cross-entropy stands the distance loss of Mandelbaum & Weinshall (2017) with centroids
     in the place of other images: ‖h − e_y‖² + mean_{c≠y} max(0, m − ‖h − e_c‖)², weighted by λ.
 

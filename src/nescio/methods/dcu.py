@@ -1,4 +1,4 @@
-"""DCU: contrastive training before and beside the classifier, then class Gaussians."""
+"""DCU: contrastive pretraining, joint training with a classifier, then class Gaussians."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nescio.search import choice, hparam, log_uniform, uniform
 @dataclass(frozen=True)
 class DCUHParams(BaseHParams):
     weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; the larger, the stronger")
-    pretraining: float = hparam(0.5, uniform(0.2, 0.8), "share of the training in which features learn from it alone")
+    pretraining: float = hparam(0.5, uniform(0.2, 0.8), "share of the training with the contrastive loss alone")
     temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
     width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
 

@@ -22,7 +22,7 @@ class DDU(FeatureDensity):
     with its true labels (Algorithm 1).
 
     Scores: "density", −log q(φ(x)) = −log Σ_c π_c N(φ(x); μ_c, Σ_c), for what the network has not seen (epistemic);
-    "entropy" of the softmax, for what cannot be known (aleatoric). The bound of 3 is that of the authors, who bound the
+    "entropy" of the softmax, for aleatoric uncertainty. The bound of 3 is that of the authors, who bound the
     convolution itself and leave batch-norm free; here it is that of the reshaped kernel, which is looser, and of
     batch-norm (`nescio.layers.spectral`).
     """

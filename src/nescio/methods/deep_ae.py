@@ -1,4 +1,4 @@
-"""DeepAE: features that a narrow network can restore are known."""
+"""DeepAE: the reconstruction error of features by a narrow autoencoder."""
 
 from __future__ import annotations
 

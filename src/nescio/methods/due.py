@@ -75,10 +75,11 @@ class DUE(Method[DUEHParams]):
     setting says so (its own default is a target of 3).
 
     The logits are log E[softmax(f)], the mean of probabilities over samples of the latent functions at each image; the
-    samples use the same standard normals for every image, so that an answer does not depend on its neighbours.
-    Scores: "variance" (UIMNET §4: the predictive variance), of the latent functions, averaged over classes. It rises
-    far from the data, but between classes, where labels pin the functions down, it is lower than inside them, where
-    any function that is large enough fits. "probability_variance", of the probabilities over the samples, rises there.
+    samples use the same standard normals for every image, so that a prediction does not depend on other rows of the
+    batch. Scores: "variance" (UIMNET §4: the predictive variance), of the latent functions, averaged over classes. It
+    rises far from the data, but between classes, where labels pin the functions down, it is lower than inside them,
+    where any function that is large enough fits. "probability_variance", of the probabilities over the samples, rises
+    there.
     """
 
     paper = (

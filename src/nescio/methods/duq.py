@@ -16,7 +16,7 @@ from nescio.layers.contrastive import of_all_processes
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
-FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
+FIRST_COUNT = 13.0  # initial count of images per centroid, as in the authors' code
 FAR = 27.6  # −log K beyond which an image is drawn with the same force however far it is; K is 1e-12 there
 FIRST_SPREAD = 0.05  # standard deviation of the first centroids
 LEAST = 2  # images that the penalty looks at: batch-norm cannot take one
@@ -86,7 +86,7 @@ class DUQ(Method[DUQHParams]):
     scores = ("kernel",)
     strength_hparam = "penalty"
     rises_far_from_data = True
-    no_dense_reason = "its penalty is on the gradient of one answer an image (Postels et al. 2022: it did not converge)"
+    no_dense_reason = "its penalty needs the gradient of one prediction per image (Postels et al. 2022)"
     no_compile_reason = "its penalty is a gradient of a gradient, which torch.compile does not have"
     counts: Tensor
     sums: Tensor
@@ -138,7 +138,7 @@ class DUQ(Method[DUQHParams]):
             return (gradient.float().flatten(1).norm(dim=1) - 1).square().mean()
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, the gradient penalty in it, and where the images lie."""
+        """The loss, its gradient penalty, and the embeddings of the images."""
         x = x.detach().requires_grad_()
         placed = self.class_embeddings(self.features(x))
         log_kernels = self.log_kernels(placed)

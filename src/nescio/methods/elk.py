@@ -27,7 +27,7 @@ class ELKHParams(ProbabilisticHParams):
 @method("elk", ELKHParams)
 class ELK(Probabilistic):
     """Expected likelihood kernel (Kirchhof et al. 2022; Shi & Jain 2019): an image is ζ = vMF(e, κ(e)), a class
-    ρ_c = vMF(μ_c, t·k_c) with μ_c and k_c > 0 learnt; the loss is the cross-entropy of elk_sim(ζ, ρ_c) (URL, eq. 3),
+    ρ_c = vMF(μ_c, t·k_c) with μ_c and k_c > 0 trained; the loss is the cross-entropy of elk_sim(ζ, ρ_c) (URL, eq. 3),
 
         elk_sim = log ∫ζρ_c = log C_d(κ) + log C_d(κ_c) − log C_d(‖κe + κ_cμ_c‖),
 

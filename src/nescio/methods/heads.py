@@ -25,8 +25,8 @@ class HeadsHParams(BaseHParams):
 @method("heads", HeadsHParams)
 class ManyHeads(Method[HeadsHParams]):
     """M linear classifiers on the features of one backbone; the loss is the cross-entropy of their mean probability,
-    −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' answers are M draws.
-    Networks of their own are another method: a deep ensemble (`nescio train --ensemble-size 10`).
+    −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' predictions are M
+    draws. Networks of their own are another method: a deep ensemble (`nescio train --ensemble-size 10`).
 
     Scores: "entropy" of the mean, and "jsd", the Jensen–Shannon divergence of the heads, H(mean f) − mean H(f).
     """

@@ -14,7 +14,7 @@ from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkS
 from nescio.search import hparam
 
 FLOOR = 1e-6  # of a variance
-VARIANCE = 0.01  # of every dimension at the start: much more would drown the features before they are learnt
+VARIANCE = 0.01  # of every dimension at the start: much more would hide the features before they are trained
 JUDGED, DRAWN = 64, 1024  # images and noises of each by which evidence judges
 
 
@@ -32,14 +32,14 @@ class HetXLHParams(BaseHParams):
 @method("het-xl", HetXLHParams)
 class HetXL(Method[HetXLHParams]):
     """Heteroscedastic classifier (Collier et al. 2023; URL, eq. 6): a linear layer on the embedding φ gives every image
-    a covariance Σ = VVᵀ + diag(v) of low rank R plus a diagonal, and the answer is the mean over noises,
+    a covariance Σ = VVᵀ + diag(v) of low rank R plus a diagonal, and the prediction is the mean over noise samples,
 
-        E[softmax(w(φ + ε)/τ)],   ε = V·ε_R + √v ⊙ ε_d ~ N(0, Σ),   τ learnt,
+        E[softmax(w(φ + ε)/τ)],   ε = V·ε_R + √v ⊙ ε_d ~ N(0, Σ),   τ trained,
 
     whose logarithm the logits are: one draw of log-probabilities. In predictions all images share standard normals, so
-    that an answer does not depend on its neighbours.
+    that a prediction does not depend on other rows of the batch.
 
-    Scores: "log_det", log det Σ = Σ_i log v_i + log det(I_R + Vᵀ diag(v)⁻¹ V), and "entropy" of the answer.
+    Scores: "log_det", log det Σ = Σ_i log v_i + log det(I_R + Vᵀ diag(v)⁻¹ V), and "entropy" of the prediction.
     """
 
     paper = "Collier et al., Massively scaling heteroscedastic classifiers, ICLR 2023"
@@ -97,7 +97,7 @@ class HetXL(Method[HetXLHParams]):
         moved, spread = float((noisy - plain).abs().sum(1).mean() / 2), float(self.log_det(embeddings).std())
         tau = float(self.log_tau.exp())
         return {
-            "covariance acts": Evidence(f"noise moves {moved:.2%} of an answer's probability", moved > 1e-3),
+            "covariance acts": Evidence(f"noise moves {moved:.2%} of a predicted probability", moved > 1e-3),
             "covariance differs": Evidence(f"log det Σ has a standard deviation of {spread:.3g}", spread > 1e-2),
             "noise is as Σ says": self.noise_evidence(embeddings[:JUDGED]),
             "temperature learnt": Evidence(f"τ went from 1 to {tau:.3f}", abs(tau - 1) > 1e-3),

@@ -1,4 +1,4 @@
-"""Losspred-order: which of two images has the larger loss, learnt on features that stay as they are."""
+"""Losspred-order: a head trained on frozen features to rank images by their loss."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class LossPredOrderHParams(BaseHParams):
 
 @method("losspred-order", LossPredOrderHParams)
 class LossPredOrder(LossPred):
-    """Pretrained visual uncertainties (Kirchhof et al. 2024): a head u on stop-gradient features learns the order of
-    the classifier's losses ℓ and not their size. Rows of a batch are paired as they come, and each pair costs
+    """Pretrained visual uncertainties (Kirchhof et al. 2024): a head u on detached features is trained to rank
+    the classifier's losses ℓ. Rows of a batch are paired as they come, and each pair costs
 
         max(0, m − s·(u₁ − u₂)),   s = 1 if ℓ₁ > ℓ₂ else −1.
 
     A trial that starts from trained weights keeps them: backbone and classifier are frozen, features are computed once
-    (`cached` augmented epochs of them, kept in the store) and the head learns from those in minutes. A classifier that
-    the start does not have, or has for other classes, learns beside it by its cross-entropy. From new weights the whole
+    (`cached` augmented epochs of them, kept in the store) and the head is trained on them in minutes. A classifier that
+    the start does not have, or has for other classes, is trained with it by cross-entropy. From new weights the whole
     network learns by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
     means something.
     """
@@ -44,7 +44,7 @@ class LossPredOrder(LossPred):
     hparams: LossPredOrderHParams  # type: ignore[assignment]
 
     paper = "Kirchhof et al., Pretrained visual uncertainties, 2024"
-    no_dense_reason = "it learns from features of whole images that are computed once"
+    no_dense_reason = "it is trained on features of whole images that are computed once"
 
     def predictor(self, inputs: int) -> UncertaintyHead:
         return UncertaintyHead(inputs, self.hparams.width, self.hparams.depth)

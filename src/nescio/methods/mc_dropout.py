@@ -42,7 +42,7 @@ class MCDropout(Method[MCDropoutHParams]):
     same rate takes away far more.
 
     Scores: "jsd" (UIMNET §4), the Jensen–Shannon divergence of the passes, H(mean p) − mean H(p), which is the mutual
-    information of answer and mask; and "entropy" of the mean (URL §4.1 tries both).
+    information of prediction and mask; and "entropy" of the mean (URL §4.1 tries both).
     """
 
     paper = "Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016"

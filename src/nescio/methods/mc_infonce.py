@@ -1,4 +1,4 @@
-"""MCInfoNCE: InfoNCE of samples, so that the spread of an embedding is learnt."""
+"""MCInfoNCE: InfoNCE over samples of embeddings, which trains their concentration."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         }
 
     def identified(self, y: Tensor) -> Evidence:
-        """Is the loss lowest at the true κ, where it is known? Latents of two views lie t split_group, and each is seen
+        """Is the loss lowest at the true κ, where it is known? Latents of two views lie t apart, and each is seen
         through noise of a κ of its own, from d/4 to 8d."""
         d, generator = self.features.num_features, torch.Generator().manual_seed(0)
         first = unit(torch.randn(WORLD, d, generator=generator).to(y.device))

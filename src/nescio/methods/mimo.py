@@ -1,4 +1,4 @@
-"""MIMO: several images in, several answers out, one network."""
+"""MIMO: several images in, several predictions out, one network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MIMO(Method[MIMOHParams]):
     random images, and at test time the same image is given T times (Havasi et al. 2021; UIMNET §3).
 
     With probability ρ a row's T images are one image (input repetition); each image is used `repeats` times in a step
-    (batch repetition). The heads' answers are T draws.
+    (batch repetition). The heads' predictions are T draws.
     """
 
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
@@ -41,7 +41,7 @@ class MIMO(Method[MIMOHParams]):
         super().__init__(hparams, replace(spec, channels=spec.channels * hparams.inputs))
         self.head = nn.Linear(self.features.num_features, spec.classes * hparams.inputs)
 
-    def answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def head_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Stacked images (b, T·ch, h, w) to logits (b, T, c) and embeddings."""
         embeddings = self.features(x)
         return self.head(embeddings).unflatten(1, (self.hparams.inputs, self.spec.classes)), embeddings
@@ -53,12 +53,12 @@ class MIMO(Method[MIMOHParams]):
         columns = [first]
         for _ in range(self.hparams.inputs - 1):
             columns.append(torch.where(same, first, first[torch.randperm(len(rows), device=x.device)]))
-        logits, _ = self.answers(torch.cat([x[column] for column in columns], 1))
+        logits, _ = self.head_logits(torch.cat([x[column] for column in columns], 1))
         targets = torch.stack([y[column] for column in columns], 1)
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) * self.hparams.inputs
 
     def forward(self, x: Tensor) -> Output:
-        logits, embeddings = self.answers(torch.cat([x] * self.hparams.inputs, 1))
+        logits, embeddings = self.head_logits(torch.cat([x] * self.hparams.inputs, 1))
         return Output(logits, embeddings)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
@@ -68,9 +68,9 @@ class MIMO(Method[MIMOHParams]):
         same_image, others = [], []
         for head in range(self.hparams.inputs):
             images = [x if position == head else other for position in range(self.hparams.inputs)]
-            answer = self.answers(torch.cat(images, 1))[0][rows, head].argmax(1)
-            same_image.append(float((answer == y[rows]).float().mean()))
-            others.append(float((answer == their[rows]).float().mean()))
+            predicted = self.head_logits(torch.cat(images, 1))[0][rows, head].argmax(1)
+            same_image.append(float((predicted == y[rows]).float().mean()))
+            others.append(float((predicted == their[rows]).float().mean()))
         gap = min(a - b for a, b in zip(same_image, others, strict=True))
         seen = f"beside another image, a head names its own in {min(same_image):.0%}, the other in {max(others):.0%}"
         return {"each head reads its own image": Evidence(seen, len(same_image) > 1 and gap > 0.2)}

@@ -1,4 +1,4 @@
-"""Mixup: learn between the examples."""
+"""Mixup: training on convex combinations of examples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Mixup(Method[MixupHParams]):
     def forward(self, x: Tensor) -> Output:
         output = super().forward(x)
         assert output.logits is not None
-        if not torch.is_grad_enabled():  # probes differentiate the answer and do not want this score
+        if not torch.is_grad_enabled():  # probes differentiate the prediction and do not need this score
             output.scores["native"] = self.violation(x, self.probs(output.logits))
         return output
 

@@ -42,9 +42,9 @@ class MoCo(SelfSupervised[MoCoHParams]):
     θ_k ← m·θ_k + (1 − m)·θ_q (eq. 2); then the batch's keys replace the oldest of the queue. Backbone and a projection
     of two layers (Chen et al. 2020b). The queue starts with the first encoder's keys of training images.
 
-    The paper shuffles the keys' batch between GPUs, so that batch-norm does not tell which key belongs to a query. Here
-    nothing is shuffled: queries and keys see the statistics of the whole batch, hundreds of rows instead of 32 a GPU,
-    in which one image hardly shows. Several processes share one queue.
+    The paper shuffles the keys' batch between GPUs, so that batch-norm does not reveal which key belongs to a query.
+    Here nothing is shuffled: queries and keys see the statistics of the whole batch, hundreds of rows instead of 32 a
+    GPU, in which one image hardly shows. Several processes share one queue.
     """
 
     paper = "He et al., Momentum contrast for unsupervised visual representation learning, CVPR 2020"

@@ -28,8 +28,8 @@ class NivMFHParams(ELKHParams, SamplingHParams):
 @method("nivmf", NivMFHParams)
 class NivMF(ELK):
     """As ELK, but a class is a non-isotropic von Mises–Fisher distribution with mean μ_c and a diagonal K_c = t·k_c,
-    both learnt (Kirchhof et al. 2022; URL, eq. 4). Its kernel with the image's vMF(e, κ) has no closed form: the log of
-    the mean of the class's density over 16 samples of the image, one draw. Score: "inverse_kappa", 1/κ.
+    both trained (Kirchhof et al. 2022; URL, eq. 4). Its kernel with the image's vMF(e, κ) has no closed form: the log
+    of the mean of the class's density over 16 samples of the image, one draw. Score: "inverse_kappa", 1/κ.
     """
 
     hparams: NivMFHParams

@@ -1,4 +1,4 @@
-"""Orthonormal certificates: many different ways to say zero, on the data only."""
+"""Orthonormal certificates: linear maps trained to be zero on the data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OCHParams(BaseHParams):
 
 
 class Zero(nn.Module):
-    """A teacher that says 0 to everything."""
+    """A teacher whose output is 0 for every input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros((), device=x.device)

@@ -1,4 +1,4 @@
-"""PostNet: evidence for every class, by a density that is learnt with the network."""
+"""PostNet: evidence for every class from normalising flows that are trained with the network."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def shortened(gradient: Tensor) -> Tensor:
 class PostNet(Method[PostNetHParams]):
     """Posterior network (Charpentier et al. 2020): the features go to a latent z of few dimensions with batch-norm,
     where every class has a density q(z | c) of radial flows. The class counts N_c turn densities into evidence: the
-    answer is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
+    prediction is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
 
     Logits: log α_c, whose softmax is the Dirichlet's mean. They are close to 0 where there is little evidence, so that
-    even float16 tells classes apart there. Score "evidence": −log q(z | c) of the predicted class.
+    even float16 separates classes there. Score "evidence": −log q(z | c) of the predicted class.
     """
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"

@@ -1,4 +1,4 @@
-"""RBF: answers that fade away from the data."""
+"""RBF: predictions that become uniform far from the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RBF(Method[RBFHParams]):
 
     Without the scale a the values lie in (0, 1] and no softmax could exceed e/(e + C − 1). It is fixed: one that learns
     falls to 0 while the kernels are still wrong, and stays there. z starts where the kernel is steepest, since it is
-    flat at z = 0 as well as far away, and a row that reaches either place learns nothing more.
+    flat at z = 0 as well as far away, and a row at either extreme has no gradient.
     """
 
     paper = "Broomhead & Lowe, Multivariable functional interpolation and adaptive networks, 1988"
@@ -62,7 +62,7 @@ class RBF(Method[RBFHParams]):
         # a row far away keeps p = 1/C unless some z is exactly zero there
         faded = float((far.max(1).values < 1 / classes + 0.01).float().mean())
         return {
-            "fades": Evidence(f"{faded:.0%} of features 10⁴ × as far get the uniform answer", faded > 0.9),
+            "fades": Evidence(f"{faded:.0%} of features 10⁴ × as far get the uniform prediction", faded > 0.9),
             "confident": Evidence(
                 f"p = {confident:.2f} on training images; without a scale at most {plain:.2f}", confident > plain
             ),

@@ -1,4 +1,4 @@
-"""Random network distillation: a student learns a random teacher where there is data."""
+"""Random network distillation: a student is trained to match a random teacher on the data."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def mlp(*widths: int) -> nn.Sequential:
 
 @method("rnd", RNDHParams)
 class RND(Method[RNDHParams]):
-    """An ERM predictor with a student w_s that learns a fixed random teacher w_t on its features φ(x), by
-    ‖w_s(φ(x)) − w_t(φ(x))‖² (Burda et al. 2018; UIMNET §3). The features are detached: only the student learns from it.
+    """An ERM predictor with a student w_s that is trained to match a fixed random teacher w_t on its features φ(x), by
+    ‖w_s(φ(x)) − w_t(φ(x))‖² (Burda et al. 2018; UIMNET §3). The features are detached: only the student is trained by
+    it.
 
     Native score (UIMNET §4): that distance, since the student never saw the teacher far from the data.
     Features are normalised by their running mean and variance before both, so that the distance has a unit.
@@ -89,16 +90,16 @@ class RND(Method[RNDHParams]):
         output.scores["native"] = self.distance(output.embeddings)
         return output
 
-    def ignorant(self, start: Method) -> nn.Module:
-        """A student that has learnt nothing, to compare with."""
+    def untrained_student(self, start: Method) -> nn.Module:
+        """An untrained student for comparison."""
         return start.student  # type: ignore[return-value]
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         embeddings = self.features(x)
         near, far = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_like(x))))
-        untrained = float(self.distance(embeddings, self.ignorant(start)).mean())
-        learnt = f"distance on training images {untrained:.3g} of an ignorant student, {near:.3g} of this one"
+        untrained = float(self.distance(embeddings, self.untrained_student(start)).mean())
+        learnt = f"distance on training images {untrained:.3g} of an untrained student, {near:.3g} of this one"
         pairs = list(zip(self.teacher.parameters(), start.teacher.parameters(), strict=True))  # type: ignore[union-attr]
         frozen = all(torch.equal(a, b) for a, b in pairs)
         return {

@@ -92,8 +92,8 @@ class SNGP(Method[SNGPHParams]):
         embeddings = self.features(x)
         expanded = self.gp.expand(embeddings)
         logits = mean_field(self.gp.mean(expanded), self.gp.variance(expanded))
-        unsure = entropy(self.probs(logits[:, None]))
-        return Output(logits[:, None], embeddings, {"dempster_shafer": dempster_shafer(logits), "entropy": unsure})
+        uncertainty = entropy(self.probs(logits[:, None]))
+        return Output(logits[:, None], embeddings, {"dempster_shafer": dempster_shafer(logits), "entropy": uncertainty})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)

@@ -39,7 +39,7 @@ def start_key(start: str) -> str:
         return location
     path = Path(os.path.expanduser(location))
     if kind != FILE or not path.is_file():
-        raise SpecError(start, 0, "this is no trained network and no checkpoint", "store:KEY, or file:PATH")
+        raise SpecError(start, 0, "this is neither a trained network nor a checkpoint", "store:KEY, or file:PATH")
     check_frame(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -62,7 +62,7 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
     """Gives the backbone the weights that it starts from, by name; returns the names of tensors that stay new.
 
     A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are left new. A backbone with
-    spectral bounds takes weights that were learnt without.
+    spectral bounds accepts weights that were trained without.
     """
     state = _start_weights(start, store)
     state_of_method = method.state_dict()
@@ -96,12 +96,12 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     dense = trial.task == "segmentation"
     if dense and (trial.classes is not None or dataset.train.maps is None):
         what = "a choice of classes" if trial.classes is not None else f"{dataset.name}, which has no label maps"
-        raise BadInput(f"Segmentation learns every class of a set with label maps; it cannot learn from {what}.")
+        raise BadInput(f"Segmentation needs all classes of a dataset with label maps; it cannot be trained on {what}.")
     if dataset.train.maps is not None and not dense:
         raise BadInput(f"{dataset.name} has a label for every pixel: set task=segmentation.")
     check_compiled(trial.training, trial.method)
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
-    # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)
+    # without the method: networks of one seed have equal initial weights for all methods (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
     spec = NetworkSpec(
         trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows, dense, dataset.void

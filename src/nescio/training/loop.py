@@ -144,8 +144,8 @@ def _fit(
     _finish(method, average, stream, seed)
     for name, content in kept.items() if step_folder is not None else ():
         step_folder.write(name, content)
-    learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
-    facts: dict[str, Any] = {"params": learnt, "seconds": seconds, "images": seen}
+    trainable = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
+    facts: dict[str, Any] = {"params": trainable, "seconds": seconds, "images": seen}
     if method.classifies:
         with evaluating(method), runtime.autocast():
             some = stream.some(SCORED_MAPS if method.spec.dense else SCORED_ROWS)

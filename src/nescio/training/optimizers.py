@@ -35,7 +35,7 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
 
 
 def rate_at(plan: Training, epochs: float) -> float:
-    """The share of the full learning rate after so many epochs."""
+    """The learning rate after a number of epochs, as a share of the full rate."""
     risen = plan.warmup_flat + plan.warmup
     if epochs < risen:
         done = max(0.0, epochs - plan.warmup_flat + 1e-8) / plan.warmup if plan.warmup else 0.0

@@ -43,7 +43,7 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
 
 
 def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
-    """The trial whose key and seeds know its data, and the file that it starts from, by their content."""
+    """The trial with its data and its checkpoint named by content, for keys and seeds."""
     start = trial.start
     if start is not None and source(start)[0] == FILE and not isinstance(start, ContentName):
         start = ContentName(start, f"{FILE}:{start_key(start)}")
@@ -51,9 +51,9 @@ def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
 
 
 def title_of(trial: Trial) -> str:
-    """What progress and failures call a trial."""
+    """The title of a trial in progress and failures."""
     bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
-    usual = (0, trial.data_seed, trial.trial)  # numbers that say it already
+    usual = (0, trial.data_seed, trial.trial)  # already in the title
     init = "" if trial.init_seed in usual else f", initial seed {trial.init_seed}"
     end = f", epoch {trial.stop}" if trial.stop else ""
     return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{init}{end}"
@@ -113,7 +113,7 @@ def train(
 
 
 def facts_of(step: Step, store: Store) -> dict[str, Any]:
-    """What training found out: params, seconds, images, and the accuracy on training rows."""
+    """Facts about a trained network: params, seconds, images and training accuracy."""
     return read_json(step.folder(store) / FACTS)
 
 

@@ -110,7 +110,7 @@ class TrainingStream:
         return self.batches(batch=self.plan.batch_size, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
 
     def some(self, rows: int) -> Batches:
-        """So many of the same, or a few more."""
+        """At least `rows` training rows, in whole batches."""
         return replace(self.plain(), stop=math.ceil(rows / self.plan.batch_size))
 
 

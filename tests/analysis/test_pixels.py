@@ -250,7 +250,7 @@ def test_the_command(folders, capsys):
     assert found[None, "miou"] == pytest.approx(metrics.miou(called, truth, 4))
     assert found["u", "auroc"] == pytest.approx(metrics.auroc(u.astype(float), truth != called))
     assert ("single", "raulc") in found
-    assert main(words) == 0 and "Every class" in capsys.readouterr().out
+    assert main(words) == 0 and "IoU per class" in capsys.readouterr().out
     assert main([*words, "--ignore-label", "none"]) == 0
     assert main(["evaluate", "--predictions", str(place / "answers")]) == 2
     assert "name the folders --labels and --predictions" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_the_best_known_measures_come_first() -> None:
 def test_each_reason_is_given_once() -> None:
     assert group_reasons(sample_card().reasons) == [
         ("energy, dempster_shafer", "The dump holds log-probabilities."),
-        ("R@1", "There are no embeddings in this dump."),
+        ("R@1", "No embeddings."),
     ]
     alike = [{"measure": m, "metric": None, "split": "test", "reason": f"{m} needs scores."} for m in ("energy", "gap")]
     assert group_reasons(alike) == [("energy, gap", "It needs scores.")]

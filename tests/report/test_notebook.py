@@ -76,7 +76,7 @@ def test_charts_stand_alone(card: Any, comparison: Any) -> None:
     with pytest.raises(BadInput, match="not compared by 'hope'"):
         comparison.plot.intervals("hope")
     unlabelled = nescio.scorecard(model(1).replace(labels=None))
-    with pytest.raises(Undefined, match="no labelled answers"):
+    with pytest.raises(Undefined, match="no labels"):
         unlabelled.plot.reliability()
 
 

@@ -110,7 +110,7 @@ def test_a_wide_row_is_a_line_and_its_texts_are_words() -> None:
 
 
 def test_two_rows_for_one_cell_are_an_error_not_an_overwrite() -> None:
-    with pytest.raises(nescio.BadInput, match="in which they differ"):
+    with pytest.raises(nescio.BadInput, match="to index"):
         table([row("auroc", 0.8, "msp"), row("auroc", 0.7, "msp")])
 
 

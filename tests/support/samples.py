@@ -62,7 +62,7 @@ def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Scorec
     reasons = [
         {"measure": "energy", "metric": None, "split": "test", "reason": "The dump holds log-probabilities."},
         {"measure": "dempster_shafer", "metric": None, "split": "test", "reason": "The dump holds log-probabilities."},
-        {"measure": None, "metric": "recall_at_1", "split": "test", "reason": "There are no embeddings in this dump."},
+        {"measure": None, "metric": "recall_at_1", "split": "test", "reason": "No embeddings."},
     ]
     notes = ["3 of 400 rows give their true class probability 0."]
     return Scorecard(name, sample_rows(), reasons, notes, raw, calibrated)

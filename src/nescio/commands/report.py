@@ -147,7 +147,7 @@ def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
     made = named_reports(studies, [name.strip() for name in options.only])
     for report, blocks in made.items():
         if not blocks:
-            print(report.lacking, file=sys.stderr)
+            print(report.empty_reason, file=sys.stderr)
     tables = [table for blocks in made.values() for table in tables_of(blocks)]
     files = write_reports(made, folder) if options.output or options.format == "table" else []
 

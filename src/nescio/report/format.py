@@ -9,13 +9,13 @@ NUMERALS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """A number with fixed decimals, and no minus before a zero."""
+    """Format with fixed decimals, and no minus before zero."""
     text = f"{value:.{digits}f}"
     return text.removeprefix("-") if not text.strip("-0.") else text
 
 
 def format_percent(share: float) -> str:
-    """93.1 %; never 100 % of what is not all, nor 0 % of what is not nothing."""
+    """Format as 93.1 %; only exact shares of 0 and 1 are printed as 0 % and 100 %."""
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     for digits in (1, 2, 3, 4):
@@ -34,7 +34,7 @@ def format_interval(
 
 
 def of_hundred(share: float) -> str:
-    """91 of 100, and neither all nor none of them where that is not so."""
+    """Format as 91 of 100; only exact shares of 0 and 1 are 0 and 100 of 100."""
     whole = round(100 * share)
     if whole == 100 and share < 1:
         return "more than 99 of 100"
@@ -44,17 +44,17 @@ def of_hundred(share: float) -> str:
 
 
 def count_in_words(n: int) -> str:
-    """Small numbers in words."""
+    """Write numbers up to twelve as words."""
     return NUMERALS[n] if n < len(NUMERALS) else f"{n:,}"
 
 
 def plural(n: int, word: str) -> str:
-    """Three methods, one method: the number in words, capitalised."""
+    """Write a count with its noun, as in Three methods."""
     return f"{count_in_words(n).capitalize()} {word}{'' if n == 1 else 's'}"
 
 
 def count_methods(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Four methods and an ensemble: of what rows are, one for each."""
+    """Write the numbers of methods and ensembles, as in Four methods and an ensemble; one row each."""
     rows = list(rows)
     ensembles = sum((row.get("members") or 1) > 1 for row in rows)
     many = "an ensemble" if ensembles == 1 else plural(ensembles, "ensemble").lower()
@@ -63,33 +63,33 @@ def count_methods(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def format_millions(params: float | None) -> str:
-    """25.6 M."""
+    """Format a number of parameters as 25.6 M."""
     return f"{format_number(params / 1e6, 1 if params >= 1e6 else 2)} M" if params else "unknown"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """a, b and c."""
+    """Join names as a, b and c."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def describe_best(
     differences: Sequence[Mapping[str, Any]], who: str = "It", level: float = 0.95, limit: int = 6
 ) -> str:
-    """From whom the best cannot be told, or how far the next is behind it, of a metric that is better higher.
+    """Return the models that are not significantly different from the best, or the difference to the next one.
 
-    differences  other − best, tested: `Comparison.differences`
-    who          the best, where the sentence before ends with something else
+    differences  `Comparison.differences` of a metric that is better higher
+    who          the subject of the sentence
     """
     alike = [row["model"] for row in differences if row["adjusted"] is None or row["adjusted"] > 1 - level]
     if alike:
-        return f"{who} cannot be told from {shorten_names(alike, limit)}."
+        return f"{who} is not significantly different from {shorten_names(alike, limit)}."
     near = max(differences, key=lambda row: float(row["difference"]))
     ahead, low, high = (format_number(-near[name], 3) for name in ("difference", "high", "low"))
     return f"The difference to the next, {near['model']}, is +{ahead} [{low}, {high}]."
 
 
 def shorten_names(names: Iterable[Any], limit: int) -> str:
-    """a, b and 3 more."""
+    """Join names as a, b and 3 more."""
     unique = [str(name) for name in dict.fromkeys(names)]
     shown = ", ".join(unique[:limit])
     return f"{shown} and {len(unique) - limit} more" if len(unique) > limit else shown

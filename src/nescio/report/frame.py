@@ -67,11 +67,11 @@ class Frame:
     def facts(self, *names: str) -> Frame:
         """Facts about the networks of the rows: one row for every network and fact, named by `metric`."""
         return _frame(
-            dict(zip(IDENTITY, network, strict=True)) | known | {"metric": name, "value": known[name]}
+            dict(zip(IDENTITY, network, strict=True)) | values | {"metric": name, "value": values[name]}
             for network, rows in self.group_by(*IDENTITY)
-            for known in [{fact: rows.first(fact) for fact in FACTS}]
+            for values in [{fact: rows.first(fact) for fact in FACTS}]
             for name in names
-            if known[name] is not None
+            if values[name] is not None
         )
 
     def mean(self, column: str = "value") -> float:

@@ -1,4 +1,4 @@
-"""What metrics, measures, datasets and gaps are called where people read them."""
+"""Labels of metrics, measures, datasets and gaps in tables and sentences."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ METRIC_LABELS = {
     "spearman": "Spearman ρ",
     "miou": "mIoU",
 }
-PLAIN_DESCRIPTIONS = {  # sentences of metrics without a parameter, where their own are about it
+PLAIN_DESCRIPTIONS = {  # descriptions of metrics without a parameter
     "accuracy": "Share of rows whose most probable class is the label, ties broken by lower class index."
 }
 ARROWS = {"higher": "↑", "lower": "↓"}
-DEFAULT_MEASURE = "msp"  # represents a model unless another one is named: every classifier has it
-UNNAMED_SPLITS = frozenset({None, "", "test"})  # names of splits that need no mention
+DEFAULT_MEASURE = "msp"  # represents a model by default: every classifier has it
+UNNAMED_SPLITS = frozenset({None, "", "test"})  # splits that labels do not mention
 
 
 # ---- metrics
 
 
 def find_metric(metric: str) -> Metric | None:
-    """The registered metric behind a row's `metric` (`sac@0.95` is `sac`), or None."""
+    """Return the registered metric of a row's `metric` (`sac@0.95` is `sac`), or None."""
     from nescio.metrics import registry
 
     name = metric.partition("@")[0]
@@ -67,43 +67,43 @@ def find_metric(metric: str) -> Metric | None:
 
 
 def direction_of(metric: str) -> str:
-    """Which way a metric is better: higher, lower or neither."""
-    part = find_metric(metric)
-    return part.better if part else "neither"
+    """Return which values of a metric are better: higher, lower or neither."""
+    registered = find_metric(metric)
+    return registered.better if registered else "neither"
 
 
 def bare_label(metric: str) -> str:
-    """The name of a metric in a table without its arrow."""
+    """Return the label of a metric without its arrow."""
     name, at, parameter = metric.partition("@")
     return f"{METRIC_LABELS.get(name, name.replace('_', ' '))}{at}{parameter}"
 
 
 def metric_label(metric: str) -> str:
-    """The name of a metric in a table, with its arrow: ↑ better when higher, ↓ better when lower."""
+    """Return the label of a metric with its arrow: ↑ higher is better, ↓ lower is better."""
     return f"{bare_label(metric)} {ARROWS.get(direction_of(metric), '')}".strip()
 
 
 def metric_legend(metrics: Iterable[str], names: Mapping[str, str] | None = None) -> tuple[tuple[str, str], ...]:
-    """(name, sentence) of every metric once, whatever its parameters; `names` are other names than the labels."""
+    """Return (label, description) of every metric once; `names` replace labels."""
     metrics, sentences = list(metrics), dict[str, tuple[str, str]]()
     for metric in metrics:
-        part = find_metric(metric)
-        if part is not None and part.sentence:
-            varied = any(other.startswith(f"{part.name}@") for other in metrics)
-            sentence = part.sentence if varied else PLAIN_DESCRIPTIONS.get(part.name, part.sentence)
-            sentences.setdefault(part.name, ((names or {}).get(metric, metric_label(part.name)), sentence))
+        registered = find_metric(metric)
+        if registered is not None and registered.sentence:
+            varied = any(other.startswith(f"{registered.name}@") for other in metrics)
+            sentence = registered.sentence if varied else PLAIN_DESCRIPTIONS.get(registered.name, registered.sentence)
+            sentences.setdefault(registered.name, ((names or {}).get(metric, metric_label(registered.name)), sentence))
     return tuple(sentences.values())
 
 
 def calibration_label(calibrated: Any) -> str:
-    """The `calibrated` column in words: raw, calibrated, or the name of the calibration."""
+    """Return raw, calibrated, or the name of the calibration."""
     if not calibrated:
         return "raw"
     return calibrated if isinstance(calibrated, str) else "calibrated"
 
 
 def measure_sort_key(measure: str | None) -> tuple[bool, bool]:
-    """Sorts the default measure first, then those of the logits, then the others."""
+    """Sort the default measure first, then measures of logits, then the others."""
     from nescio.measures import registry
 
     logits = measure in registry and "logits" in registry[str(measure)].needs
@@ -114,7 +114,7 @@ def measure_sort_key(measure: str | None) -> tuple[bool, bool]:
 
 
 def dataset_label(spec: str) -> str:
-    """npz:PATH/tiny.npz@32 → tiny at 32 pixels; maps:PATH/carla#sun/-5 → carla, sun -5."""
+    """Return a title: npz:PATH/tiny.npz@32 → tiny at 32 pixels; maps:PATH/carla#sun/-5 → carla, sun -5."""
     kind, path, size = DatasetName.of(spec)
     path, level = split_severity(path or kind) if kind == "maps" else (path or kind, "")
     name = PurePath(path).stem + (f", {level.replace('/', ' ')}" if level else "")
@@ -122,12 +122,12 @@ def dataset_label(spec: str) -> str:
 
 
 def ood_label(split: Any) -> str:
-    """The name of an out-of-distribution set: the split without its prefix."""
+    """Return the name of an OOD set: the split without its prefix."""
     return str(split).removeprefix("ood:").removeprefix("ood/")
 
 
 def group_reasons(reasons: Iterable[Mapping[str, Any]], limit: int = 6) -> list[tuple[str, str]]:
-    """(what, reason) with every reason once."""
+    """Return (metrics and measures, reason) with every reason once."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for entry in reasons:
         reason, name = str(entry["reason"]), str(entry.get("measure") or "")
@@ -139,22 +139,22 @@ def group_reasons(reasons: Iterable[Mapping[str, Any]], limit: int = 6) -> list[
         metrics = shorten_names((bare_label(entry["metric"]) for entry in entries if entry.get("metric")), limit)
         measures = shorten_names((entry["measure"] for entry in entries if entry.get("measure")), limit)
         splits = [ood_label(entry["split"]) for entry in entries if entry.get("split") not in UNNAMED_SPLITS]
-        where = shorten_names([*splits, *(_place(entry) for entry in entries if entry.get("shift"))], limit)
-        what = " of ".join(part for part in (metrics, measures) if part) or "everything"
-        methods = shorten_names((_line(entry) for entry in entries if entry.get("method")), limit)
+        where = shorten_names([*splits, *(_shift_label(entry) for entry in entries if entry.get("shift"))], limit)
+        what = " of ".join(text for text in (metrics, measures) if text) or "everything"
+        methods = shorten_names((_method_label(entry) for entry in entries if entry.get("method")), limit)
         what = f"{methods}: {what}" if methods else what
         result.append((f"{what} on {where}" if where else what, reason))
     return result
 
 
-def _line(entry: Mapping[str, Any]) -> str:
-    """A method, or 5 × it of an ensemble; older files do not say how many members there are."""
+def _method_label(entry: Mapping[str, Any]) -> str:
+    """A method, or 5 × a method for an ensemble."""
     return f"{entry['members']} × {entry['method']}" if (entry.get("members") or 1) > 1 else str(entry["method"])
 
 
-def _place(entry: Mapping[str, Any]) -> str:
-    """rain 2, or all levels of rain together."""
+def _shift_label(entry: Mapping[str, Any]) -> str:
+    """A shift with its severity, such as rain 2."""
     name = str(entry["shift"]).replace("_", " ")
     if entry.get("severity") is None:
-        return f"all of {name}"
+        return f"all severities of {name}"
     return f"{name} {entry['severity']:g}" if entry["severity"] else name

@@ -1,7 +1,7 @@
 """Reports by name: single tables and figures of a benchmark, such as uimnet/table2.
 
 @report("uimnet/table2", needs="rows of the test split")
-def table_2(frame: Frame) -> Made:
+def table_2(frame: Frame) -> Blocks:
     return table(frame.where(split="test", measure=None), "In-distribution results", …)
 """
 
@@ -27,26 +27,29 @@ F = TypeVar("F", bound=Callable[..., Blocks])
 
 @dataclass(frozen=True)
 class Report:
-    """A function from rows to blocks (none where the rows do not hold what it shows), under its benchmark's name."""
+    """A function from rows to blocks, named BENCHMARK/NAME; rows without its data give no blocks."""
 
     name: str
     function: Callable[[Frame], Blocks]
-    needs: str = ""  # what the rows must hold, after the words "it needs"
+    needs: str = ""  # rows that it needs, as a noun phrase
 
     @property
     def benchmark(self) -> str:
+        """The benchmark of the name."""
         return self.name.partition("/")[0]
 
     @property
-    def bare(self) -> str:
+    def short_name(self) -> str:
+        """The name without the benchmark."""
         return self.name.partition("/")[2]
 
     @property
-    def lacking(self) -> str:
-        """Why it is empty, in one sentence."""
-        return f"{self.name} is empty: it needs {self.needs or 'rows that these are not'}."
+    def empty_reason(self) -> str:
+        """Why it is empty."""
+        return f"{self.name} is empty: it needs {self.needs or 'other rows'}."
 
     def blocks(self, frame: Frame) -> list[Block]:
+        """Build the blocks of rows."""
         return flatten([self.function(frame)])
 
 
@@ -54,7 +57,7 @@ registry: Registry[Report] = Registry("report")
 
 
 def report(name: str, *, needs: str = "") -> Callable[[F], F]:
-    """Registers a function of a Frame as the report BENCHMARK/NAME and returns it unchanged."""
+    """Register a function of a Frame as the report BENCHMARK/NAME and return it unchanged."""
 
     def register(function: F) -> F:
         registry.add(name, Report(name, function, needs))
@@ -64,51 +67,53 @@ def report(name: str, *, needs: str = "") -> Callable[[F], F]:
 
 
 def report_names(benchmark: str) -> list[str]:
-    """The bare names of a benchmark's reports."""
-    return [part.bare for part in registry.parts() if part.benchmark == benchmark]
+    """Return the short names of a benchmark's reports."""
+    return [entry.short_name for entry in registry.parts() if entry.benchmark == benchmark]
 
 
 def find_report(name: str, benchmarks: Sequence[str] | None = None) -> Report:
-    """A report by its full name, or by its bare name where only one of the benchmarks has one (default: of all)."""
-    wanted = [part for part in registry.parts() if benchmarks is None or part.benchmark in benchmarks]
+    """Return a report by its full name, or by a short name that only one of the benchmarks has (default: all)."""
+    reports = [entry for entry in registry.parts() if benchmarks is None or entry.benchmark in benchmarks]
     if "/" in name:
         report = registry[name]
-        if report not in wanted:
+        if report not in reports:
             raise BadInput(
                 f"{name} needs a study of benchmark {report.benchmark}; these are of {', '.join(benchmarks or ())}."
             )
         return report
-    candidates = [part for part in wanted if part.bare == name]
+    candidates = [entry for entry in reports if entry.short_name == name]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise BadInput(f"There are several reports named {name}: say {' or '.join(part.name for part in candidates)}.")
-    if not wanted:
+        raise BadInput(
+            f"There are several reports named {name}: say {' or '.join(entry.name for entry in candidates)}."
+        )
+    if not reports:
         raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit only.")
-    other = next((part.benchmark for part in registry.parts() if part.bare == name), None)
-    known = list(dict.fromkeys(part.bare for part in wanted))
+    other = next((entry.benchmark for entry in registry.parts() if entry.short_name == name), None)
+    names = list(dict.fromkeys(entry.short_name for entry in reports))
     hint = f" Benchmark {other} has one: `nescio run {other}` makes a study of it." if other else ""
-    hint = hint or did_you_mean(name, known)
-    raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(known)}.")
+    hint = hint or did_you_mean(name, names)
+    raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(names)}.")
 
 
 def run_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
-    """What the named reports show of these studies, at most one study per benchmark."""
-    of = {study.benchmark: study for study in reversed(studies)}
-    reports = dict.fromkeys(find_report(name, list(of)) for name in names)
-    return {report: report.blocks(of[report.benchmark].frame) for report in reports}
+    """Build the named reports of these studies, at most one study per benchmark."""
+    by_benchmark = {study.benchmark: study for study in reversed(studies)}
+    reports = dict.fromkeys(find_report(name, list(by_benchmark)) for name in names)
+    return {report: report.blocks(by_benchmark[report.benchmark].frame) for report in reports}
 
 
-def write_reports(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
-    """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME-points.csv; which files.
+def write_reports(built: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
+    """Write tables as NAME.md, .tex and .csv, figures as NAME.svg and NAME-points.csv; return the paths.
 
-    Of several figures, each has its own name behind it, such as fig1-fog-auroc.svg. Reports of two benchmarks that
-    share a bare name are written as BENCHMARK-NAME.
+    Several figures of a report have their keys after its name, such as fig1-fog-auroc.svg. Reports of two benchmarks
+    with one short name are written as BENCHMARK-NAME.
     """
     folder, written = Path(folder), []
-    shared = Counter(report.bare for report in made)
-    for report, blocks in made.items():
-        name = report.bare if shared[report.bare] == 1 else f"{report.benchmark}-{report.bare}"
+    shared = Counter(report.short_name for report in built)
+    for report, blocks in built.items():
+        name = report.short_name if shared[report.short_name] == 1 else f"{report.benchmark}-{report.short_name}"
         for file, text in _texts(name, blocks).items():
             written.append(write_file(folder / file, text))
     return written
@@ -120,6 +125,6 @@ def _texts(name: str, blocks: Sequence[Block]) -> dict[str, str]:
         texts = {f"{name}.md": markdown(tables), f"{name}.tex": latex(tables), f"{name}.csv": tables_csv(tables)}
     for figure in figures:
         key = figure.key.removeprefix(f"{name}-")
-        own = f"{name}-{key}" if len(figures) > 1 else name
-        texts[f"{own}.svg"], texts[f"{own}-points.csv"] = render_figure(figure)
+        stem = f"{name}-{key}" if len(figures) > 1 else name
+        texts[f"{stem}.svg"], texts[f"{stem}-points.csv"] = render_figure(figure)
     return texts

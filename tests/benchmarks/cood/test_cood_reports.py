@@ -374,7 +374,7 @@ def test_every_report_is_named_and_has_a_sentence(study: Study) -> None:
         assert report.blocks(FRAME), report.name
         assert isinstance(report.blocks(Frame(ROWS[:1])), list)  # one fact of one model shows nothing, breaks nothing
         assert report.blocks(Frame()) == []
-    assert {report.bare for report in run_reports([study], report_names("cood"))} == set(report_names("cood"))
+    assert {report.short_name for report in run_reports([study], report_names("cood"))} == set(report_names("cood"))
 
 
 def test_named_reports_are_written(study: Study, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def scorecard_panel(curves: Mapping[str, Any], number: int) -> Panel:
 
 def models_panel(curves: Mapping[str, Mapping[str, Any]]) -> Panel:
     """Return the risk–coverage curves of several models."""
-    lines = {name: own["risk_coverage"] for name, own in curves.items() if own.get("risk_coverage")}
+    lines = {name: lines["risk_coverage"] for name, lines in curves.items() if lines.get("risk_coverage")}
     measures = sorted(
         {name: None for line in lines.values() for name in line if name not in GUIDES}, key=measure_sort_key
     )

@@ -290,7 +290,7 @@ def _make_components(
     step_folder: StepFolder, context: Context, question: Question, dumps: Dumps, components: Sequence[int]
 ) -> Files:
     ((refs,),) = _load(dumps, context, "refs")
-    choice = chosen_components(refs, components, question.distance)
+    choice = chosen_components(refs, components, "euclidean" if question.distance == "euclidean" else "cosine")
     facts = question.facts(context) | {"distance": question.distance, "n": len(refs)}
     return question.files("components", agreement.component_rows(choice, facts))
 

@@ -43,7 +43,6 @@ PRIVATE = (
 NAMES_PENDING = {
     "__init__",
     "__main__",
-    "analysis",
     "cli",
     "commands",
     "errors",
@@ -63,7 +62,6 @@ NAMES_PENDING = {
 PROSE_PENDING = {
     "__init__",
     "__main__",
-    "analysis",
     "cli",
     "commands",
     "errors",
@@ -114,15 +112,11 @@ ASSERTIONS_PENDING = {
 LONG = 500  # lines of a module
 LONG_PENDING = {
     "base",
-    "bootstrap",
     "charts",
-    "comparison",
     "export",
     "models",
     "options",
-    "ranking",
     "reports",
-    "scorecard",
     "scorecards",
     "steps",
     "store",

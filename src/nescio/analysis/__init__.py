@@ -1,1 +1,1 @@
-"""What dumps say: scorecards, comparisons, calibration, thresholds, rankings. Functions of Predictions."""
+"""Evaluation of predictions: scorecards, comparisons, calibration, thresholds, choices and representations."""

@@ -391,7 +391,7 @@ def _plain(ranked: CandidateRanking) -> dict[str, Any]:
         "k": ranked.k,
         "n": len(ranked.rows.keys),
         "references": ranked.rows.references,
-        "halves": len(ranked.rows.parts) > 1,
+        "halves": len(ranked.rows.splits) > 1,
         "distance": ranked.scoring.distance,
         "similarity": ranked.scoring.similarity,
         "level": ranked.comparison.level,

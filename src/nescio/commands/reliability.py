@@ -153,7 +153,7 @@ def _plain(scored: RowScores, options: Options) -> dict[str, Any]:
         "features": scored.candidate.features,
         "n": len(scored.nc),
         "references": rows.references,
-        "halves": len(rows.parts) > 1,
+        "halves": len(rows.splits) > 1,
         "k": scored.k,
         "k_dist": scoring.k_dist,
         "distance": scoring.distance,

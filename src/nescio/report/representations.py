@@ -43,9 +43,9 @@ NEXT = (
 
 def conditions(scoring: RowScoreOptions, k: int, rows: EvaluationRows) -> str:
     """Describe k, the distance and the references."""
-    if len(rows.parts) == 1:
+    if len(rows.splits) == 1:
         against = f"{rows.references:,} of the rows as references"
-    elif rows.parts:
+    elif rows.splits:
         against = f"two halves of the rows, each with {rows.references:,} references from the other"
     else:
         against = f"{rows.references:,} references"

@@ -146,7 +146,7 @@ def test_places_row_by_row_by_brute_force(found, three):
     for at, each in enumerate(three):
         assert found.row(each.name, "place")["value"] == pytest.approx(places[at].mean())
         assert found.row(each.name, "first")["value"] == pytest.approx(first[at].mean())
-    tied = ranking.row_places(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
+    tied = ranking.row_ranks(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
     np.testing.assert_array_equal(tied[0], [[1.5, 3], [1.5, 1.5], [3, 1.5]])
     np.testing.assert_array_equal(tied[1], [[0.5, 0], [0.5, 0.5], [0, 0.5]])
 
@@ -189,7 +189,7 @@ def test_lone_models_only_are_not_ranked():
 
 
 def test_table_3_by_brute_force(found, three):
-    losses = {each.name: downstream_losses(each.train, each.tests).together for each in three}
+    losses = {each.name: downstream_losses(each.train, each.tests).ensemble for each in three}
     for own in found.agreement:
         u = np.array([found.scores[each.name].u[own["score"]] for each in three])
         loss = np.array([losses[each.name][own["loss"]] for each in three])
@@ -218,11 +218,11 @@ def test_halves_teach_the_heads_that_judge_the_other():
     one = candidate("a", 1, 0.3, whole=True)
     rows = evaluation_rows([one])
     found = downstream.candidate_losses(one, rows, "one-vs-one")
-    for refs, asked in rows.parts:
+    for refs, asked in rows.splits:
         right = downstream_losses([t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests])
         at = np.searchsorted(rows.keys, asked)  # the keys rise
-        np.testing.assert_allclose(found.together["brier"][at], right.together["brier"])
-        np.testing.assert_allclose(found.alone["entropy"][:, at], right.alone["entropy"])
+        np.testing.assert_allclose(found.ensemble["brier"][at], right.ensemble["brier"])
+        np.testing.assert_allclose(found.members["entropy"][:, at], right.members["entropy"])
 
 
 def test_labels_that_differ_are_refused():
@@ -264,7 +264,7 @@ def test_halves_score_rows_against_the_other_half():
     rows = evaluation_rows([one])
     found, _ = score_candidate(one, rows, 5, QUICK)
     np.testing.assert_array_equal(found.index, one.tests[0].index)
-    for refs, asked in rows.parts:
+    for refs, asked in rows.splits:
         right = measures.neighborhood_inconsistency(
             [t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests], 5
         )

@@ -196,13 +196,13 @@ def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, co
 def test_members_are_averaged_before_they_are_judged(study, candidate, context):
     """The Brier score of a mean is below the mean of Brier scores wherever members differ: (·)² is convex."""
     step = steps.truth_step(Question(candidate, "digits"), PLAN, steps.embedding_steps(PLAN, candidate.trials, None))
-    truth = DownstreamLosses.of_arrays(from_npz(step.folder(context.store) / steps.TRUTH))
-    assert truth.alone["brier"].shape == (3, 599) and set(truth.together) == {"brier", "entropy", "variance"}
-    assert (truth.together["brier"] < truth.alone["brier"].mean(axis=0) + 1e-15).all()
-    assert truth.together["brier"].mean() < truth.alone["brier"].mean() - 1e-4
+    truth = DownstreamLosses.from_arrays(from_npz(step.folder(context.store) / steps.TRUTH))
+    assert truth.members["brier"].shape == (3, 599) and set(truth.ensemble) == {"brier", "entropy", "variance"}
+    assert (truth.ensemble["brier"] < truth.members["brier"].mean(axis=0) + 1e-15).all()
+    assert truth.ensemble["brier"].mean() < truth.members["brier"].mean() - 1e-4
     # and by exactly the variance: mean of squares less square of mean, over both classes of every pair
     np.testing.assert_allclose(
-        truth.alone["brier"].mean(axis=0) - truth.together["brier"], truth.together["variance"], atol=1e-12
+        truth.members["brier"].mean(axis=0) - truth.ensemble["brier"], truth.ensemble["variance"], atol=1e-12
     )
 
 
@@ -263,7 +263,7 @@ def test_components_are_chosen_by_held_out_likelihood(study, candidate, context)
     about = {"method": "simclr", "draw": 0, "metric": "kendall_brier", "distance": "cosine", "measure": "ll"}
     for count in PLAN.components:
         u = sibling_scores(refs, tests, k_nc=(10,), components=count)["ll"]
-        truth = downstream_losses(*train_and_tests(candidate, context)).together["brier"]
+        truth = downstream_losses(*train_and_tests(candidate, context)).ensemble["brier"]
         assert one(study.rows, sweep="C", components=count, **about) == pytest.approx(kendall(u, truth), abs=1e-9)
 
 
@@ -306,7 +306,7 @@ def test_evaluation_from_dumps_alone_gives_the_rows_of_the_study(study, candidat
 def test_rankings_are_the_mean_tau_of_every_image(study, context):
     group = siblings_of(PLAN)
     both = [train_and_tests(own, context) for own in group]
-    losses = [downstream_losses(train, tests).together["brier"] for train, tests in both]
+    losses = [downstream_losses(train, tests).ensemble["brier"] for train, tests in both]
     scores = [
         sibling_scores(references(own, 1, context), tests, k_nc=(10,), components=0)
         for own, (_, tests) in zip(group, both, strict=True)
@@ -492,16 +492,16 @@ def test_rows_are_joined_by_their_keys():
     shuffled = [tests[0], tests[1].take(order), tests[2]]
     mixed = DownstreamLosses(
         truth.index[order],
-        {name: loss[order] for name, loss in truth.together.items()},
-        {name: loss[:, order] for name, loss in truth.alone.items()},
+        {name: loss[order] for name, loss in truth.ensemble.items()},
+        {name: loss[:, order] for name, loss in truth.members.items()},
     )
     again, _ = evaluate([refs], shuffled, mixed, plan, facts)
     values, others = ([row["value"] for row in found if row["measure"]] for found in (rows, again))
     np.testing.assert_allclose(values, others)
-    np.testing.assert_allclose(downstream_losses(train, shuffled).together["brier"], truth.together["brier"])
-    tensors = downstream_losses(train, tests, place=partial(torch.tensor, device="cpu"))  # as on a GPU
-    for name, loss in truth.together.items():
-        np.testing.assert_allclose(tensors.together[name], loss, atol=1e-4)
+    np.testing.assert_allclose(downstream_losses(train, shuffled).ensemble["brier"], truth.ensemble["brier"])
+    tensors = downstream_losses(train, tests, put=partial(torch.tensor, device="cpu"))  # as on a GPU
+    for name, loss in truth.ensemble.items():
+        np.testing.assert_allclose(tensors.ensemble[name], loss, atol=1e-4)
     with pytest.raises(BadInput, match="are of different rows"):
         evaluate([refs], [each.take(np.arange(29)) for each in tests], truth, plan, facts)
     with pytest.raises(Undefined, match="no labels"):
@@ -700,7 +700,7 @@ def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
     assert {each["measure"] for each in reasons} == {"nc", "dist", "norm", "ll", "fv"}
     assert "has collapsed" in reasons[0]["reason"]
     truth, own = downstream_losses(train, tests), {"nc": np.ones(40)}
-    worse = DownstreamLosses(truth.index, {name: loss + 1 for name, loss in truth.together.items()}, truth.alone)
+    worse = DownstreamLosses(truth.index, {name: loss + 1 for name, loss in truth.ensemble.items()}, truth.members)
     rows, _ = ranking_rows([{}, own, {"nc": 1 + own["nc"]}], [truth, truth, worse], {})
     assert next((row["metric"], row["value"]) for row in rows) == ("ranking_brier", 1.0)
 
@@ -709,8 +709,8 @@ def test_regression_is_a_collection_of_tasks():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     numbers = tuple(side[0].embeddings[:, :2] for side in (train, tests))
     truth = downstream_losses(train, tests, "regression", numbers=numbers)
-    assert set(truth.together) == {"squared_error", "variance"} and set(truth.alone) == {"squared_error"}
-    assert truth.alone["squared_error"][0].mean() < 1e-3 < truth.alone["squared_error"][1].mean()  # its own features
+    assert set(truth.ensemble) == {"squared_error", "variance"} and set(truth.members) == {"squared_error"}
+    assert truth.members["squared_error"][0].mean() < 1e-3 < truth.members["squared_error"][1].mean()  # its own features
     rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
     assert "kendall_squared_error" in {row["metric"] for row in rows}
     with pytest.raises(Undefined, match="Regression needs the numbers"):

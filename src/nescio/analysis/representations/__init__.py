@@ -1,1 +1,1 @@
-"""Which representation to trust: candidates, scores of siblings, downstream heads, and how far these agree."""
+"""Reliability of representations: candidates, sibling scores, downstream heads, and their agreement."""

@@ -1,7 +1,7 @@
-"""How scores without labels agree with downstream performance: the rows of one candidate, from dumps alone.
+"""Agreement of reliability scores with downstream losses: rows of one candidate.
 
-Scores of every test row (`measures.siblings`), losses of heads that had labels (`analysis.downstream`), and Kendall's τ
-between them; beside it how good the representation is, and how many components the mixtures of LL have.
+The rows contain scores of every test row (`measures.siblings`), losses of heads (`downstream`), and Kendall's τ between
+them. Further rows contain the accuracy of the representation and the number of components of LL's mixtures.
 Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
 """
 
@@ -55,36 +55,36 @@ class SweepOptions(ScoreOptions):
 
     @property
     def swept(self) -> str:
-        """The distance whose sweeps over k and M are kept."""
+        """The distance of the sweeps over k and M."""
         return "cosine" if "cosine" in self.distances else self.distances[0]
 
 
 def require_some(plan: Validated, *names: str) -> None:
-    """Refuses a plan that names nothing where it must."""
+    """Refuse a plan with an empty list in one of these fields."""
     for name in names:
         if not getattr(plan, name):
-            raise BadInput(f"{name} names none: there is nothing to compare.")
+            raise BadInput(f"{name} is empty: there is nothing to compare.")
 
 
 def truth_rows(losses: DownstreamLosses, facts: Row) -> list[Row]:
-    """The means over test rows: how good the representation is downstream."""
+    """Rows with the mean downstream losses over test rows."""
     base = dict.fromkeys(COLUMNS) | facts | {"n": len(losses.index)}
-    return [base | {"metric": name, "value": float(loss.mean())} for name, loss in losses.together.items()]
+    return [base | {"metric": name, "value": float(loss.mean())} for name, loss in losses.ensemble.items()]
 
 
 def accuracy_rows(
-    train: Predictions, test: Predictions, k: int, facts: Row, place: Callable[[Array], Any] = np.asarray
+    train: Predictions, test: Predictions, k: int, facts: Row, put: Callable[[Array], Any] = np.asarray
 ) -> list[Row]:
-    """How good the representation of one network is."""
+    """Rows with the accuracy of one network's representation."""
     base = dict.fromkeys(COLUMNS) | facts | {"n": len(test)}
     return [
-        base | {"metric": "probe_accuracy", "value": probe_accuracy(train, test, place)},
+        base | {"metric": "probe_accuracy", "value": probe_accuracy(train, test, put)},
         base | {"metric": "knn_accuracy", "value": knn_accuracy(train, test, k), "k": k},
     ]
 
 
 def component_rows(choice: ComponentChoice, facts: Row) -> list[Row]:
-    """The number of components that was chosen, and the mean log-likelihood by which it was."""
+    """Rows with the chosen number of components and the mean log-likelihood of every number."""
     base = dict.fromkeys(COLUMNS) | facts | {"measure": "ll", "sweep": COMPONENTS}
     sweep = [
         base | {"metric": HELD_OUT, "components": count, "value": value}
@@ -98,13 +98,13 @@ def ranking_rows(
 ) -> tuple[list[Row], list[Row]]:
     """Mean over test rows of Kendall's τ between the order of the candidates by a score and by a loss (Table 3)."""
     rows, reasons = list[Row](), list[Row]()
-    there = [number for number, own in enumerate(points) if own]  # one that has collapsed has none
-    for name, loss, taus in agreements([points[number] for number in there], [losses[number] for number in there]):
-        about = {"measure": name, "metric": f"ranking_{loss}"}
+    scored = [number for number, u in enumerate(points) if u]  # a collapsed candidate has none
+    for name, loss, taus in agreements([points[number] for number in scored], [losses[number] for number in scored]):
+        cell = {"measure": name, "metric": f"ranking_{loss}"}
         if isinstance(taus, Undefined):
-            reasons.append(about | {"reason": str(taus)})
+            reasons.append(cell | {"reason": str(taus)})
         else:
-            rows.append(dict.fromkeys(COLUMNS) | facts | about | {"value": float(taus.mean()), "n": len(taus)})
+            rows.append(dict.fromkeys(COLUMNS) | facts | cell | {"value": float(taus.mean()), "n": len(taus)})
     return rows, reasons
 
 
@@ -115,7 +115,7 @@ def evaluate(
     plan: SweepOptions,
     facts: Row,
 ) -> tuple[list[Row], list[Row]]:
-    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
+    """Rows and reasons of one candidate; refs contain, for every draw, the references of each member."""
     rows, reasons = truth_rows(losses, facts), list[Row]()
     for distance in plan.distances:
         components = 0
@@ -123,9 +123,9 @@ def evaluate(
             choice = chosen_components(refs[0][0], plan.components, distance)
             rows += component_rows(choice, facts | {"distance": distance, "n": len(refs[0][0])})
             components = choice.components
-        for sample, own in enumerate(refs):
-            about = facts | {"draw": sample}
-            more, missing, _ = score(own, tests, losses, plan, distance, about, components=components)
+        for draw, of_draw in enumerate(refs):
+            columns = facts | {"draw": draw}
+            more, missing, _ = score(of_draw, tests, losses, plan, distance, columns, components=components)
             rows += more
             reasons += [reason for reason in missing if reason not in reasons]
     return rows, reasons
@@ -142,9 +142,10 @@ def score(
     components: int,
     seeds: Sequence[int] | None = None,
 ) -> tuple[list[Row], list[Row], dict[str, Array]]:
-    """Rows, reasons and the scores (n,) themselves, of one candidate, one distance and one sample of references.
+    """Rows, reasons and scores (n,) of one candidate, one distance and one draw of references.
 
-    `components` are those of LL's mixtures, `seeds` those of the members; 0, 1, … by default.
+    components  number of components of LL's mixtures
+    seeds       seeds of the members; None: 0, 1, …
     """
     ks = [k for k in plan.ks if k < len(refs[0])] if distance == plan.swept else []
     spaces = member_spaces(
@@ -160,17 +161,17 @@ def score(
     if len(losses.index) != len(tests[0]):
         raise BadInput("The downstream heads and the scores are of different rows: index differs.")
     losses = losses.select(spaces.tests[0].index)
-    made = _ScoreRows(plan, components, losses, facts | {"distance": distance, "members": len(tests)})
+    builder = _ScoreRows(plan, components, losses, facts | {"distance": distance, "members": len(tests)})
     whole = spaces.scores()
     for name in plan.scores:
-        made.main(name, whole)
+        builder.main(name, whole)
     if len(tests) > 1:
-        made.alone(spaces, whole, seeds or range(len(tests)))
+        builder.alone(spaces, whole, seeds or range(len(tests)))
     if distance == plan.swept:
-        made.sweeps(spaces, whole)
-        if "ll" in made.points and facts["draw"] == 0:
-            made.components_sweep(refs, tests)
-    return made.rows, made.reasons, made.points
+        builder.sweeps(spaces, whole)
+        if "ll" in builder.points and facts["draw"] == 0:
+            builder.components_sweep(refs, tests)
+    return builder.rows, builder.reasons, builder.points
 
 
 @dataclass
@@ -203,53 +204,53 @@ class _ScoreRows:
             return
         self.points[name] = u
         self.row("mean", float(u.mean()), measure=name, **self.size(name))
-        self.kendall(name, u, self.losses.together, **self.size(name))
+        self.kendall(name, u, self.losses.ensemble, **self.size(name))
 
     def alone(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
         """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
         for member, seed in enumerate(seeds):
-            losses = {name: loss[member] for name, loss in self.losses.alone.items()}
-            own = spaces.scores([member])
+            losses = {name: loss[member] for name, loss in self.losses.members.items()}
+            of_member = spaces.scores([member])
             for name in self.points:
-                about = {"members": 1, "init_seed": seed, **self.size(name)}
-                self.kendall(name, whole[self.key(name)], losses, **about)
-                if self.key(name) in own.u:
-                    self.kendall(name + STAR, own[self.key(name)], losses, **about)
+                columns = {"members": 1, "init_seed": seed, **self.size(name)}
+                self.kendall(name, whole[self.key(name)], losses, **columns)
+                if self.key(name) in of_member.u:
+                    self.kendall(name + STAR, of_member[self.key(name)], losses, **columns)
 
     def sweeps(self, spaces: Spaces, whole: SiblingScores) -> None:
         """Other k, and the first m members, against the losses of all members: Figures 2, 4 and 5."""
         for name, u in whole.u.items():
             k = name.partition("@")[2]
             if k and kind(name) in self.points and int(k) in self.plan.ks:
-                self.kendall(kind(name), u, self.losses.together, sweep=NEIGHBOURS, k=int(k))
+                self.kendall(kind(name), u, self.losses.ensemble, sweep=NEIGHBOURS, k=int(k))
         for m in range(1, len(spaces.tests) + 1):
             some = spaces.scores(range(m), (self.plan.k,))
             for name in self.points:
                 if self.key(name) in some.u:
-                    about = {"sweep": MEMBERS, "members": m, **self.size(name)}
-                    self.kendall(name, some[self.key(name)], self.losses.together, **about)
+                    columns = {"sweep": MEMBERS, "members": m, **self.size(name)}
+                    self.kendall(name, some[self.key(name)], self.losses.ensemble, **columns)
 
     def components_sweep(self, refs: Sequence[Predictions], tests: Sequence[Predictions]) -> None:
         """LL by mixtures of every number of components."""
         for count in self.plan.components:
             if count <= len(refs[0]):
                 u = member_densities(refs, tests, self.facts["distance"], count).mean(0)
-                self.kendall("ll", u, self.losses.together, sweep=COMPONENTS, components=count)
+                self.kendall("ll", u, self.losses.ensemble, sweep=COMPONENTS, components=count)
 
-    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **about: Any) -> None:
+    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **columns: Any) -> None:
         for loss, values in losses.items():
             try:
-                self.row(f"kendall_{loss}", metrics.kendall(u, values), measure=name, **about)
+                self.row(f"kendall_{loss}", metrics.kendall(u, values), measure=name, **columns)
             except Undefined as reason:
                 self.omit(name, f"kendall_{loss}", reason)
 
-    def row(self, metric: str, value: float, **about: Any) -> None:
+    def row(self, metric: str, value: float, **columns: Any) -> None:
         number = {"metric": metric, "value": value, "n": len(self.losses.index)}
-        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | number | about)
+        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | number | columns)
 
     def omit(self, name: str, metric: str | None, reason: Undefined) -> None:
         """Notes why there is no row."""
-        about = {column: self.facts.get(column) for column in ("method", "backbone", "target")}
-        entry = about | {"measure": name, "metric": metric, "reason": str(reason)}
+        columns = {column: self.facts.get(column) for column in ("method", "backbone", "target")}
+        entry = columns | {"measure": name, "metric": metric, "reason": str(reason)}
         if entry not in self.reasons:
             self.reasons.append(entry)

@@ -1,10 +1,10 @@
-"""Which representation to trust: candidates, each some sibling networks, scored on the same unlabelled rows and ranked.
+"""Ranking of representations: candidates are scored on the same unlabelled rows and compared.
 
-A candidate is the embeddings of its members: of test rows, and of references, which lie apart or are a part of the
-test rows. Siblings are networks of one algorithm and other seeds; where there are two or more, neighbourhood
-consistency (NC) says how far they agree about a row. Every number is a mean over rows, so that one paired bootstrap
-judges all of them.
-Source: Park, Wang, Ardeshir and Azizan 2024, §4.3 (ranking, Table 3) and §4.4 (why a lone model needs siblings).
+A candidate is the embeddings of its members, sibling networks of one algorithm with different seeds. The embeddings are
+of test rows and of references, which are separate rows or a subset of the test rows. With two or more siblings,
+neighbourhood consistency (NC) measures their agreement about a row. Every number is a mean over rows, so one paired
+bootstrap compares all of them.
+Source: Park, Wang, Ardeshir and Azizan 2024, §4.3 (ranking, Table 3) and §4.4 (single models need siblings).
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ from nescio.progress import track
 RESAMPLES = 1000
 QUANTITIES: dict[str, Quantity] = {
     **SCORES,
-    "first": Quantity("first", "higher", "share of the rows on which it has the highest NC, ties shared"),
-    "place": Quantity(
-        "mean place", "lower", "its place by NC, row by row, on average; ties get the mean of their places"
-    ),
+    "first": Quantity("first", "higher", "share of rows on which it has the highest NC, ties shared"),
+    "place": Quantity("mean place", "lower", "mean rank by NC over rows; ties get the mean of their ranks"),
     **LOSSES,
 }
 
@@ -95,14 +93,14 @@ class CandidateRanking:
 
     @property
     def group(self) -> list[str]:
-        """The best by NC and those that cannot be told from it."""
+        """The best by NC and those that are not significantly worse."""
         return [name for name in self.names if (row := self.row(name, self.nc)) is not None and row["best"]]
 
     def row(self, name: str, metric: str) -> dict[str, Any] | None:
         return next((r for r in self.comparison.rows if (r["method"], r["metric"]) == (name, metric)), None)
 
     def difference(self, name: str) -> dict[str, Any] | None:
-        """How far its NC is from the best one's."""
+        """The difference of its NC from the best."""
         differences = self.comparison.differences
         return next((d for d in differences if (d["model"], d["metric"]) == (name, self.nc)), None)
 
@@ -120,12 +118,13 @@ def rank_candidates(
     resamples: int | None = None,
     level: float = 0.95,
 ) -> CandidateRanking:
-    """Scores every candidate on the rows that all of them hold, and ranks them by mean NC.
+    """Score every candidate on the rows that all of them have, and rank them by mean NC.
 
-    A resample draws the same rows for all, so that a difference between two candidates is judged without the noise
-    that they share; the group that cannot be told from the best is `compare`'s. `labels`: compare with the losses of
-    downstream heads where there are labels. Candidates of unequal M are compared by the members that all of them have
-    (`common_member_count`). `resamples` None: 1,000, or more where Holm's first step needs them.
+    A resample draws the same rows for all candidates, as in `compare`. Candidates of different sizes are compared by
+    the number of members that all of them have (`common_member_count`).
+
+    labels     also compute the losses of downstream heads if there are labels
+    resamples  None: enough for Holm's first step, at least 1,000
     """
     scoring = scoring or RowScoreOptions()
     if resamples is None:
@@ -133,16 +132,17 @@ def rank_candidates(
     check_resampling(resamples, level, scoring.seed)
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise BadInput(f"Two candidates are called {twice[0]!r}: give them names, NAME=….")
+        raise BadInput(f"Two candidates have the name {twice[0]!r}: give them different names.")
     members, unequal = common_member_count({candidate.name: candidate.members for candidate in candidates})
     candidates = [candidate.first(members) for candidate in candidates]
     rows = evaluation_rows(candidates, scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
-    made = {
+    results = {
         candidate.name: score_candidate(candidate, rows, k, scoring) for candidate in track(candidates, "candidates")
     }
-    scores, choices = {name: own for name, (own, _) in made.items()}, {name: own for name, (_, own) in made.items()}
-    if not any(own.u for own in scores.values()):
+    scores = {name: of_candidate for name, (of_candidate, _) in results.items()}
+    choices = {name: choice for name, (_, choice) in results.items()}
+    if not any(of_candidate.u for of_candidate in scores.values()):
         raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
     notes = [*unequal, *_notes(rows, scores, k), *_layers(candidates)]
     losses = _losses(candidates, rows, tasks, notes) if labels and has_labels(candidates) else {}
@@ -159,10 +159,14 @@ def rank_candidates(
 
 
 def _notes(rows: EvaluationRows, scores: Mapping[str, SiblingScores], k: int) -> list[str]:
-    notes = [*rows.notes, *(f"{name}: {note}" for name, own in scores.items() for note in self_neighbour_warnings(own))]
-    notes += [f"{name} is not ranked. {next(iter(own.reasons.values()))}" for name, own in scores.items() if not own.u]
+    notes = [*rows.notes, *(f"{name}: {note}" for name, u in scores.items() for note in self_neighbour_warnings(u))]
+    notes += [
+        f"{name} is not ranked. {next(iter(of_candidate.reasons.values()))}"
+        for name, of_candidate in scores.items()
+        if not of_candidate.u
+    ]
     if k == rows.references:
-        notes.append(f"Every reference is one of the {k} nearest, so that NC is 1 whatever the models say: lower --k.")
+        notes.append(f"All references are among the {k} nearest, so NC is always 1: lower k.")
     return notes
 
 
@@ -176,7 +180,7 @@ def _layers(candidates: Sequence[Candidate]) -> list[str]:
 def _losses(
     candidates: Sequence[Candidate], rows: EvaluationRows, tasks: str, notes: list[str]
 ) -> dict[str, DownstreamLosses]:
-    """Of every candidate; none, and a note, where heads cannot learn from parts of the rows."""
+    """Losses of every candidate; none, and a note, if heads cannot be trained on a subset of the rows."""
     first, *others = candidates
     labels = first.tests[0].select(rows.keys).labels
     for other in others:
@@ -201,39 +205,45 @@ def _losses(
 def _quantities(
     scores: Mapping[str, SiblingScores], losses: Mapping[str, DownstreamLosses], nc: str
 ) -> dict[str, dict[str, Array]]:
-    """Metric → candidate → a number for every row."""
+    """Metric → candidate → (n,) values."""
     quantities = {
-        name: {who: paper_value(name, own.u[name]) for who, own in scores.items() if name in own.u}
-        for name in in_paper_order(name for own in scores.values() for name in own.u)
+        name: {
+            who: paper_value(name, of_candidate.u[name])
+            for who, of_candidate in scores.items()
+            if name in of_candidate.u
+        }
+        for name in in_paper_order(name for of_candidate in scores.values() for name in of_candidate.u)
     }
     if len(rivals := list(quantities.get(nc, {}))) > 1:
-        places, first = row_places(np.stack([scores[who].u[nc] for who in rivals]))
-        quantities |= {"first": dict(zip(rivals, first, strict=True)), "place": dict(zip(rivals, places, strict=True))}
+        ranks, first = row_ranks(np.stack([scores[who].u[nc] for who in rivals]))
+        quantities |= {"first": dict(zip(rivals, first, strict=True)), "place": dict(zip(rivals, ranks, strict=True))}
     for loss in LOSSES:
-        if values := {who: own.together[loss] for who, own in losses.items() if loss in own.together}:
+        if values := {
+            who: of_candidate.ensemble[loss] for who, of_candidate in losses.items() if loss in of_candidate.ensemble
+        }:
             quantities[loss] = values
     return quantities
 
 
-def row_places(u: Array) -> tuple[Array, Array]:
-    """(c, n) in every row the place of each candidate, ties at the mean of their places; and its share of the first."""
+def row_ranks(u: Array) -> tuple[Array, Array]:
+    """(c, n) rank of each candidate in every row, the mean rank for ties; and its share of the first rank."""
     below, equal = ((u[None] < u[:, None]).sum(1), (u[None] == u[:, None]).sum(1))
-    least = u == u.min(0)
-    return 1 + below + (equal - 1) / 2, least / least.sum(0)
+    lowest = u == u.min(0)
+    return 1 + below + (equal - 1) / 2, lowest / lowest.sum(0)
 
 
 def _add_means(comparison: Comparison, quantities: Mapping[str, Mapping[str, Array]]) -> None:
-    """Adds rows and differences of the means of all quantities, on the same resamples."""
-    values = np.stack([row for own in quantities.values() for row in own.values()])
+    """Add rows and differences of the means of all quantities, on the same resamples."""
+    values = np.stack([row for of_candidates in quantities.values() for row in of_candidates.values()])
     n = values.shape[1]
     samples = np.empty((comparison.resamples, len(values)))
     for number in track(range(comparison.resamples), "resamples"):
         samples[number] = values @ draw_counts(n, comparison.seed, number) / n
     columns = iter(samples.T)
-    for name, own in quantities.items():
+    for name, of_candidates in quantities.items():
         quantity = QUANTITIES[kind(name)]
         metric = Metric(quantity.word, _mean, ("other",), quantity.better, False)  # type: ignore[arg-type]
-        means = {who: Estimate(float(row.mean()), next(columns)) for who, row in own.items()}
+        means = {who: Estimate(float(row.mean()), next(columns)) for who, row in of_candidates.items()}
         add_verdict(comparison, MetricSpec(name, metric, {}), None, means)
 
 
@@ -241,23 +251,24 @@ def _mean() -> None:
     """A mean over rows."""
 
 
-# ---- Table 3: does a score rank the candidates as downstream heads do?
+# ---- Table 3: agreement of the rankings by scores and by downstream losses
 
 
 def agreements(
     u: Sequence[Mapping[str, Array]], losses: Sequence[DownstreamLosses]
 ) -> Iterator[tuple[str, str, Array | Undefined]]:
-    """(score, loss, Kendall's τ per row) between the candidates' order by each score and by each loss that all have.
+    """(score, loss, Kendall's τ per row) between the order of candidates by each score and by each loss.
 
-    u  of each candidate, score → (n,). In place of τ the reason, where no row has a ranking.
+    u  score → (n,) of each candidate; the result has a reason instead of τ if no row has a ranking
     """
     if len(u) < 2:
         return
-    for name in (name for name in u[0] if all(name in own for own in u)):
-        for loss in (loss for loss in LOSSES if all(loss in own.together for own in losses)):
+    for name in (name for name in u[0] if all(name in of_candidate for of_candidate in u)):
+        for loss in (loss for loss in LOSSES if all(loss in of_candidate.ensemble for of_candidate in losses)):
             try:
                 taus = rankings_agree(
-                    np.stack([own[name] for own in u]), np.stack([own.together[loss] for own in losses])
+                    np.stack([of_candidate[name] for of_candidate in u]),
+                    np.stack([of_candidate.ensemble[loss] for of_candidate in losses]),
                 )
                 yield name, loss, taus
             except Undefined as reason:
@@ -267,21 +278,24 @@ def agreements(
 def _table_3(
     scores: Mapping[str, SiblingScores], losses: Mapping[str, DownstreamLosses], comparison: Comparison
 ) -> list[dict[str, Any]]:
-    """Means over rows of the agreements, with their intervals."""
-    # all scores rank the same candidates: those with siblings, unless there are too few of them
-    there = [name for name in losses if scores[name].u]
-    siblings = [name for name in there if scores[name].members > 1]
-    who = siblings if len(siblings) > 1 else there
+    """Means of the agreements over rows, with intervals."""
+    # all scores rank the same candidates: those with siblings, if there are at least two
+    with_scores = [name for name in losses if scores[name].u]
+    siblings = [name for name in with_scores if scores[name].members > 1]
+    who = siblings if len(siblings) > 1 else with_scores
     u = [{score: scores[name].u[score] for score in in_paper_order(scores[name].u)} for name in who]
-    own_losses = [losses[name] for name in who]
+    losses_of_candidates = [losses[name] for name in who]
     entries = []
-    for score, loss, taus in agreements(u, own_losses):
+    for score, loss, taus in agreements(u, losses_of_candidates):
         if isinstance(taus, Undefined):
             continue
         n = len(taus)
-        again = [taus @ draw_counts(n, comparison.seed, number) / n for number in range(comparison.resamples)]
-        low, high = interval(np.array(again), comparison.level)
-        average = _average([own[score].mean() for own in u], [own.together[loss].mean() for own in own_losses])
+        resampled = [taus @ draw_counts(n, comparison.seed, number) / n for number in range(comparison.resamples)]
+        low, high = interval(np.array(resampled), comparison.level)
+        average = _average(
+            [of_candidate[score].mean() for of_candidate in u],
+            [of_candidate.ensemble[loss].mean() for of_candidate in losses_of_candidates],
+        )
         entries.append(
             {"score": score, "loss": loss, "tau": float(taus.mean()), "low": low, "high": high, "n": n}
             | {"average": average, "candidates": who}
@@ -301,18 +315,20 @@ def _average(u: Sequence[float], losses: Sequence[float]) -> float | None:
 
 
 def ranking_table(ranked: CandidateRanking) -> dict[str, list[Any]]:
-    """One line per candidate and row: candidate, index, nc, u_…, place by NC in this row, loss_…; None where absent."""
+    """Table with a line per candidate and row: candidate, index, nc, u_…, rank by NC, loss_…; None if missing."""
     every = [_columns(ranked, name) for name in ranked.names]
     names = list(dict.fromkeys(name for columns in every for name in columns))
     n = len(ranked.rows.keys)
     table: dict[str, list[Any]] = {"candidate": [name for name in ranked.names for _ in range(n)]}
     for name in names:
-        table[name] = [value for own in every for value in (own[name].tolist() if name in own else [None] * n)]
+        table[name] = [
+            value for columns in every for value in (columns[name].tolist() if name in columns else [None] * n)
+        ]
     return table
 
 
 def ranking_arrays(ranked: CandidateRanking) -> dict[str, Array]:
-    """index, and CANDIDATE/COLUMN of everything that a candidate has."""
+    """The arrays index and CANDIDATE/COLUMN."""
     arrays = {"index": ranked.rows.keys}
     for name in ranked.names:
         columns = _columns(ranked, name)
@@ -322,10 +338,10 @@ def ranking_arrays(ranked: CandidateRanking) -> dict[str, Array]:
 
 def _columns(ranked: CandidateRanking, name: str) -> dict[str, Array]:
     columns = score_columns(ranked.scores[name])
-    rivals = [who for who, own in ranked.scores.items() if ranked.nc in own.u]
+    rivals = [who for who, scores in ranked.scores.items() if ranked.nc in scores.u]
     if len(rivals) > 1 and name in rivals:
-        places, _ = row_places(np.stack([ranked.scores[who].u[ranked.nc] for who in rivals]))
-        columns["place"] = places[rivals.index(name)]
+        ranks, _ = row_ranks(np.stack([ranked.scores[who].u[ranked.nc] for who in rivals]))
+        columns["place"] = ranks[rivals.index(name)]
     if name in ranked.losses:
-        columns |= {f"loss_{loss}": values for loss, values in ranked.losses[name].together.items()}
+        columns |= {f"loss_{loss}": values for loss, values in ranked.losses[name].ensemble.items()}
     return columns

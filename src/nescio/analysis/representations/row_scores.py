@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -59,12 +59,12 @@ class RowScoreOptions(ScoreOptions):
 
 
 def default_k(references: int) -> int:
-    """100 as in the paper, or a twentieth of the references where there are fewer than 2,000."""
+    """100 as in the paper, or a twentieth of the references if there are fewer than 2,000."""
     return min(DEFAULT_K, math.ceil(references / REFERENCES_PER_NEIGHBOUR))
 
 
 def chance_nc(k: int, references: int, similarity: str) -> float:
-    """About the NC of members that have nothing to do with each other: their neighbours meet by chance."""
+    """Approximate NC of unrelated members, whose neighbours agree by chance."""
     return k / references if similarity == "overlap" else k / (2 * references - k)
 
 
@@ -83,9 +83,9 @@ def neighbours(rows: EvaluationRows, scoring: RowScoreOptions) -> int:
 # ---- scores of one candidate
 
 
-def chosen_components(refs: Predictions, components: Sequence[int], distance: Distance) -> ComponentChoice:
-    """The choice by held-out likelihood, among the numbers for which there are references; none if there is but one."""
-    possible = [count for count in components if 2 * count <= len(refs)]  # a mixture sees two thirds of them
+def chosen_components(refs: Predictions, components: Sequence[int], distance: Any) -> ComponentChoice:
+    """Choose the number of components by held-out likelihood, among those with enough references."""
+    possible = [count for count in components if 2 * count <= len(refs)]  # a mixture is fitted on two thirds of them
     if len(possible) < 2:
         return ComponentChoice(min(components), {})
     return choose_components(refs, possible, metric=distance)
@@ -94,23 +94,23 @@ def chosen_components(refs: Predictions, components: Sequence[int], distance: Di
 def score_candidate(
     candidate: Candidate, rows: EvaluationRows, k: int, scoring: RowScoreOptions
 ) -> tuple[SiblingScores, ComponentChoice]:
-    """The scores of a candidate, in the order of the keys, and the components of its mixtures.
+    """Scores of a candidate in the order of the keys, and the number of components of its mixtures.
 
-    How many these are is chosen on the references of its first member; of two halves, on those of the first.
+    This number is chosen on the references of the first member, in the first of two splits.
     """
     if scoring.distance == "cosine":
         _check_lengths(candidate)
     if candidate.refs is not None:
-        parts = [(candidate.refs, rows.keys)]
+        splits = [(candidate.refs, rows.keys)]
     else:
-        parts = [([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts]
-    choice = chosen_components(parts[0][0][0], scoring.components, scoring.distance)
+        splits = [([member.select(refs) for member in candidate.tests], keys) for refs, keys in rows.splits]
+    choice = chosen_components(splits[0][0][0], scoring.components, scoring.distance)
 
     def scores(refs: Sequence[Predictions], keys: Array) -> SiblingScores:
         try:
             return sibling_scores(
                 refs,
-                [dump.select(keys) for dump in candidate.tests],
+                [member.select(keys) for member in candidate.tests],
                 metric=scoring.distance,
                 k_nc=(k,),
                 k_dist=(scoring.k_dist,),
@@ -121,38 +121,38 @@ def score_candidate(
         except BadInput as error:
             raise BadInput(f"{candidate.name}: {error}" if candidate.name else str(error)) from None
 
-    own = [scores(*part) for part in parts]
-    keys = np.concatenate([part.index for part in own])
+    of_splits = [scores(*split) for split in splits]
+    keys = np.concatenate([split.index for split in of_splits])
     by_key = np.argsort(keys, kind="stable")
     order = by_key[np.searchsorted(keys, rows.keys, sorter=by_key)]
-    names = [name for name in own[0].u if all(name in part.u for part in own)]
-    reasons = {name: reason for part in own for name, reason in part.reasons.items()}
-    u = {name: np.concatenate([part.u[name] for part in own])[order] for name in names}
+    names = [name for name in of_splits[0].u if all(name in split.u for split in of_splits)]
+    reasons = {name: reason for split in of_splits for name, reason in split.reasons.items()}
+    u = {name: np.concatenate([split.u[name] for split in of_splits])[order] for name in names}
     return SiblingScores(rows.keys, u, reasons, candidate.members), choice
 
 
 def _check_lengths(candidate: Candidate) -> None:
-    for what, dumps in (("row", candidate.tests), ("reference", candidate.refs or ())):
-        for member, dump in enumerate(dumps):
-            zero = np.flatnonzero(~np.asarray(dump.embeddings).any(1))
+    for what, of_members in (("row", candidate.tests), ("reference", candidate.refs or ())):
+        for position, member in enumerate(of_members):
+            zero = np.flatnonzero(~np.asarray(member.embeddings).any(1))
             if len(zero):
                 raise BadInput(
-                    f"The embedding of the {what} of index {dump.index[zero[0]]} by member {member} of "
-                    f"{candidate.name or 'the models'} has length zero, so that it has no cosine: omit that row, or "
-                    "take the Euclidean distance."
+                    f"The embedding of the {what} of index {member.index[zero[0]]} by member {position} of "
+                    f"{candidate.name or 'the models'} has length zero and no cosine: omit this row, or use the "
+                    "Euclidean distance."
                 )
 
 
 def self_neighbour_warnings(scores: SiblingScores) -> list[str]:
-    """A warning where rows lie on a reference: they may be their own neighbours."""
+    """Warning if rows equal a reference: they may be their own neighbours."""
     count = int((scores.u["dist@1"] < ROUNDING).sum()) if "dist@1" in scores.u else 0
     if not count:
         return []
-    return [f"{count:,} rows lie on a reference: if they are among the references, their NC looks better than it is."]
+    return [f"{count:,} rows equal a reference: if they are among the references, their NC is too high."]
 
 
 def paper_value(name: str, u: Array) -> Array:
-    """A score as the paper has it: NC, distance, length, log-likelihood, variance; SCORES says which way is better."""
+    """A score as the paper has it: NC, distance, length, log-likelihood, variance; SCORES has the better direction."""
     return 1 - u if kind(name) == "nc" else -u if kind(name) in ("norm", "ll") else u
 
 
@@ -162,7 +162,7 @@ def in_paper_order(names: Iterable[str]) -> list[str]:
 
 
 def score_columns(scores: SiblingScores) -> dict[str, Array]:
-    """For a file: index, nc (higher = more reliable), and every score as u_NAME, higher = less reliable."""
+    """Columns of a file: index, nc (higher = more reliable), and every score as u_NAME (higher = less reliable)."""
     u = {kind(name): scores.u[name] for name in in_paper_order(scores.u)}
     nc = {"nc": 1 - u["nc"]} if "nc" in u else {}
     return {"index": scores.index, **nc} | {f"u_{name}": values for name, values in u.items()}
@@ -170,7 +170,7 @@ def score_columns(scores: SiblingScores) -> dict[str, Array]:
 
 @dataclass(frozen=True, eq=False)
 class RowScores:
-    """The rows of one candidate with two members or more, and how far each can be trusted."""
+    """Reliability scores of the rows of one candidate."""
 
     candidate: Candidate
     scores: SiblingScores
@@ -189,7 +189,7 @@ class RowScores:
         return chance_nc(self.k, self.rows.references, self.scoring.similarity)
 
     def least(self, count: int) -> Array:
-        """Rows from the least reliable on; of equal ones the first."""
+        """Positions of the least reliable rows; the first of equal ones."""
         return np.argsort(self.nc, kind="stable")[:count]
 
     def most(self, count: int) -> Array:

@@ -327,7 +327,7 @@ def _make_scores(
 
 
 def _truth(step: Step, store: Store) -> DownstreamLosses:
-    return DownstreamLosses.of_arrays(from_npz(step.verified(store) / TRUTH))
+    return DownstreamLosses.from_arrays(from_npz(step.verified(store) / TRUTH))
 
 
 def rank_step(rivals: Sequence[Question], plan: Plan, embedded: Embedded) -> Step:

@@ -72,7 +72,6 @@ PROSE_PENDING = {
     "benchmarks",
     "provenance",
     "registry",
-    "report",
     "rows",
     "specs",
     "testing",
@@ -112,12 +111,10 @@ ASSERTIONS_PENDING = {
 LONG = 500  # lines of a module
 LONG_PENDING = {
     "base",
-    "charts",
     "export",
     "models",
     "options",
     "reports",
-    "scorecards",
     "steps",
     "store",
     "zoo",

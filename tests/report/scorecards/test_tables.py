@@ -110,7 +110,7 @@ def test_scorecard_tables_of_another_split_with_labels() -> None:
 
 
 def test_scorecard_blocks_collapse_subgroups() -> None:
-    rows = [row("auroc", 0.8, "msp"), row("auroc", 0.7, "msp", subsubgroup="severity=5")]
+    rows = [row("auroc", 0.8, "msp"), row("auroc", 0.7, "msp", subgroup="severity=5")]
     assert [table.title for table in scorecard_tables(rows)] == [MISCLASSIFICATION, f"{MISCLASSIFICATION}: severity=5"]
     assert isinstance(scorecard_blocks(rows)[1], Details)
 

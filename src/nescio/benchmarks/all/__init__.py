@@ -55,7 +55,6 @@ class Plan(Validated):
     seed: int = option(0)
     reaches: float | None = option(
         None,
-        "training accuracy of plain training; networks far below are marked as undertrained",
         name="reference-accuracy",
         unset="the median of erm",
     )

@@ -126,7 +126,7 @@ def test_add_options_shows_every_default_once():
 @pytest.mark.parametrize(("words", "epochs"), [([], 20), (["--preset", "paper"], 100), (["--preset=small"], 20)])
 def test_add_options_shows_the_values_of_the_preset(words, epochs):
     parser = Parser(prog="nescio")
-    add_options(parser, Plan, PRESETS, words=words)
+    add_options(parser, Plan, PRESETS, argv=words)
     texts = {action.option_strings[-1]: action.help % {} for action in parser._actions if action.option_strings}
     assert texts["--epochs"].endswith(f"(default: {epochs})") and texts["--rate"].endswith("(default: 0.1)")
     assert {"--oracle", "--no-oracle"} <= texts.keys()  # a preset has each
@@ -357,7 +357,7 @@ class Journey:
 
 def journey(*words):
     parser = Parser()
-    add_options(parser, Journey, words=words)
+    add_options(parser, Journey, argv=words)
     return options_of(parser.parse_args(words), Journey), parser
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 fine, 1 when work failed, 2 for bad input."""
     typed = list(sys.argv[1:] if argv is None else argv)
-    words = list(typed)
-    plugins = _plugins(words)
-    command = next((word for word in words if not word.startswith("-")), None)
+    argv_left = list(typed)
+    plugins = _plugins(argv_left)
+    command = next((word for word in argv_left if not word.startswith("-")), None)
     name = "nescio"
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # it was closed before the start
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for plugin in plugins:
             add_plugin(plugin)
         with running(typed), redirect_stdout(printable(sys.stdout)), redirect_stderr(printable(sys.stderr)):
-            code = _run(command, words)
+            code = _run(command, argv_left)
         sys.stdout.flush()  # here, where a pipe that nobody reads any more is no failure
         return code
     except (BadInput, Undefined) as error:
@@ -73,32 +73,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _plugins(words: list[str]) -> list[str]:
+def _plugins(argv_left: list[str]) -> list[str]:
     """Takes --plugin FILE out of the words, wherever it stands: it is the same for every command."""
     files = []
-    while "--plugin" in words[:-1]:
-        at = words.index("--plugin")
-        files.append(words[at + 1])
-        del words[at : at + 2]
+    while "--plugin" in argv_left[:-1]:
+        position = argv_left.index("--plugin")
+        files.append(argv_left[position + 1])
+        del argv_left[position : position + 2]
     return files
 
 
-def _run(command: str | None, words: Sequence[str]) -> int:
+def _run(command: str | None, argv_left: Sequence[str]) -> int:
     from nescio.commands import COMMANDS, parser_for
     from nescio.commands.config import ConfigFile
     from nescio.commands.parsing import last_value
     from nescio.options import named_by_option
 
     if command is not None and command not in COMMANDS:
-        wanted = next((word for word in words if word in COMMANDS), "") if command == "help" else ""
-        hint = f" {wanted}" if wanted else ""
+        command_named = next((word for word in argv_left if word in COMMANDS), "") if command == "help" else ""
+        hint = f" {command_named}" if command_named else ""
         raise BadInput(f"There is no command {command!r}.{did_you_mean(command, COMMANDS)} See `nescio{hint} --help`.")
-    if empty := next((word for word in words if word.startswith("-") and word.endswith("=--")), None):
+    if empty := next((word for word in argv_left if word.startswith("-") and word.endswith("=--")), None):
         raise BadInput(f"{empty.removesuffix('=--')} has the value --, which names nothing: give another one.")
-    path = last_value(words, "--config")
+    path = last_value(argv_left, "--config")
     file = None if path is None else ConfigFile(path)
-    parser = parser_for(command, [*(file.words() if file else ()), *words])
-    args, unknown = parser.parse_known_args(words)
+    parser = parser_for(command, [*(file.argv() if file else ()), *argv_left])
+    args, unknown = parser.parse_known_args(argv_left)
     if unknown:
         _refuse(getattr(args, "_parser", parser), unknown[0])
     if not args._command:
@@ -135,8 +135,8 @@ def _elsewhere(command: str) -> dict[str, str]:
 
     from nescio.commands import COMMANDS
 
-    known = import_module(f"nescio.commands.{command}") if command in COMMANDS else None
-    return {option: f" {sentence}" for option, sentence in getattr(known, "ELSEWHERE", {}).items()}
+    module = import_module(f"nescio.commands.{command}") if command in COMMANDS else None
+    return {option: f" {sentence}" for option, sentence in getattr(module, "ELSEWHERE", {}).items()}
 
 
 if __name__ == "__main__":

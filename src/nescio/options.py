@@ -281,9 +281,9 @@ def with_flags(text: str, every: Sequence[Leaf]) -> str:
     places = rf"^{named}(?=[ :])|{verb}{named}{end}|[A-Z]\w*\.{field}|(?<![\w./`'-]){field}{end}"
 
     def renamed(match: re.Match[str]) -> str:
-        found = match[0]
-        prose = match.start() and not re.match(verb, found) and "_" not in found and "." not in found
-        return found if prose else re.sub(field, lambda name: flags[name[1]], found)
+        text_found = match[0]
+        prose = match.start() and not re.match(verb, text_found) and "_" not in text_found and "." not in text_found
+        return text_found if prose else re.sub(field, lambda name: flags[name[1]], text_found)
 
     return re.sub(places, renamed, text)
 
@@ -315,14 +315,14 @@ def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], va
     return presets[args.preset]
 
 
-def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) -> T:
+def _built(cls: type[T], start: T | None, values_by_path: Mapping[tuple[str, ...], Any]) -> T:
     """An instance with values by their paths; the others are those of `start`, or the defaults."""
-    values: dict[str, Any] = {path[0]: value for path, value in given.items() if len(path) == 1}
-    inner = {path[0] for path in given if len(path) > 1}
+    values: dict[str, Any] = {path[0]: value for path, value in values_by_path.items() if len(path) == 1}
+    inner = {path[0] for path in values_by_path if len(path) > 1}
     hints = typing.get_type_hints(cls)
     for entry in fields(cls):  # type: ignore[arg-type]
         if entry.name in inner:
-            below = {path[1:]: value for path, value in given.items() if path[0] == entry.name}
+            below = {path[1:]: value for path, value in values_by_path.items() if path[0] == entry.name}
             if _OPTIONS_FROM in entry.metadata:
                 values[entry.name] = {name: value for (name,), value in below.items()}
                 continue
@@ -331,19 +331,19 @@ def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) 
     return cls(**values) if start is None else replace(start, **values)  # type: ignore[type-var]
 
 
-def _read(leaf: Leaf, given: Any) -> Any:
+def _read(leaf: Leaf, values_by_path: Any) -> Any:
     """The value of what argparse returns: a text, a list of texts, or the constant of a flag."""
-    if isinstance(given, FromFile):
-        return given.value
-    if isinstance(given, list) and (leaf.spec.positional or leaf.spec.style != "commas"):
+    if isinstance(values_by_path, FromFile):
+        return values_by_path.value
+    if isinstance(values_by_path, list) and (leaf.spec.positional or leaf.spec.style != "commas"):
         item = typing.get_args(without_none(leaf.hint))[0]
         split = leaf.spec.style == "repeats" and not leaf.spec.positional
-        texts = [pair for text in given for pair in assignments(text)] if split else given
+        texts = [pair for text in values_by_path for pair in assignments(text)] if split else values_by_path
         return tuple(leaf.read(text, item) for text in texts)
-    if isinstance(given, list):
-        values = [leaf.read(text) for text in given]
+    if isinstance(values_by_path, list):
+        values = [leaf.read(text) for text in values_by_path]
         return None if values[-1:] == [None] else tuple(item for value in values for item in value or ())
-    return given if isinstance(given, bool) else leaf.read(given)
+    return values_by_path if isinstance(values_by_path, bool) else leaf.read(values_by_path)
 
 
 def _registered(kind: str, value: Any) -> Any:
@@ -421,28 +421,28 @@ def nearest_preset(plan: Any, presets: Mapping[str, Any]) -> str:
     return min(presets, key=lambda name: sum(leaf.value(plan) != leaf.value(presets[name]) for leaf in every))
 
 
-def command_of(plan: Any, words: Sequence[str], presets: Mapping[str, Any] | None = None) -> str:
+def command_of(plan: Any, argv: Sequence[str], presets: Mapping[str, Any] | None = None) -> str:
     """The shell command that gives this instance again: the options that differ from the nearest preset, or default."""
     if not presets:
-        return shlex.join([*words, *_words(plan, None)])
+        return shlex.join([*argv, *_argv(plan, None)])
     first = next(iter(presets))
     choosing = [leaf for leaf in leaves(type(plan)) if leaf.spec.selects]
 
     def way(name: str, preset: Any) -> list[str]:
         unnamed = name == first and all(leaf.value(plan) == leaf.value(preset) for leaf in choosing)
-        return ([] if unnamed else [f"--{PRESET}", name]) + _words(plan, preset)
+        return ([] if unnamed else [f"--{PRESET}", name]) + _argv(plan, preset)
 
-    return shlex.join([*words, *min((way(name, preset) for name, preset in presets.items()), key=len)])
+    return shlex.join([*argv, *min((way(name, preset) for name, preset in presets.items()), key=len)])
 
 
-def _words(plan: Any, start: Any) -> list[str]:
+def _argv(plan: Any, start: Any) -> list[str]:
     positional: list[str] = []
     named: list[str] = []
     for leaf in leaves(type(plan)):
         value = leaf.value(plan)
         if value != (leaf.default if start is None else leaf.value(start)):
-            words = positional if leaf.spec.positional else named
-            words += _written(leaf, value)
+            argv = positional if leaf.spec.positional else named
+            argv += _written(leaf, value)
     return positional + named
 
 

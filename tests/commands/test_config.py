@@ -26,9 +26,9 @@ def parsed(text, folder, command, *parts, words=()):
     file.write_text(text)
     config = ConfigFile(file)
     parser = Parser(prog=f"nescio {command}")
-    typed = [*config.words(), *words]
+    typed = [*config.argv(), *words]
     for cls, presets in parts:
-        add_options(parser, cls, presets, words=typed)
+        add_options(parser, cls, presets, argv=typed)
     args = parser.parse_args(list(words))
     config.apply(args, command.split(), parser.leaves)
     return [options_of(args, cls, presets) for cls, presets in parts]

@@ -16,7 +16,7 @@ from nescio.benchmarks.base import registry as benchmarks
 from nescio.cli import main
 from nescio.commands import train
 from nescio.commands.parsing import add_options
-from nescio.datasets import base, images
+from nescio.datasets import images, readers
 from nescio.methods import registry
 from nescio.predictions import Predictions
 from nescio.training import usual_batch

@@ -76,7 +76,7 @@ class Overview(Parser):
         return "\n".join([*lines, "", START, ""])
 
 
-def parser_for(command: str | None, words: Sequence[str] = ()) -> Parser:
+def parser_for(command: str | None, argv: Sequence[str] = ()) -> Parser:
     """The parser of `nescio`, with the options of one command: the modules of the others are not imported.
 
     words  of the command line: the launcher or preset that they choose changes options and --help
@@ -88,18 +88,18 @@ def parser_for(command: str | None, words: Sequence[str] = ()) -> Parser:
     for name in COMMANDS:
         sub = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == command:
-            _configure(sub, import_module(f"nescio.commands.{name}"), words)
+            _configure(sub, import_module(f"nescio.commands.{name}"), argv)
     return parser
 
 
-def _configure(parser: Parser, module: Any, words: Sequence[str]) -> None:
+def _configure(parser: Parser, module: Any, argv: Sequence[str]) -> None:
     parser.description = module.__doc__
     parser.set_defaults(_parser=parser)
     if hasattr(module, "configure"):  # it has sub-commands
-        module.configure(parser, words)
+        module.configure(parser, argv)
         parser.set_defaults(_run=module.run)
         return
-    add_options(parser, module.Options, words=words)
+    add_options(parser, module.Options, argv=argv)
 
     def run(args: argparse.Namespace) -> int:
         options = options_of(args, module.Options)

@@ -31,7 +31,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
         return
     seconds, size = sum(stage.seconds for stage in stages), sum(stage.bytes for stage in stages)
     root = context.store.root.absolute()
-    free = disk_usage(next(place for place in (root, *root.parents) if place.is_dir())).free
+    free = disk_usage(next(folder for folder in (root, *root.parents) if folder.is_dir())).free
     time = f"{duration(seconds / workers + beside)} with {plural(workers, 'worker').lower()}"
     say(f"{missing:,} steps are missing: about {time}, {size_text(size)} of {size_text(free)} that are free.")
     if any(stage.estimated for stage in stages):
@@ -45,13 +45,13 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
 def _line(stage: StageCost) -> dict[str, str]:
     sources = {"seen here": stage.measured, "figures": stage.estimated, "unknown": stage.unknown}
     by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
-    known = stage.measured + stage.estimated
+    estimated_steps = stage.measured + stage.estimated
     return {
         "stage": stage.stage,
         "finished": f"{stage.finished:,}",
         "missing": f"{stage.missing:,}",
-        "worker time": duration(stage.seconds) if known else "",
-        "disk": size_text(stage.bytes) if known else "",
+        "worker time": duration(stage.seconds) if estimated_steps else "",
+        "disk": size_text(stage.bytes) if estimated_steps else "",
         "by": by,
     }
 

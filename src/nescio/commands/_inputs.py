@@ -37,104 +37,104 @@ class InputOptions:
     limit: int | None = option(None, unset="all")
     store: str = option("store")
 
-    def files(self, words: Sequence[str]) -> list[str]:
+    def files(self, texts: Sequence[str]) -> list[str]:
         """The files that were named, those of single arrays as one of them."""
         arrays = {"logits": self.logits, "probs": self.probs, "labels": self.labels}
-        given = [f"{field}:{path}" for field, path in arrays.items() if path is not None]
-        if words and given:
+        everything = [f"{field}:{path}" for field, path in arrays.items() if path is not None]
+        if texts and everything:
             raise BadInput("--logits, --probs and --labels stand for a FILE, and one is given: omit one of them.")
-        if not words and not given:
+        if not texts and not everything:
             raise BadInput("A FILE of predictions is required, or --logits and --labels. See --help.")
-        if words and all(Path(word).suffix.lower() == ".npy" and Path(word).is_file() for word in words):
-            raise BadInput(f"{words[0]}: a .npy file holds one array without a name: {_for_arrays(words)}.")
-        return [*words] or [",".join(given)]
+        if texts and all(Path(text).suffix.lower() == ".npy" and Path(text).is_file() for text in texts):
+            raise BadInput(f"{texts[0]}: a .npy file holds one array without a name: {_for_arrays(texts)}.")
+        return [*texts] or [",".join(everything)]
 
-    def read(self, word: str, seed: int = 0, *, outside: bool = False) -> Predictions:
+    def read(self, text: str, seed: int = 0, *, ood: bool = False) -> Predictions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
-        place = assignment(word)[1]
-        if place_of(ZOO, place):
-            dump = predictions_from_text(place, Store(self.store)).load(ood=outside)
-        elif arrays := _arrays(place):
-            dump = Predictions.from_files(ood=outside, **arrays)
+        path = assignment(text)[1]
+        if place_of(ZOO, path):
+            predictions = predictions_from_text(path, Store(self.store)).load(ood=ood)
+        elif arrays := _arrays(path):
+            predictions = Predictions.from_files(ood=ood, **arrays)
         else:
-            dump = Predictions.load(place, names=self._names() or None, ood=outside)
-        return random_subset(dump, self.limit, seed)
+            predictions = Predictions.load(path, names=self._names() or None, ood=ood)
+        return random_subset(predictions, self.limit, seed)
 
-    def shards(self, word: str, *, outside: bool = False) -> ShardFolder | None:
+    def shards(self, text: str, *, ood: bool = False) -> ShardFolder | None:
         """The folder of shards that a word names, if it is too large to be read at once."""
-        folder = ShardFolder(Path(assignment(word)[1]), self._names() or None, outside)
+        folder = ShardFolder(Path(assignment(text)[1]), self._names() or None, ood)
         return folder if folder.files and folder.bytes > AT_ONCE else None
 
-    def origin(self, word: str) -> dict[str, Any]:
+    def origin(self, text: str) -> dict[str, Any]:
         """Of which model the predictions are, as far as the word tells: its name, digests of its weights and of the
         predictions, and how it looked at the images; None what is not known."""
-        name, place = assignment(word)
-        if _arrays(place):
+        name, path = assignment(text)
+        if _arrays(path):
             return {"model": name or None, "weights": None, "predictions": None}
-        dump = predictions_from_text(place, Store(self.store))
-        model = dump.model if dump.store is not None else name or None
+        predictions = predictions_from_text(path, Store(self.store))
+        model = predictions.model if predictions.store is not None else name or None
         return {
             "model": model,
-            "weights": dump.weights,
-            "predictions": dump.key,
-            **dump.preprocessing,
-            **dump.source_facts,
+            "weights": predictions.weights,
+            "predictions": predictions.key,
+            **predictions.preprocessing,
+            **predictions.source_facts,
         }
 
-    def check_one_model(self, word: str, others: Mapping[str, str | None]) -> None:
+    def check_one_model(self, text: str, others: Mapping[str, str | None]) -> None:
         """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""
-        model = assignment(word)[1]
+        model = assignment(text)[1]
         for flag, other in others.items():
-            place = assignment(other or model)[1]
-            if model != place and place_of(ZOO, model) and place_of(ZOO, place):
-                raise BadInput(f"{flag} is {place}, and FILE is {model}: give rows of the same model.")
+            path = assignment(other or model)[1]
+            if model != path and place_of(ZOO, model) and place_of(ZOO, path):
+                raise BadInput(f"{flag} is {path}, and FILE is {model}: give rows of the same model.")
 
     def _names(self) -> dict[str, str]:
         return mapping(self.map, "FIELD=NAME", "--map")
 
 
-def _for_arrays(words: Sequence[str]) -> str:
+def _for_arrays(texts: Sequence[str]) -> str:
     """The options that read .npy files, by what they hold."""
     options = {"--labels": "LABELS.npy"}
-    for word in words:
-        array = np.asarray(read_array(Path(word)))
+    for text in texts:
+        array = np.asarray(read_array(Path(text)))
         if array.ndim == 1 and array.dtype.kind in "iuUSb":
-            options["--labels"] = word
+            options["--labels"] = text
         elif array.ndim >= 2 and array.dtype.kind == "f":
             sums = array.sum(-1, dtype=np.float64)
             shares = array.size and array.min() >= 0 and np.allclose(sums, 1, atol=1e-2)
-            options["--probs" if shares else "--logits"] = word
+            options["--probs" if shares else "--logits"] = text
     if len(options) == 1:
-        options["--logits"] = words[0] if options["--labels"] != words[0] else "LOGITS.npy"
-    return "write " + " ".join(f"{flag} {shlex.quote(word)}" for flag, word in sorted(options.items(), reverse=True))
+        options["--logits"] = texts[0] if options["--labels"] != texts[0] else "LOGITS.npy"
+    return "write " + " ".join(f"{flag} {shlex.quote(text)}" for flag, text in sorted(options.items(), reverse=True))
 
 
-def _arrays(place: str) -> dict[str, str]:
+def _arrays(path: str) -> dict[str, str]:
     """Field → file of logits:a.npy,labels:b.npy; nothing where the word is a file."""
-    files = sources(place)
+    files = sources(path)
     return files if all(map(is_field, files)) else {}
 
 
 def outside_sets(
-    words: Sequence[str], inputs: InputOptions, seed: int = 0, flag: str = "--ood"
+    texts: Sequence[str], inputs: InputOptions, seed: int = 0, flag: str = "--ood"
 ) -> dict[str, Predictions]:
     """The out-of-distribution sets of --ood NAME=FILE."""
-    return {name: inputs.read(place, seed, outside=True) for name, place in outside_files(words, flag).items()}
+    return {name: inputs.read(path, seed, ood=True) for name, path in outside_files(texts, flag).items()}
 
 
-def outside_files(words: Sequence[str], flag: str = "--ood") -> dict[str, str]:
+def outside_files(texts: Sequence[str], flag: str = "--ood") -> dict[str, str]:
     """Name → file of --ood NAME=FILE."""
-    return mapping(words, "NAME=FILE", flag)
+    return mapping(texts, "NAME=FILE", flag)
 
 
 def outside_of_models(
-    words: Sequence[str], models: Sequence[str], inputs: InputOptions, seed: int
+    texts: Sequence[str], models: Sequence[str], inputs: InputOptions, seed: int
 ) -> dict[str, dict[str, Predictions]]:
     """Out-of-distribution set → model → its rows, of --ood NAME=FILE with a file of every model, in their order."""
     places: dict[str, list[str]] = {}
-    for word in words:
-        for name, place in outside_files([word]).items():
-            places.setdefault(name, []).append(place)
+    for text in texts:
+        for name, path in outside_files([text]).items():
+            places.setdefault(name, []).append(path)
     for name, files in places.items():
         if len(files) != len(models):
             raise BadInput(
@@ -142,7 +142,7 @@ def outside_of_models(
                 f"in the order {', '.join(models)}."
             )
     return {
-        name: {model: inputs.read(place, seed, outside=True) for model, place in zip(models, files, strict=True)}
+        name: {model: inputs.read(path, seed, ood=True) for model, path in zip(models, files, strict=True)}
         for name, files in places.items()
     }
 
@@ -154,9 +154,12 @@ def check_apart(
 
     Parts that share more than a tenth of their rows are refused as well; fewer are named in the notes that come back.
     """
-    given = {**models, **{part: dump for part, dump in (others or {}).items() if dump is not None}}
+    everything = {
+        **models,
+        **{name: predictions for name, predictions in (others or {}).items() if predictions is not None},
+    }
     notes = []
-    for (one, rows), (other, again) in combinations(given.items(), 2):
+    for (one, rows), (other, again) in combinations(everything.items(), 2):
         if same_rows(rows, again):
             if other in models:
                 raise BadInput(f"{one} and {other} hold the same predictions: give files of different models.")
@@ -169,11 +172,11 @@ def check_apart(
     return tuple(notes)
 
 
-def model_names(words: Sequence[str]) -> list[str]:
+def model_names(texts: Sequence[str]) -> list[str]:
     """The given names; else those of the files without their endings where that tells them apart, else as given."""
-    pairs = [assignment(word) for word in words]
-    stems = [name or (place if place_of(ZOO, place) else Path(place).stem) for name, place in pairs]
-    names = stems if len(set(stems)) == len(stems) else [name or place for name, place in pairs]
+    pairs = [assignment(text) for text in texts]
+    stems = [name or (path if place_of(ZOO, path) else Path(path).stem) for name, path in pairs]
+    names = stems if len(set(stems)) == len(stems) else [name or path for name, path in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"{twice} is given twice; compare different models, each under a name of its own.")
     return names

@@ -12,31 +12,31 @@ from nescio.specs import source
 SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
 
 
-def logger(log: str | None, about: dict[str, Any]) -> AbstractContextManager[Any]:
+def logger(log: str | None, facts: dict[str, Any]) -> AbstractContextManager[Any]:
     """KIND:PLACE as a context that gives a function of progress; None inside it without a log."""
     if log is None:
         return nullcontext()
     check_log(log)
-    kind, place = source(log)
+    kind, path = source(log)
     try:
-        return LOGGERS[kind](place, about)
+        return LOGGERS[kind](path, facts)
     except ImportError:
         raise BadInput(f"--log {kind} needs {kind}: {install(kind)}.") from None
 
 
 def check_log(log: str | None) -> None:
     """Raises BadInput unless --log names a kind and a place."""
-    kind, place = source(log or "")
-    if log is not None and (kind not in LOGGERS or not place):
+    kind, path = source(log or "")
+    if log is not None and (kind not in LOGGERS or not path):
         raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{did_you_mean(kind, LOGGERS)}")
 
 
 class _TensorBoard:
-    def __init__(self, folder: str, about: dict[str, Any]) -> None:
+    def __init__(self, folder: str, facts: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(folder)
-        self.writer.add_text("about", "\n".join(f"{name}: {value}  " for name, value in about.items()))
+        self.writer.add_text("about", "\n".join(f"{name}: {value}  " for name, value in facts.items()))
 
     def __enter__(self) -> _TensorBoard:
         return self
@@ -53,10 +53,10 @@ class _TensorBoard:
 
 
 class _Wandb:
-    def __init__(self, project: str, about: dict[str, Any]) -> None:
+    def __init__(self, project: str, facts: dict[str, Any]) -> None:
         import wandb
 
-        self.run = wandb.init(project=project, config=about)
+        self.run = wandb.init(project=project, config=facts)
 
     def __enter__(self) -> _Wandb:
         return self

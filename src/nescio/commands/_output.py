@@ -70,14 +70,14 @@ def report_folder(output: str | None, base: str, *names: str) -> Path:
 
 def check_place(folder: Path, flag: str) -> None:
     """Refuses, before hours of work, a folder that cannot be made or written to."""
-    place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    if not place.is_dir():
-        raise BadInput(f"{flag} {folder} cannot be written: {place} is a file.")
+    folder = next(folder_above for folder_above in (folder, *folder.absolute().parents) if folder_above.exists())
+    if not folder.is_dir():
+        raise BadInput(f"{flag} {folder} cannot be written: {folder} is a file.")
     try:
-        with TemporaryDirectory(dir=place):  # permissions alone do not tell: /proc has them
+        with TemporaryDirectory(dir=folder):  # permissions alone do not tell: /proc has them
             pass
     except OSError:
-        raise BadInput(f"{flag} {folder} cannot be written: {place} may not be written to.") from None
+        raise BadInput(f"{flag} {folder} cannot be written: {folder} may not be written to.") from None
 
 
 def check_row_scores(file: str | None) -> None:
@@ -147,9 +147,9 @@ def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str 
     from nescio.report.text import format_records
 
     if name:
-        part = registry[name]
-        function = part.function
-        say(f"{part.name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
+        entry = registry[name]
+        function = entry.function
+        say(f"{entry.name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
         return 0
     rows = [facts(name) for name in registry]
     say(json_of(rows) if format == "json" else format_records(rows, format))

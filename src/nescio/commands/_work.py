@@ -64,10 +64,10 @@ class StoreOptions:
 class WorkerOptions:
     """Who does the work."""
 
-    workers: int | None = option(None, unset="one per core, one on a GPU", group="place")
-    launcher: str = option("local", group="place")
-    processes: int = option(1, group="place")
-    nodes: int = option(1, group="place")
+    workers: int | None = option(None, unset="one per core, one on a GPU", group="storage")
+    launcher: str = option("local", group="storage")
+    processes: int = option(1, group="storage")
+    nodes: int = option(1, group="storage")
     engine: dict[str, Any] = options_from("launcher", launchers.launcher_class)  # options of the launcher itself
 
     def __post_init__(self) -> None:
@@ -88,8 +88,8 @@ class WorkerOptions:
             raise BadInput(f"--nodes {self.nodes} needs --launcher ray or slurm: {self.launcher} works on one machine.")
         return launcher
 
-    def context(self, place: StoreOptions) -> Context:
-        return replace(place.context(), processes=self.processes, nodes=self.nodes)
+    def context(self, storage: StoreOptions) -> Context:
+        return replace(storage.context(), processes=self.processes, nodes=self.nodes)
 
 
 def _has_gpu() -> bool:
@@ -102,19 +102,19 @@ def _has_gpu() -> bool:
 
 @contextmanager
 def working(
-    place: StoreOptions, crew: WorkerOptions, log: str | None = None, about: dict[str, Any] | None = None
+    storage: StoreOptions, crew: WorkerOptions, log: str | None = None, facts: dict[str, Any] | None = None
 ) -> Iterator[Work]:
     """A Work with its launcher, progress and log, all of which end with the block."""
-    if place.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is a GPU
+    if storage.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is a GPU
         from nescio.runtime import need_gpu
 
         need_gpu()  # here, not in every step
     with (
-        logger(log, about or {}) as write,
-        crew.launch(crew.count(place.device)) as launcher,
+        logger(log, facts or {}) as write,
+        crew.launch(crew.count(storage.device)) as launcher,
         Stages(launcher.workers, write) as stages,
     ):
-        yield Work(crew.context(place), launcher, stages)
+        yield Work(crew.context(storage), launcher, stages)
 
 
 def tell_notes(dataset: Dataset) -> None:
@@ -179,24 +179,24 @@ def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) ->
     from nescio.report.blocks import Story
     from nescio.report.studies import print_story, write_story
 
-    benchmark, page, made = registry[study.benchmark], folder / "index.html", folder / ".made"
+    benchmark, page, mark = registry[study.benchmark], folder / "index.html", folder / ".made"
     fingerprint = _fingerprint(study, others)
-    lead = _lead_of(page, made, fingerprint)
+    lead = _lead_of(page, mark, fingerprint)
     story = Story("", lead, []) if lead is not None else benchmark.story(study)  # all of it takes seconds
     try:
         if lead is None:
-            made.unlink(missing_ok=True)  # a page that is being written is not a page
+            mark.unlink(missing_ok=True)  # a page that is being written is not a page
             page = write_story(study, story, folder, others)
-            write_file(made, json.dumps([fingerprint, list(story.lead)]))
+            write_file(mark, json.dumps([fingerprint, list(story.lead)]))
     finally:  # also where the page cannot be written
         print_story(study, story, benchmark.first_look(study))
     say(f"\nThe page is {page}; tables and rows lie beside it.")
 
 
-def _lead_of(page: Path, made: Path, fingerprint: str) -> list[str] | None:
+def _lead_of(page: Path, mark: Path, fingerprint: str) -> list[str] | None:
     """The first sentences of a page that is there as it would be written; None where it is not."""
     try:
-        before, lead = read_list(made)
+        before, lead = read_list(mark)
     except (OSError, ValueError, TypeError):
         return None
     return list(lead) if page.is_file() and before == fingerprint else None

@@ -25,7 +25,7 @@ class ExpectedPrediction:
 
     network: Network
     images: ImageSet
-    found: bool  # whether the images are there
+    available: bool  # whether the images are there
     count: int
     step: Expected
     key: str | None
@@ -35,23 +35,23 @@ def expected_prediction(
     network: Network, images: ImageSet, output_spec: OutputSpec, context: Context, finished: Sequence[Run]
 ) -> ExpectedPrediction:
     """A prediction is taken as finished if the store has one of the same model, images and settings."""
-    parents, found = list[str](), True
+    parents, available = list[str](), True
     try:
-        shown = with_view_of(images.with_content_name(context.root), network, context.root)
+        viewed = with_view_of(images.with_content_name(context.root), network, context.root)
         count = len(images.load(context.root))
         parents.append(images.load_revision(context.root))
     except BadInput:
-        found, finished = False, ()
-        shown, count = replace(images, view=network.view), images.sample_size or UNSEEN
+        available, finished = False, ()
+        viewed, count = replace(images, view=network.view), images.sample_size or UNSEEN
     if network.trial is not None or network.checksum:
         parent = network.parent(context.root)
         parents.append(parent if isinstance(parent, str) else parent.key)
-    config = {"images": shown, "keeping": output_spec, **network.identity}
+    config = {"images": viewed, "keeping": output_spec, **network.identity}
     plain = canonical(config)
     key = next((run.key for run in finished if run.config == plain and set(parents) <= set(run.parents)), None)
     cost = pretrained_prediction(network, count, output_spec, context.device)
     step = Expected(network.name, "predict", config, _nothing, cost=cost, done=key is not None)
-    return ExpectedPrediction(network, shown, found, count, step, key)
+    return ExpectedPrediction(network, viewed, available, count, step, key)
 
 
 def expected_predictions(
@@ -63,10 +63,14 @@ def expected_predictions(
 
 def decodings(predictions: Sequence[ExpectedPrediction]) -> list[Expected]:
     """One for each set and view, of which some prediction is missing."""
-    missing = {each.images: each for each in predictions if each.images.view is not None and not each.step.done}
+    missing = {
+        prediction.images: prediction
+        for prediction in predictions
+        if prediction.images.view is not None and not prediction.step.done
+    }
     return [
-        Expected(str(images.view), "decode", {"images": images}, _nothing, cost=decoding(each.count, images.view))
-        for images, each in missing.items()
+        Expected(str(images.view), "decode", {"images": images}, _nothing, cost=decoding(prediction.count, images.view))
+        for images, prediction in missing.items()
         if images.view is not None
     ]
 
@@ -76,13 +80,13 @@ def evaluations(predictions: Sequence[ExpectedPrediction], metrics: int, graded:
 
     graded  each model is graded on images of other classes as well
     """
-    inside = [each for each in predictions if each.images.split != "all_ood"]
-    costs = [judging(each.count, each.network.classes) for each in inside]
+    inside = [prediction for prediction in predictions if prediction.images.split != "all_ood"]
+    costs = [judging(prediction.count, prediction.network.classes) for prediction in inside]
     if graded:
-        costs += [judging(each.count, each.network.classes) for each in predictions]
+        costs += [judging(prediction.count, prediction.network.classes) for prediction in predictions]
     best = min(AMONG, len(inside))
     if best > 1:
-        costs += [comparing(max(each.count for each in inside), best)] * metrics
+        costs += [comparing(max(prediction.count for prediction in inside), best)] * metrics
     return [Expected("evaluation", "evaluate", {"number": number}, _nothing, cost=c) for number, c in enumerate(costs)]
 
 
@@ -90,18 +94,18 @@ def model_lines(predictions: Sequence[ExpectedPrediction]) -> list[dict[str, str
     """A line for each prediction."""
     from nescio.commands._dry_run import duration
 
-    def words(each: ExpectedPrediction) -> str:
-        cost: Cost | None = each.step.cost
-        return "finished" if each.step.done else "unknown" if cost is None else duration(cost.seconds)
+    def time_text(prediction: ExpectedPrediction) -> str:
+        cost: Cost | None = prediction.step.cost
+        return "finished" if prediction.step.done else "unknown" if cost is None else duration(cost.seconds)
 
     return [
         {
-            "model": each.network.name,
-            "pixels": " × ".join(map(str, each.network.view.shape)),
-            "images": f"{each.count:,}",
-            "time": words(each),
+            "model": prediction.network.name,
+            "pixels": " × ".join(map(str, prediction.network.view.shape)),
+            "images": f"{prediction.count:,}",
+            "time": time_text(prediction),
         }
-        for each in predictions
+        for prediction in predictions
     ]
 
 

@@ -46,37 +46,39 @@ def run(options: Options) -> int:
     if len(files) > 1:
         raise BadInput("One FILE is calibrated at a time, by its own model's validation rows.")
     options.inputs.check_one_model(files[0], {"--val": options.val})
-    dump, val = (options.inputs.read(word, options.seed) for word in (files[0], options.val))
-    notes = list(check_apart({files[0]: dump}, {"--val": val}))
-    if dump.logits is not None and val.logits is not None and dump.classes != val.classes:
-        raise BadInput(f"--val has {val.classes} classes, {files[0]} has {dump.classes}: they must be of one model.")
+    predictions, val = (options.inputs.read(word, options.seed) for word in (files[0], options.val))
+    notes = list(check_apart({files[0]: predictions}, {"--val": val}))
+    if predictions.logits is not None and val.logits is not None and predictions.classes != val.classes:
+        raise BadInput(
+            f"--val has {val.classes} classes, {files[0]} has {predictions.classes}: they must be of one model."
+        )
     if realpath(options.output) in {realpath(assignment(word)[1]) for word in (files[0], options.val)}:
         raise BadInput(f"--output names {options.output}, which holds the rows as they were: name another file.")
     scale: Any = SCALERS[options.calibration](val)
-    calibrated = scale(dump)
-    place = calibrated.save(options.output)
-    doubt = calibration_warning(scale, val)
+    calibrated = scale(predictions)
+    written = calibrated.save(options.output)
+    warning = calibration_warning(scale, val)
     plain = {
-        "file": str(place),
+        "file": str(written),
         "method": options.calibration,
         "temperature": getattr(scale, "temperature", None),
-        "rows": len(dump),
-        "before": _figures(dump),
+        "rows": len(predictions),
+        "before": _figures(predictions),
         "after": _figures(calibrated),
-        "notes": [*notes, *([doubt] if doubt else [])],
+        "notes": [*notes, *([warning] if warning else [])],
     }
     say(json_of(plain) if options.format == "json" else _sentences(plain))
     return 0
 
 
-def _figures(dump: Predictions) -> dict[str, float]:
+def _figures(predictions: Predictions) -> dict[str, float]:
     """How calibrated the labelled rows are; nothing without labels."""
     from nescio import metrics
     from nescio.measures import summary
 
-    if dump.labels is None or not summary(dump).labelled.any():
+    if predictions.labels is None or not summary(predictions).labelled.any():
         return {}
-    answers = summary(dump).outcomes()
+    answers = summary(predictions).outcomes()
     return {name: float(metrics.registry[name].function(answers)) for name in SHOWN}
 
 

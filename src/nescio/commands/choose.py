@@ -96,10 +96,10 @@ def next_command(chosen: ModelChoice, models: Sequence[ModelPredictions], store:
     risk = 0.05 if accuracy is None or accuracy == 1 else 1 - accuracy
     goal = ["--risk", f"{risk:.6g}"] if coverage is None else ["--coverage", f"{coverage:g}"]
     if first.store is None:
-        words = [f"{first.model}={first.path}", *goal]
+        argv = [f"{first.model}={first.path}", *goal]
     else:
-        words = [f"{ZOO}:{first.model}", *goal, *(["--store", store] if store != "store" else [])]
-    return follow_up_command("threshold", *words, "--measure", chosen.measure)
+        argv = [f"{ZOO}:{first.model}", *goal, *(["--store", store] if store != "store" else [])]
+    return follow_up_command("threshold", *argv, "--measure", chosen.measure)
 
 
 def _show(chosen: ModelChoice, format: Format, models: Sequence[ModelPredictions], store: str) -> None:

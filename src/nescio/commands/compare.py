@@ -44,7 +44,7 @@ def run(options: Options) -> int:
     names = model_names(options.files)
     models = {name: options.inputs.read(file, options.seed) for name, file in zip(names, options.files, strict=True)}
     outside = outside_of_models(options.ood, names, options.inputs, options.seed)
-    sets = {f"--ood {split} of {name}": dump for split, dumps in outside.items() for name, dump in dumps.items()}
+    sets = {f"--ood {split} of {name}": rows for split, by_model in outside.items() for name, rows in by_model.items()}
     check_apart(models, sets)
     comparison = compare(
         models,

@@ -57,7 +57,7 @@ complete -o default -F _nescio nescio""",
 _nescio() {{
   local current=$words[CURRENT] previous=$words[CURRENT-1] command="" word offers
   [[ $current == --*=* ]] && previous=${{current%%=*}} current=${{current#*=}}
-  for word in ${{words[2,CURRENT-1]}}; do
+  for word in ${{offered[2,CURRENT-1]}}; do
 {CHOOSE}  compset -P '*[,=]'
   if [[ -n $offers ]]; then compadd -- ${{=offers}}; else _files; fi
 }}
@@ -71,10 +71,13 @@ class Options:
 
 
 def run(options: Options) -> int:
-    places = {" ": list(COMMANDS), " --options": ["--help", "--version", "--plugin"]}
+    positions = {" ": list(COMMANDS), " --options": ["--help", "--version", "--plugin"]}
     for command in COMMANDS:
-        places |= _places(f" {command}", _below(parser_for(command))[command])
-    cases = [f"    {shlex.quote(place)}) echo {shlex.quote(' '.join(words))};;" for place, words in places.items()]
+        positions |= _positions(f" {command}", _below(parser_for(command))[command])
+    cases = [
+        f"    {shlex.quote(position)}) echo {shlex.quote(' '.join(offered))};;"
+        for position, offered in positions.items()
+    ]
     say(OFFERS.format(cases="\n".join(cases)) + FRONTS[options.shell])
     return 0
 
@@ -85,24 +88,26 @@ def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
     return {name: below for action in inner for name, below in action.choices.items()}
 
 
-def _places(command: str, parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+def _positions(command: str, parser: argparse.ArgumentParser) -> dict[str, list[str]]:
     """What may stand where: the options of a command, the words that each takes, and its arguments."""
     listed = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    places = {f"{command} --options": [flag for action in listed for flag in action.option_strings if flag[1] == "-"]}
+    positions = {
+        f"{command} --options": [flag for action in listed for flag in action.option_strings if flag[1] == "-"]
+    }
     for action in listed:
-        words = _words(action, command.split()[-1])
+        offered = _offered(action, command.split()[-1])
         for flag in action.option_strings or [""]:
-            places |= {f"{command} {flag}": list(words)} if words else {}
+            positions |= {f"{command} {flag}": list(offered)} if offered else {}
     for name, below in _below(parser).items():
-        places.setdefault(f"{command} ", []).append(name)
-        places |= _places(f"{command} {name}", below)
-    return places
+        positions.setdefault(f"{command} ", []).append(name)
+        positions |= _positions(f"{command} {name}", below)
+    return positions
 
 
-def _words(action: argparse.Action, command: str) -> Sequence[str]:
+def _offered(action: argparse.Action, command: str) -> Sequence[str]:
     """The choices of an option or argument, or the names of the parts that it takes."""
-    if known := offers(action):
-        return known
+    if choices := offers(action):
+        return choices
     name = action.dest.split(".")[-1]
     room = command if command in PARTS and not action.option_strings else NAMED.get(name)
     if room is None or action.nargs == 0 or (room == "methods" and find_spec("torch") is None):

@@ -58,7 +58,7 @@ class ConfigFile:
             raise BadInput(f"{path} must contain lines OPTION: VALUE.")
         self.root = root
 
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """The options at the top that select other options, for the parser: preset and launcher, for instance."""
         pairs = self._pairs(self.root) if self.root else ()
         return [f"--{key.replace('_', '-')}={node.value}" for key, node in pairs if isinstance(node.value, str)] + [
@@ -95,8 +95,8 @@ class ConfigFile:
             elif keys in named or (not above and (key in flat or key in (COMMAND, PRESET))):
                 yield Entry(keys, inner)
             else:
-                known = [*(keys[-1] for keys in named if keys[:-1] == above), *(keys[-1] for keys in sections), *flat]
-                raise self._error(Entry(keys, inner), f"there is no option {key!r}.{did_you_mean(key, known)}", "")
+                names = [*(keys[-1] for keys in named if keys[:-1] == above), *(keys[-1] for keys in sections), *flat]
+                raise self._error(Entry(keys, inner), f"there is no option {key!r}.{did_you_mean(key, names)}", "")
 
     def _pairs(self, node: Any) -> Iterator[tuple[str, Any]]:
         seen = set()
@@ -157,7 +157,7 @@ class ConfigFile:
 # ---- writing
 
 
-def config_text(words: Sequence[str], *holders: Any, presets: Mapping[str, Any] | None = None) -> str:
+def config_text(argv: Sequence[str], *holders: Any, presets: Mapping[str, Any] | None = None) -> str:
     """The file that repeats a command: all fields of a plan with presets, and the changed options of other classes.
 
     words    of the command
@@ -165,7 +165,7 @@ def config_text(words: Sequence[str], *holders: Any, presets: Mapping[str, Any] 
     """
     import yaml
 
-    plain: dict[str, Any] = {COMMAND: " ".join(words)}
+    plain: dict[str, Any] = {COMMAND: " ".join(argv)}
     for number, holder in enumerate(holders):
         named = presets if number == 0 else None
         if named:

@@ -29,22 +29,22 @@ def run(options: Options) -> int:
     from nescio.benchmarks import base
 
     folder = Path(options.output)
-    place = StoreOptions(store=str(folder / "store"), device="cpu")
+    storage = StoreOptions(store=str(folder / "store"), device="cpu")
     benchmark = base.registry["uimnet"]
-    with working(place, WorkerOptions(workers=options.workers)) as work:
+    with working(storage, WorkerOptions(workers=options.workers)) as work:
         study = base.run(benchmark, benchmark.presets["demo"], work)
     show(study, folder)
     say("Open it in a browser. What lies behind it:")
-    say(f"  nescio runs --store {place.store}     every training and prediction, finished or failed")
+    say(f"  nescio runs --store {storage.store}     every training and prediction, finished or failed")
     say("  nescio verify                    the evidence that each method does what it claims")
-    for dump in _dumps(work.store)[:1]:
-        say(f"  nescio evaluate {dump}     everything about one network")
+    for file in _test_predictions(work.store)[:1]:
+        say(f"  nescio evaluate {file}     everything about one network")
     for failure in study.failures:
         print(f"failed: {failure.name}: {failure.reason}", file=sys.stderr)
     return 1 if study.failures else 0
 
 
-def _dumps(store: Store) -> list[Path]:
+def _test_predictions(store: Store) -> list[Path]:
     """Predictions of networks on the digits that they learnt."""
     from nescio.predictions.model_predictions import PREDICTIONS, STAGE
 
@@ -52,4 +52,4 @@ def _dumps(store: Store) -> list[Path]:
     test = [
         run.folder / PREDICTIONS for run in runs if "keeping" in run.config and run.config["images"]["split"] == "test"
     ]
-    return [dump for dump in test if dump.exists()]
+    return [file for file in test if file.exists()]

@@ -124,10 +124,12 @@ def run(options: Options) -> int:
     story = partial(report.scorecard_story, cards, compared, incomparable=incomparable)
     short = story if options.all else partial(report.short_story, cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")
-    plain = {"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]}
+    plain = {"files": [{"file": card.name, **{field: getattr(card, field) for field in parts}} for card in cards]}
     for file, card in zip(plain["files"], cards, strict=True):
         if options.choose:
-            file["choices"] = [{**asdict(own), "beats_baseline": own.beats_baseline} for own in card.score_choices]
+            file["choices"] = [
+                {**asdict(choice), "beats_baseline": choice.beats_baseline} for choice in card.score_choices
+            ]
     return _tell(options, story, short, report.all_rows(cards), plain)
 
 
@@ -155,9 +157,9 @@ def _pixels(options: Options) -> int:
 
     if options.predictions is None or options.inputs.labels is None or options.files:
         raise BadInput("For segmentation name the folders --labels and --predictions, and no FILE.")
-    if strange := [*_given(options, OF_MAPS), *_given(options.inputs, ("labels", "store"))]:
+    if strange := [*_changed(options, OF_MAPS), *_changed(options.inputs, ("labels", "store"))]:
         raise BadInput(f"--{strange[0]} is about rows of files, and says nothing of folders of maps: omit it.")
-    folders = {name or Path(place).name: place for name, place in map(assignment, options.score_maps)}
+    folders = {name or Path(path).name: path for name, path in map(assignment, options.score_maps)}
     if len(folders) < len(options.score_maps):
         raise BadInput("Two folders of --score-maps have one name: write NAME=DIR.")
     counts = count_folders(options.inputs.labels, options.predictions, folders, options.ignore_label, opened=opened_map)
@@ -166,7 +168,7 @@ def _pixels(options: Options) -> int:
     return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})
 
 
-def _given(options: Any, but: Sequence[str]) -> list[str]:
+def _changed(options: Any, but: Sequence[str]) -> list[str]:
     """The options that have other values than their defaults, as they are typed; but for some."""
     default = type(options)()
     names = [each.name for each in fields(options) if each.name not in but]
@@ -189,18 +191,18 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     val = read(options.val, seed) if options.val else None
     outside = outside_sets(options.ood, options.inputs, seed)
     val_outside = outside_sets(options.val_ood, options.inputs, seed, "--val-ood")
-    others = {"--train": train, "--val": val, **{f"--ood {name}": dump for name, dump in outside.items()}}
-    others |= {f"--val-ood {name}": dump for name, dump in val_outside.items()}
+    others = {"--train": train, "--val": val, **{f"--ood {name}": rows for name, rows in outside.items()}}
+    others |= {f"--val-ood {name}": rows for name, rows in val_outside.items()}
     shared = check_apart(models, others)
     cards = []
     for file, predictions in models.items():
-        name, place = assignment(file)
+        name, path = assignment(file)
         card = scorecard(
             predictions,
             train,
             val,
             outside,
-            name=name or place,
+            name=name or path,
             by=options.group_by,
             calibration=options.calibration,
             classwise=options.classwise or None,
@@ -225,19 +227,19 @@ def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list
     """Scorecards in the memory of one shard."""
     from nescio.analysis.shard_scores import scorecard_of_shards
 
-    given = {**vars(options), "limit": options.inputs.limit}
+    values = {**vars(options), "limit": options.inputs.limit}
     for name in NOT_OF_SHARDS:
-        if given[name]:
+        if values[name]:
             flag = f"--{name.replace('_', '-')}"
             raise BadInput(
                 f"{flag} needs all rows at once, and {large} is so large that it is read in shards: omit it."
             )
 
-    def parts(word: str, outside: bool = False) -> Iterable[Predictions]:
-        return options.inputs.shards(word, outside=outside) or [options.inputs.read(word, outside=outside)]
+    def parts(word: str, ood: bool = False) -> Iterable[Predictions]:
+        return options.inputs.shards(word, ood=ood) or [options.inputs.read(word, ood=ood)]
 
     def card(file: str) -> Any:
-        outside = {name: parts(place, outside=True) for name, place in outside_files(options.ood).items()}
+        outside = {name: parts(path, ood=True) for name, path in outside_files(options.ood).items()}
         return scorecard_of_shards(parts(file), outside, name=assignment(file)[0] or file)
 
     return [card(file) for file in files]
@@ -250,7 +252,7 @@ def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[An
 
     if len(models) < 2:
         return None, ""
-    names = {assignment(file)[0] or file: dump for file, dump in models.items()}
+    names = {assignment(file)[0] or file: rows for file, rows in models.items()}
     try:
         return compare(names, metrics=HEADLINE_METRICS, resamples=options.bootstrap or COMPARED, seed=options.seed), ""
     except BadInput as reason:

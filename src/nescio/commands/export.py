@@ -85,15 +85,15 @@ def run(options: Options) -> int:
         network = replace(network, facts={**network.facts, "names": list(promise.names)})
     if promise.terms:
         network = replace(network, facts={**network.facts, "promise": promise.terms})
-    made = export(network, rule, goal)
+    exported = export(network, rule, goal)
     if options.format == "json":
-        say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
+        say(json_of({"file": str(exported.path), "checked": exported.checked, **exported.metadata}))
         return 0
-    say(f"{made.path} abstains where {rule.measure} > {rule.threshold:.6g} (temperature {rule.temperature:g}).")
-    if names := made.metadata.get("names"):
+    say(f"{exported.path} abstains where {rule.measure} > {rule.threshold:.6g} (temperature {rule.temperature:g}).")
+    if names := exported.metadata.get("names"):
         say(f"Its {len(names):,} classes are named, from {names[0]} to {names[-1]}.")
-    say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")
-    view = preprocessing_fields(made.metadata)["view"]
+    say(f"It takes {exported.metadata['input'].removeprefix('images: ')}.")
+    view = preprocessing_fields(exported.metadata)["view"]
     say(f"Images are resized and cropped before that: {view} (docs/export.md does it).")
     if promise.terms and promise.model is None:
         say(
@@ -101,7 +101,7 @@ def run(options: Options) -> int:
             f"{options.model} (`nescio threshold {options.model}=FILE` names it)."
         )
     checked = "Checked: the file gives the network's predictions."
-    say(checked if made.checked else "It is not checked: onnxruntime is not installed here.")
+    say(checked if exported.checked else "It is not checked: onnxruntime is not installed here.")
     return 0
 
 

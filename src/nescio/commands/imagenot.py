@@ -67,15 +67,15 @@ def run(options: Options) -> int:
     dataset = datasets.load(options.data, options.root)
     tell_notes(dataset)
     means, features = _means(options, dataset)
-    made = imagenot.imagenot(dataset, means, features)
+    split = imagenot.imagenot(dataset, means, features)
     if options.output:
-        made.save(options.output)
+        split.save(options.output)
     if options.tree:
-        write_file(options.tree, imagenot.draw(made))
+        write_file(options.tree, imagenot.draw(split))
     if options.format == "json":
-        say(made.to_json())
+        say(split.to_json())
         return 0
-    _show(made)
+    _show(split)
     for path, what in ((options.output, "The partition"), (options.tree, "The tree")):
         if path:
             say(f"{what} is {path}.")
@@ -113,38 +113,38 @@ def _embeddings(options: Options) -> Predictions:
     with TemporaryDirectory() as folder:
         context = Context(Store(options.store or folder), options.root, options.device)
         name = f"store:{options.features}" if options.store else options.features
-        wanted = find_network(name, context.store, options.root)
-        wanted = with_weights(wanted, Path(options.weights) if options.weights else None)
-        (wanted,) = with_preprocessing([wanted], options.preprocessing, options.data)
-        for sentence in describe_preprocessing([wanted]):
+        model = find_network(name, context.store, options.root)
+        model = with_weights(model, Path(options.weights) if options.weights else None)
+        (model,) = with_preprocessing([model], options.preprocessing, options.data)
+        for sentence in describe_preprocessing([model]):
             print(sentence, file=sys.stderr, flush=True)
-        (dump,) = embed([wanted], ImageSet(options.data, "train_val"), context)
-        return dump.replace(embeddings=np.array(dump.embeddings))  # the folder goes
+        (predictions,) = embed([model], ImageSet(options.data, "train_val"), context)
+        return predictions.replace(embeddings=np.array(predictions.embeddings))  # the folder goes
 
 
-def _show(made: Partition) -> None:
+def _show(split: Partition) -> None:
     from itertools import zip_longest
 
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{made.dataset}: classes by the Ward tree of {made.features}", title_justify="left")
-    table.add_column(f"in-distribution ({len(made.inside)})", overflow="fold")
-    table.add_column(f"out-of-distribution ({len(made.outside)})", overflow="fold")
-    words = ([_word(made, label) for label in side] for side in (made.inside, made.outside))
-    for line in zip_longest(*words, fillvalue=""):
+    table = Table(title=f"{split.dataset}: classes by the Ward tree of {split.features}", title_justify="left")
+    table.add_column(f"in-distribution ({len(split.inside)})", overflow="fold")
+    table.add_column(f"out-of-distribution ({len(split.outside)})", overflow="fold")
+    labels = ([_word(split, label) for label in side] for side in (split.inside, split.outside))
+    for line in zip_longest(*labels, fillvalue=""):
         table.add_row(*line)
     console = Console(markup=False, highlight=False)
     console.print(table)
-    unused = len(made.order) - len(made.inside) - len(made.outside)
+    unused = len(split.order) - len(split.inside) - len(split.outside)
     if unused:
         console.print(
-            f"{unused} of {len(made.order)} classes are neither: they stand aside, so that the sides are equal."
+            f"{unused} of {len(split.order)} classes are neither: they stand aside, so that the sides are equal."
         )
-    if len(made.inside) < 2:
+    if len(split.inside) < 2:
         console.print("One in-distribution class leaves nothing to classify: other features may give a more even tree.")
 
 
-def _word(made: Partition, label: int) -> str:
-    name = made.classes[label]
+def _word(split: Partition, label: int) -> str:
+    name = split.classes[label]
     return name if name == str(label) else f"{label}  {name}"

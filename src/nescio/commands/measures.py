@@ -10,7 +10,7 @@ def run(options: Options) -> int:
     from nescio.measures import registry
 
     def facts(name: str) -> dict[str, str]:
-        part = registry[name]
-        return {"measure": name, "kind": part.kind, "needs": ", ".join(part.needs), "meaning": part.sentence}
+        measure = registry[name]
+        return {"measure": name, "kind": measure.kind, "needs": ", ".join(measure.needs), "meaning": measure.sentence}
 
     return list_parts(registry, facts, options.name, options.format)

@@ -10,7 +10,7 @@ def run(options: Options) -> int:
     from nescio.metrics import registry
 
     def facts(name: str) -> dict[str, str]:
-        part = registry[name]
-        return {"metric": name, "better": part.better, "kinds": ", ".join(part.kinds), "meaning": part.sentence}
+        metric = registry[name]
+        return {"metric": name, "better": metric.better, "kinds": ", ".join(metric.kinds), "meaning": metric.sentence}
 
     return list_parts(registry, facts, options.name, options.format)

@@ -36,7 +36,7 @@ def add_options(
     presets: Mapping[str, T] | None = None,
     *,
     start: T | None = None,
-    words: Sequence[str] = (),
+    argv: Sequence[str] = (),
 ) -> None:
     """Add the options of a dataclass; --help shows the default values of the class, or of a preset.
 
@@ -47,11 +47,11 @@ def add_options(
     if f"--{CONFIG}" not in parser._option_string_actions:
         parser.add_argument(f"--{CONFIG}", metavar="FILE", help="YAML file of options; the command line overrides it")
     if presets:
-        name = last_value(words, f"--{PRESET}") or _selected(words, list(leaves(cls)), presets)
+        name = last_value(argv, f"--{PRESET}") or _selected(argv, list(leaves(cls)), presets)
         start = presets.get(name, start)
         help = f"set of default values: {', '.join(presets)} (default: {name})"
         _offer(parser.add_argument(f"--{PRESET}", metavar="NAME", help=help), list(presets))
-    every = list(leaves(cls, start, chosen=lambda leaf: last_value(words, leaf.flag)))
+    every = list(leaves(cls, start, chosen=lambda leaf: last_value(argv, leaf.flag)))
     parser.leaves = [*getattr(parser, "leaves", ()), *every]  # type: ignore[attr-defined]
     groups: dict[str | None, Any] = {None: parser}
     for leaf in every:
@@ -61,20 +61,20 @@ def add_options(
         _add(groups[leaf.spec.group], leaf, flags)
 
 
-def last_value(words: Sequence[str], flag: str) -> str | None:
+def last_value(argv: Sequence[str], flag: str) -> str | None:
     """The last value that words set an option to: --x VALUE or --x=VALUE."""
     text = None
-    for number, word in enumerate(words):
-        if word == flag and number + 1 < len(words):
-            text = words[number + 1]
+    for number, word in enumerate(argv):
+        if word == flag and number + 1 < len(argv):
+            text = argv[number + 1]
         elif word.startswith(f"{flag}="):
             text = word.partition("=")[2]
     return text
 
 
-def _selected(words: Sequence[str], every: Sequence[Leaf], presets: Mapping[str, Any]) -> str:
+def _selected(argv: Sequence[str], every: Sequence[Leaf], presets: Mapping[str, Any]) -> str:
     """The first preset with the values that select one."""
-    chosen = {leaf: last_value(words, leaf.flag) for leaf in every if leaf.spec.selects}
+    chosen = {leaf: last_value(argv, leaf.flag) for leaf in every if leaf.spec.selects}
     fits = (
         name
         for name, plan in presets.items()
@@ -103,9 +103,9 @@ def _add(group: Any, leaf: Leaf, flags: set[bool]) -> None:
         _offer(action, leaf.choices)
 
 
-def _offer(action: argparse.Action, words: Sequence[str]) -> None:
+def _offer(action: argparse.Action, argv: Sequence[str]) -> None:
     """Attach the words that an option takes; argparse's own `choices` would refuse others in its own sentence."""
-    action.offers = words  # type: ignore[attr-defined]
+    action.offers = argv  # type: ignore[attr-defined]
 
 
 def names_part(action: argparse.Action, word: str) -> bool:
@@ -120,17 +120,17 @@ def offers(action: argparse.Action) -> Sequence[str]:
 
 
 def _help(leaf: Leaf) -> str:
-    text = "required" if leaf.default is REQUIRED else f"default: {_shown(leaf, leaf.default)}"
+    text = "required" if leaf.default is REQUIRED else f"default: {_default_text(leaf, leaf.default)}"
     positional = leaf.spec.positional and leaf.default in (REQUIRED, (), None)
     if leaf.hint is bool or (positional and not leaf.spec.unset):
         return leaf.help.replace("%", "%%")
     return f"{leaf.help} ({text})".replace("%", "%%")
 
 
-def _shown(leaf: Leaf, value: Any) -> str:
+def _default_text(leaf: Leaf, value: Any) -> str:
     """A value as --help shows it."""
     if value is None or value == ():
         return leaf.spec.unset or "none"
     if leaf.spec.write is None and isinstance(value, tuple):
-        return ",".join("none" if item is None else _shown(leaf, item) for item in value)
+        return ",".join("none" if item is None else _default_text(leaf, item) for item in value)
     return f"{value:g}" if isinstance(value, float) and leaf.spec.write is None else leaf.write(value)

@@ -41,7 +41,7 @@ class Options:
     probes: bool = option(False, "add the Jacobian norm and test-time augmentation")
     compile: bool = option(False)
     shards: int | None = option(None, unset=SHARDS)
-    place: StoreOptions = nested(StoreOptions())
+    storage: StoreOptions = nested(StoreOptions())
     crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
 
 
@@ -52,7 +52,7 @@ def run(options: Options) -> int:
     from nescio.networks.preprocessed import describe_preprocessing
     from nescio.predict import load_predictions, predict_step, probe_step, row_ranges
 
-    context = options.place.context()
+    context = options.storage.context()
     store, root = context.store, context.root
     key = store.find("train", options.key)
     data = () if options.training_data is None else (dataset_name(options.training_data),)
@@ -68,7 +68,7 @@ def run(options: Options) -> int:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     images = replace(images, sample_size=options.limit, sample_seed=options.seed)
     print(*describe_preprocessing([network]), file=sys.stderr, flush=True)
-    with working(options.place, options.crew) as work:
+    with working(options.storage, options.crew) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
         steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]
         if options.probes:
@@ -78,14 +78,21 @@ def run(options: Options) -> int:
         print(f"nescio predict: {failure.name}: {failure.reason}", file=sys.stderr)
     if work.failures:
         return 2 if all(failure.refused for failure in work.failures) else 1
-    dump, *probed = (load_predictions(step, store) for step in steps)
+    predictions, *probed = (load_predictions(step, store) for step in steps)
     for other in probed:
-        dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})
-    stamp = [subset_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []
-    dump.replace(notes=(*dump.notes, *stamp)).save(options.output)
+        predictions = predictions.replace(
+            scores={**predictions.scores, **other.scores}, variants={**predictions.variants, **other.variants}
+        )
+    stamp = [subset_note(len(predictions), len(whole), "images", options.seed)] if len(predictions) < len(whole) else []
+    predictions.replace(notes=(*predictions.notes, *stamp)).save(options.output)
     say(
-        " ".join([f"{options.output} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp])
+        " ".join(
+            [
+                f"{options.output} holds the predictions of {key} for {len(predictions)} images ({options.split}).",
+                *stamp,
+            ]
+        )
     )
-    if dump.logits is not None:
+    if predictions.logits is not None:
         say(f"Next: {follow_up_command('evaluate', options.output)}")
     return 0

@@ -84,8 +84,8 @@ class Options:
     bootstrap: int | None = option(None, unset="1000, or more for many candidates", group=COMPARISON)
     level: float = option(0.95, group=COMPARISON)
     preprocessing: Preprocessing = nested(Preprocessing())
-    place: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
-    weights: str | None = option(None, unset=WEIGHTS, group="place")
+    storage: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
+    weights: str | None = option(None, unset=WEIGHTS, group="storage")
     output: str | None = option(None, unset="no page", group="output")
     row_scores: str | None = option(None, group="output")
     format: Format = option("table", group="output")
@@ -146,39 +146,39 @@ def named_members(text: str) -> NamedMembers:
     return NamedMembers(name or (first if _is_network(first) else Path(sides(first)[1]).stem), members)
 
 
-def _is_network(word: str) -> bool:
+def _is_network(text: str) -> bool:
     """Files are known by their ending, by a folder in their path, or because they are there."""
-    if NetworkName.of(word).kind:
+    if NetworkName.of(text).kind:
         return True
-    is_file = word.lower().endswith(ENDINGS) or os.sep in word or Path(word).exists()
-    return not is_file and ":" not in word
+    is_file = text.lower().endswith(ENDINGS) or os.sep in text or Path(text).exists()
+    return not is_file and ":" not in text
 
 
-def sides(word: str) -> tuple[str | None, str]:
+def sides(text: str) -> tuple[str | None, str]:
     """REFERENCES:TESTS, or None and one file; a colon may also be part of a path that is there."""
-    *before, tests = split(word, ":")
+    *before, tests = split(text, ":")
     if not before:
-        return None, word
+        return None, text
     refs = ":".join(before)
     if not (refs and tests):
-        raise BadInput(f"{word!r} is neither a file nor two files REFERENCES:TESTS.")
+        raise BadInput(f"{text!r} is neither a file nor two files REFERENCES:TESTS.")
     return refs, tests
 
 
 def candidates_of(options: Options) -> list[Candidate]:
     """The embeddings of every candidate, read or predicted."""
-    wanted = [named_members(text) for text in options.candidates]
-    names = [candidate.name for candidate in wanted]
+    members = [named_members(text) for text in options.candidates]
+    names = [candidate.name for candidate in members]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: name them, NAME=….")
-    for number, one in enumerate(wanted):
-        if twin := next((other for other in wanted[:number] if set(other.members) == set(one.members)), None):
+    for number, one in enumerate(members):
+        if twin := next((other for other in members[:number] if set(other.members) == set(one.members)), None):
             raise BadInput(f"{twin.name} and {one.name} are the same members: they cannot be told apart.")
-    networks = [candidate for candidate in wanted if candidate.networks]
-    if options.preprocessing.set_fields and not any("@" in word for one in networks for word in one.members):
+    networks = [candidate for candidate in members if candidate.networks]
+    if options.preprocessing.set_fields and not any("@" in text for one in networks for text in one.members):
         flag = options.preprocessing.set_fields[0].replace("_", "-")
         raise BadInput(f"--{flag} is of a checkpoint of your own, and none is named: write NAME@FILE.")
-    train = _training_rows(options.head_data, wanted)
+    train = _training_rows(options.head_data, members)
     if networks and not options.data:
         raise BadInput(f"{networks[0].members[0]} is a network and must be shown images: name them with --data.")
     if not networks and (options.data or options.reference):
@@ -188,14 +188,14 @@ def candidates_of(options: Options) -> list[Candidate]:
         _predicted(candidate, options, sets)
         if candidate.networks
         else _read(candidate, train.get(candidate.name), options)
-        for candidate in wanted
+        for candidate in members
     ]
 
 
-def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict[str | None, str]:
+def _training_rows(texts: Sequence[str], members: Sequence[NamedMembers]) -> dict[str | None, str]:
     """--head-data by candidate; None for networks, which learn from a set, and `references` for all."""
     rows: dict[str | None, str] = {}
-    names = [candidate.name for candidate in wanted]
+    names = [candidate.name for candidate in members]
     for text in texts:
         name, rest = assignment(text)
         if text == REFERENCES:
@@ -208,21 +208,22 @@ def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict
             raise BadInput(
                 f"--head-data {text}: write a dataset, `references`, or NAME=FILE,… with one of {', '.join(names)}."
             )
-    if rows.get(None, REFERENCES) != REFERENCES and not any(candidate.networks for candidate in wanted):
+    if rows.get(None, REFERENCES) != REFERENCES and not any(candidate.networks for candidate in members):
         raise BadInput(
             f"--head-data {rows[None]}: the candidates are files; write NAME=FILE,… with a file for every member."
         )
     return rows
 
 
-def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidate:
+def _read(members: NamedMembers, train: str | None, options: Options) -> Candidate:
     """A candidate of files."""
-    pairs = [sides(word) for word in wanted.members]
+    pairs = [sides(text) for text in members.members]
     references = [file for file, _ in pairs if file is not None]
     if references and len(references) < len(pairs):
-        raise BadInput(f"{wanted.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
+        raise BadInput(f"{members.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
     tests = [
-        random_subset(dump, options.limit, options.scoring.seed) for dump in load_members([file for _, file in pairs])
+        random_subset(predictions, options.limit, options.scoring.seed)
+        for predictions in load_members([file for _, file in pairs])
     ]
     refs = load_members(references) if references else None
     labelled = None
@@ -231,12 +232,12 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
     elif train is not None:
         files = items(train)
         if len(files) != len(pairs):
-            raise BadInput(f"--head-data {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
+            raise BadInput(f"--head-data {members.name}={train}: {len(files)} files for {len(pairs)} members.")
         labelled = load_members(files)
     if labelled is not None and labelled[0].labels is None:
-        raise BadInput(f"The rows that heads on {wanted.name} should learn from have no labels.")
-    known = [backbone for _, file in pairs if (backbone := _backbone_beside(Path(file)))]
-    return Candidate(wanted.name, tests, refs, labelled, tuple(known))
+        raise BadInput(f"The rows that heads on {members.name} should learn from have no labels.")
+    backbones = [backbone for _, file in pairs if (backbone := _backbone_beside(Path(file)))]
+    return Candidate(members.name, tests, refs, labelled, tuple(backbones))
 
 
 def _backbone_beside(file: Path) -> str | None:
@@ -247,11 +248,11 @@ def _backbone_beside(file: Path) -> str | None:
     if file.name != PREDICTIONS or folder.parent.name != STAGE:
         return None
     store = Store(folder.parents[1])
-    dump = predictions_from_store(store, folder.name)
-    if NetworkName.of(dump.model).kind == STORE:
-        store.verify("train", str(dump.weights))
-        return str(store.record("train", str(dump.weights))["config"]["backbone"])
-    return _architecture(dump.model)
+    predictions = predictions_from_store(store, folder.name)
+    if NetworkName.of(predictions.model).kind == STORE:
+        store.verify("train", str(predictions.weights))
+        return str(store.record("train", str(predictions.weights))["config"]["backbone"])
+    return _architecture(predictions.model)
 
 
 def _architecture(model: str) -> str:
@@ -271,28 +272,28 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     if options.reference_size < 1:
         raise BadInput(f"--reference-size is a number of references from 1 on, not {options.reference_size}.")
-    words = [word for candidate in networks for word in candidate.members]
-    ours = any(NetworkName.of(word).kind in (STORE, SIBLINGS) for word in words)  # learnt from a part of the set
-    given = ImageSet(dataset_name(str(options.data)), "test_or_all")
-    tests = _first_to_load([replace(given, split="test"), given], options.place.root) if ours else given
+    texts = [text for candidate in networks for text in candidate.members]
+    ours = any(NetworkName.of(text).kind in (STORE, SIBLINGS) for text in texts)  # learnt from a part of the set
+    whole = ImageSet(dataset_name(str(options.data)), "test_or_all")
+    tests = _first_to_load([replace(whole, split="test"), whole], options.storage.root) if ours else whole
     tests = replace(tests, sample_size=options.limit, sample_seed=options.scoring.seed)
     sets = {"tests": tests}
     if options.reference:
         sets["refs"] = refs = _learnt(
-            options.reference, options.place.root, options.reference_size, options.scoring.seed
+            options.reference, options.storage.root, options.reference_size, options.scoring.seed
         )
         _check_apart(tests, refs, options)
-        labelled = all(images.load(options.place.root).dataset.labelled for images in (tests, refs))
+        labelled = all(images.load(options.storage.root).dataset.labelled for images in (tests, refs))
         if train == REFERENCES or (train is None and labelled and refs.data == tests.data):
             sets["train"] = refs
     if train is not None and train != REFERENCES and not options.unlabelled:
-        sets["train"] = _learnt(train, options.place.root)
+        sets["train"] = _learnt(train, options.storage.root)
     return sets
 
 
 def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
     """What was left out of the images that are judged."""
-    whole = replace(tests, sample_size=None).load(options.place.root)
+    whole = replace(tests, sample_size=None).load(options.storage.root)
     stamp = [f"{whole.name}: {note}" for note in whole.dataset.notes]
     if tests.sample_size is not None and tests.sample_size < len(whole):
         stamp.append(subset_note(tests.sample_size, len(whole), f"images of {whole.name}", tests.sample_seed))
@@ -322,8 +323,8 @@ def _first_to_load(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
 def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
     import numpy as np
 
-    shown, known = tests.load(options.place.root), refs.load(options.place.root)
-    count = int(np.isin(shown.index, known.index).sum()) if shown.revision == known.revision else 0
+    datasets, backbones = tests.load(options.storage.root), refs.load(options.storage.root)
+    count = int(np.isin(datasets.index, backbones.index).sum()) if datasets.revision == backbones.revision else 0
     if count:
         raise BadInput(
             f"{count} of the images of {options.data} are among the references: name other references, or omit "
@@ -331,7 +332,7 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
         )
 
 
-def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
+def _predicted(members: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
     from nescio.datasets.names import dataset_name
     from nescio.networks.models import find_network, with_weights
@@ -339,20 +340,20 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
     from nescio.networks.siblings import expand_siblings
     from nescio.predict import embed
 
-    context, place = options.place.context(), Path(options.weights) if options.weights else None
-    names = expand_siblings(wanted.members, context.store)
-    shown = [dataset_name(data) for data in (options.data, options.reference) if data]
-    networks = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
+    context, path = options.storage.context(), Path(options.weights) if options.weights else None
+    names = expand_siblings(members.members, context.store)
+    datasets = [dataset_name(data) for data in (options.data, options.reference) if data]
+    networks = [with_weights(find_network(name, context.store, context.root, datasets), path) for name in names]
     look = (
         options.preprocessing if any(one.custom_weights for one in networks) else Preprocessing()
     )  # others may have some
     networks = with_preprocessing(networks, look, options.data)
     for sentence in describe_preprocessing(networks):
         print(sentence, file=sys.stderr, flush=True)
-    dumps = {role: align_members(embed(networks, images, context), names) for role, images in sets.items()}
-    dumps["tests"] = [dump.replace(notes=_stamp(sets["tests"], options)) for dump in dumps["tests"]]
-    known = tuple(one.trial.backbone if one.trial else _architecture(one.name) for one in networks)
-    return Candidate(wanted.name, dumps["tests"], dumps.get("refs"), dumps.get("train"), known)
+    by_role = {role: align_members(embed(networks, images, context), names) for role, images in sets.items()}
+    by_role["tests"] = [predictions.replace(notes=_stamp(sets["tests"], options)) for predictions in by_role["tests"]]
+    backbones = tuple(one.trial.backbone if one.trial else _architecture(one.name) for one in networks)
+    return Candidate(members.name, by_role["tests"], by_role.get("refs"), by_role.get("train"), backbones)
 
 
 # ---- what is printed
@@ -397,10 +398,18 @@ def _plain(ranked: CandidateRanking) -> dict[str, Any]:
         "level": ranked.comparison.level,
         "resamples": ranked.comparison.resamples,
         "candidates": [
-            {"candidate": each.name, "members": each.members, "features": each.features, "scores": scores(each.name)}
-            | {"difference": ranked.difference(each.name), "reasons": dict(ranked.scores[each.name].reasons)}
-            | {"components": asdict(ranked.choices[each.name])}
-            for each in ranked.candidates
+            {
+                "candidate": candidate_.name,
+                "members": candidate_.members,
+                "features": candidate_.features,
+                "scores": scores(candidate_.name),
+            }
+            | {
+                "difference": ranked.difference(candidate_.name),
+                "reasons": dict(ranked.scores[candidate_.name].reasons),
+            }
+            | {"components": asdict(ranked.choices[candidate_.name])}
+            for candidate_ in ranked.candidates
         ],
         "agreement": ranked.agreement,
         "notes": ranked.notes,

@@ -97,7 +97,7 @@ def candidate_of(options: Options) -> Candidate:
             f"There are {len(files)} files of embeddings and {len(references)} of references: give one of each per "
             "model, in the same order."
         )
-    tests = [random_subset(dump, options.limit, options.scoring.seed) for dump in load_members(files)]
+    tests = [random_subset(predictions, options.limit, options.scoring.seed) for predictions in load_members(files)]
     return Candidate("", tests, load_members(references) if references else None)
 
 
@@ -123,9 +123,11 @@ def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tup
     except BadInput:  # a set that nobody has divided: the rows may be all of it
         images = ImageSet(dataset_name(data), split="test_or_all").load(options.root)
         places = rows_by_key(index, images, every)
-    wanted = {int(row) for rows in (scored.least(options.list_rows), scored.most(options.list_rows)) for row in rows}
+    row_numbers = {
+        int(row) for rows in (scored.least(options.list_rows), scored.most(options.list_rows)) for row in rows
+    }
     pictures = {}
-    for row in sorted(wanted):
+    for row in sorted(row_numbers):
         source = images.source(int(places[row]))
         name = Path(source).name if isinstance(source, str) else str(index[row])
         pictures[row] = thumbnail(source), name

@@ -103,8 +103,8 @@ def _every(source: Path, options: Options) -> int:
             print(f"left out: {damaged[-1]}", file=sys.stderr)
             continue
         if len(runs) > 1:
-            made = "".join(f", made on {each.date} with `{each.command}`" for each in study.made)
-            say(f"# {study.benchmark} {run.key}{made}\n")
+            reports = "".join(f", made on {entry.date} with `{entry.command}`" for entry in study.made)
+            say(f"# {study.benchmark} {run.key}{reports}\n")
         folder = report_folder(None, options.output or ".", *(() if options.output else (FOLDER,)), page_name(study))
         _whole(study, Path(options.output) if options.output and len(runs) == 1 else folder, options)
     if len(damaged) == len(runs):
@@ -144,12 +144,12 @@ def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
     from nescio.report.named_reports import write_reports
     from nescio.report.text import print_terminal, tables_csv
 
-    made = named_reports(studies, [name.strip() for name in options.only])
-    for report, blocks in made.items():
+    reports = named_reports(studies, [name.strip() for name in options.only])
+    for report, blocks in reports.items():
         if not blocks:
             print(report.empty_reason, file=sys.stderr)
-    tables = [table for blocks in made.values() for table in tables_of(blocks)]
-    files = write_reports(made, folder) if options.output or options.format == "table" else []
+    tables = [table for blocks in reports.values() for table in tables_of(blocks)]
+    files = write_reports(reports, folder) if options.output or options.format == "table" else []
 
     def show() -> None:
         print_terminal(tables)
@@ -164,7 +164,7 @@ def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
         story=lambda: tables,
         csv=tables_csv,
     )
-    return 0 if any(made.values()) else 1
+    return 0 if any(reports.values()) else 1
 
 
 def _lines(table: Table) -> list[dict[str, Any]]:
@@ -197,7 +197,11 @@ def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[St
     runs: dict[str, list[Run]] = {}
     for run in _runs(source, key):
         runs.setdefault(str(run.config.get("benchmark")), []).append(run)
-    studies = [study for of in runs.values() if (study := _first_readable(source, of, damaged)) is not None]
+    studies = [
+        study
+        for same_benchmark in runs.values()
+        if (study := _first_readable(source, same_benchmark, damaged)) is not None
+    ]
     if not studies:
         raise damaged[0]
     return studies

@@ -42,7 +42,7 @@ from nescio.work.store_errors import StoreError
 class RunOptions:
     """Options that every benchmark takes."""
 
-    place: StoreOptions = nested(StoreOptions())
+    storage: StoreOptions = nested(StoreOptions())
     crew: WorkerOptions = nested(WorkerOptions())
     log: str | None = option(None, group="output")
     output: str | None = option(None, unset="STORE/report/BENCHMARK-KEY", group="output")
@@ -50,7 +50,7 @@ class RunOptions:
     dry_run: bool = option(False, group="output")
 
 
-def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+def configure(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     benchmarks = parser.add_subparsers(metavar="BENCHMARK", dest="_benchmark", required=True, parser_class=type(parser))
     for name, benchmark in base.registry.items():
         sub = benchmarks.add_parser(
@@ -59,8 +59,8 @@ def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
             description=benchmark.doc,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_options(sub, benchmark.plan, benchmark.presets, words=words)
-        add_options(sub, RunOptions, start=_start(benchmark), words=words)
+        add_options(sub, benchmark.plan, benchmark.presets, argv=argv)
+        add_options(sub, RunOptions, start=_start(benchmark), argv=argv)
         sub.set_defaults(_parser=sub)
 
 
@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> int:
         check_place(Path(options.output), "--output")
     if options.dry_run:
         return _rehearse(benchmark, plan, options)
-    with working(options.place, options.crew, options.log, canonical(plan)) as work:
+    with working(options.storage, options.crew, options.log, canonical(plan)) as work:
         study = base.run(benchmark, plan, work)
     if options.format == "json":
         return end(study, None)
     return end(
-        study, page_place(report_folder(options.output, options.place.store, "report", base.page_name(study)), study)
+        study, page_place(report_folder(options.output, options.storage.store, "report", base.page_name(study)), study)
     )
 
 
@@ -97,8 +97,8 @@ def _rehearse(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
 
     started = process_time()  # of this process, and so of a worker
     use_one_thread()
-    context = options.place.context()
-    workers = max(1, options.crew.launch(options.crew.count(options.place.device)).workers)
+    context = options.storage.context()
+    workers = max(1, options.crew.launch(options.crew.count(options.storage.device)).workers)
     if context.store.root.is_file():
         raise BadInput(f"{context.store.root} is a file, and a store is a folder: name another --store.")
     rehearsal = DryRun(context, make_launcher("local", 0))

@@ -54,7 +54,7 @@ def run(options: Options) -> int:
     if options.format == "json":
         plain = [
             {name: getattr(run, name) for name in FACTS}
-            | {name: _shown(run, run.config[name]) for name in TRIAL if name in run.config}
+            | {name: _current_name(run, run.config[name]) for name in TRIAL if name in run.config}
             | (_study(run) if _is_study(run) else {})
             for run in runs
         ]
@@ -99,7 +99,7 @@ def _study(run: Run) -> dict[str, str]:
 
     plan = dict(run.config.get("plan") or {})
     plan.setdefault("data", plan.get("pretraining_data"))
-    made = made_by(run.folder)
+    commands = made_by(run.folder)
     names = {"benchmark": run.config.get("benchmark")} | {
         name: plan.get(name) for name in ("data", "methods", "networks")
     }
@@ -107,8 +107,12 @@ def _study(run: Run) -> dict[str, str]:
         name: value if isinstance(value, str) else ", ".join(map(str, value or ())) for name, value in names.items()
     }
     texts["methods"] = texts.pop("networks") or texts["methods"]
-    known = {name: texts[name] for name in ("benchmark", "data", "methods")}
-    return {"date": made[0].date if made else ""} | known | {"command": made[0].command if made else ""}
+    shown_texts = {name: texts[name] for name in ("benchmark", "data", "methods")}
+    return (
+        {"date": commands[0].date if commands else ""}
+        | shown_texts
+        | {"command": commands[0].command if commands else ""}
+    )
 
 
 def _size(path: Path) -> int | None:
@@ -119,7 +123,7 @@ def _row(run: Run) -> dict[str, str]:
     config = run.config
     what = [str(config["model"])] if run.stage == "evaluate" and config.get("model") else []
     what += [
-        f"{name} {config[name]:g}" if name == "spectral" else _word(name, _shown(run, config[name]))
+        f"{name} {config[name]:g}" if name == "spectral" else _word(name, _current_name(run, config[name]))
         for name in TRIAL
         if config.get(name)
     ]
@@ -140,10 +144,10 @@ def _predicted(run: Run) -> list[str]:
     if not isinstance(images, dict):
         return [str(run.config["model"])] if "model" in run.config else []
     model = run.config.get("model") or next((f"store:{key}" for key in run.parents), "")
-    return [str(model), *(_shown(run, images[name]) for name in ("data", "split") if images.get(name))]
+    return [str(model), *(_current_name(run, images[name]) for name in ("data", "split") if images.get(name))]
 
 
-def _shown(run: Run, value: Any) -> Any:
+def _current_name(run: Run, value: Any) -> Any:
     """A value of a recipe, content by the name that it has today."""
     return run.names.get(value, value) if isinstance(value, str) else value
 

@@ -27,8 +27,8 @@ def run(options: Options) -> int:
 
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, dump in sample_predictions(options.seed).items():
-        dump.save(folder / f"{name}.npz")
+    for name, predictions in sample_predictions(options.seed).items():
+        predictions.save(folder / f"{name}.npz")
     say(f"{folder} holds train.npz, val.npz, test.npz and unknown.npz. Try:")
     say(f"  nescio evaluate {folder}/test.npz")
     say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --output out")

@@ -51,14 +51,14 @@ class PruneOptions:
     yes: bool = option(False, "remove without asking; required without a terminal")
 
 
-def configure(parser: argparse.ArgumentParser, _words: Sequence[str] = ()) -> None:
+def configure(parser: argparse.ArgumentParser, _argv: Sequence[str] = ()) -> None:
     actions = parser.add_subparsers(metavar="ACTION", dest="_action", required=True, parser_class=type(parser))
     shape = argparse.RawDescriptionHelpFormatter
-    for name, words, text, options, do in (
+    for name, argv, text, options, do in (
         ("prune", "removes work of older versions", PRUNE, PruneOptions, _prune),
         ("sync", "copies finished work to another store", SYNC, SyncOptions, _sync),
     ):
-        sub = actions.add_parser(name, help=words, description=text, formatter_class=shape)
+        sub = actions.add_parser(name, help=argv, description=text, formatter_class=shape)
         add_options(sub, options)
         sub.set_defaults(_parser=sub, _do=do)
 

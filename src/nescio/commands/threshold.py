@@ -120,19 +120,19 @@ def run(options: Options) -> int:
         else None
     )
     promise = guarded.guarantee
-    judged = guarded.evaluate(check) if check is not None and promise.attainable else None
-    untaught = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
+    outcome = guarded.evaluate(check) if check is not None and promise.attainable else None
+    ood_rows = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
     if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
         command = _again(options, f"--save-measure {options.measure}.safetensors")
         print(f"nescio threshold: `nescio export` needs the fitted score as a file: {command}.", file=sys.stderr)
     if options.format == "json":
-        about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
-        about |= {"classes": predictions.classes, "ood_rows": untaught, "notes": predictions.notes}
-        about |= {"score": written} if written else {}
-        say(json_of({**about, **_facts(guarded, judged)}))
+        plain: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
+        plain |= {"classes": predictions.classes, "ood_rows": ood_rows, "notes": predictions.notes}
+        plain |= {"score": written} if written else {}
+        say(json_of({**plain, **_facts(guarded, outcome)}))
     elif promise.attainable:
         kept = [f"{options.save_measure} contains the fitted score: {score.contents}."] if score else []
-        say("\n".join([*_sentences(guarded, untaught, judged), *kept, *predictions.notes]))
+        say("\n".join([*_sentences(guarded, ood_rows, outcome), *kept, *predictions.notes]))
     else:
         more = _more_rows(guarded)
         said = " ".join(filter(None, (_why_not(guarded), more, _attainable(guarded))))
@@ -148,10 +148,10 @@ def _temperature(options: Options) -> float | str:
     return "fit" if fit else 1.0 if options.temperature is None else options.temperature
 
 
-def _again(options: Options, words: str) -> str:
+def _again(options: Options, more: str) -> str:
     """The command as it was typed with further options, in words."""
     typed = current_provenance().command
-    return f"write `{typed} {words}`" if typed else f"add {words}"
+    return f"write `{typed} {more}`" if typed else f"add {more}"
 
 
 def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict
     return facts
 
 
-def _sentences(guarded: GuaranteedThreshold, untaught: int, check: ThresholdOutcome | None) -> list[str]:
+def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutcome | None) -> list[str]:
     promise = guarded.guarantee
     assert promise.threshold is not None and promise.bound is not None
     when = f"{guarded.measure!r} is at most {promise.threshold:.4g}"
@@ -196,8 +196,8 @@ def _sentences(guarded: GuaranteedThreshold, untaught: int, check: ThresholdOutc
     lines.append(_kept(ThresholdOutcome(promise.n, promise.accepted, promise.errors), "that set the threshold"))
     if more := _more_rows(guarded):
         lines.append(more)
-    if untaught:
-        lines.append(f"Left out, and covered by no promise: {untaught:,} rows of classes that were not in training.")
+    if ood_rows:
+        lines.append(f"Left out, and covered by no promise: {ood_rows:,} rows of classes that were not in training.")
     if check is not None:
         lines.append(_kept(check, "of the check"))
     return lines
@@ -234,9 +234,13 @@ def _method(guarded: GuaranteedThreshold) -> str:
     return f"{name}, the better of {len(guarded.tried)}" if len(guarded.tried) > 1 else name
 
 
-def _kept(judged: ThresholdOutcome, which: str) -> str:
-    kept = f"Of the {judged.n:,} rows {which} {judged.accepted:,} are answered (coverage {_percent(judged.coverage)})"
-    return kept + (f", {judged.errors:,} of them wrong ({_percent(judged.risk)})." if judged.risk is not None else ".")
+def _kept(outcome: ThresholdOutcome, which: str) -> str:
+    kept = (
+        f"Of the {outcome.n:,} rows {which} {outcome.accepted:,} are answered (coverage {_percent(outcome.coverage)})"
+    )
+    return kept + (
+        f", {outcome.errors:,} of them wrong ({_percent(outcome.risk)})." if outcome.risk is not None else "."
+    )
 
 
 def _why_not(guarded: GuaranteedThreshold) -> str:
@@ -262,16 +266,16 @@ def _attainable(guarded: GuaranteedThreshold) -> str:
     """The nearest risk, and a delta, with which the same command finds a threshold on these rows."""
     promise = guarded.guarantee
     assert promise.risk is not None and promise.least is not None
-    found = []
+    ways = []
     least = max(promise.least, promise.risk)
     unit = 10 ** (math.floor(math.log10(least)) - 1)  # two digits
     first = math.ceil(least / unit) * unit
     risks = [round(first * factor, 6) for factor in (1, 1.1, 1.25, 1.5, 2, 3, 5) if promise.risk < first * factor < 1]
     if risk := next((risk for risk in risks if guarded.attains(risk, promise.delta)), None):
-        found.append(f"--risk {risk:g}")
+        ways.append(f"--risk {risk:g}")
     if delta := next((d for d in (0.1, 0.2) if d > promise.delta and guarded.attains(promise.risk, d)), None):
-        found.append(f"--delta {delta:g}")
-    return f"On these rows the same command finds a threshold with {' or '.join(found)}." if found else ""
+        ways.append(f"--delta {delta:g}")
+    return f"On these rows the same command finds a threshold with {' or '.join(ways)}." if ways else ""
 
 
 def _percent(share: float) -> str:

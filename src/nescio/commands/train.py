@@ -59,7 +59,7 @@ class Options:
     training: Training = nested(TRAINING, omit=("batch_size", "augment"))
     log: str | None = option(None)
     crew: WorkerOptions = nested(WorkerOptions())
-    place: StoreOptions = nested(StoreOptions())
+    storage: StoreOptions = nested(StoreOptions())
 
 
 def run(options: Options) -> int:
@@ -73,13 +73,13 @@ def run(options: Options) -> int:
     crew = options.crew
     if options.ensemble_size != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
         return _launched(trial, options)
-    context = options.place.context()
-    here, step = runtime_for(context.device), train_step(trial, context.root)
-    known = step.finished(context.store)
-    about = {**trial.describe(), "key": step.key}
-    silent = known or here.rank > 0
+    context = options.storage.context()
+    current, step = runtime_for(context.device), train_step(trial, context.root)
+    finished_before = step.finished(context.store)
+    facts = {**trial.describe(), "key": step.key}
+    silent = finished_before or current.rank > 0
     try:
-        with logger(None if silent else options.log, about) as log, EpochProgress(step.title, silent=silent) as bar:
+        with logger(None if silent else options.log, facts) as log, EpochProgress(step.title, silent=silent) as bar:
 
             def watch(seen: dict[str, Any]) -> None:
                 bar(seen)
@@ -87,37 +87,41 @@ def run(options: Options) -> int:
                     log(seen)
 
             seconds = context.checkpoint_seconds
-            train(trial, context.store, here, root=context.root, checkpoint_seconds=seconds, watch=watch)
+            train(trial, context.store, current, root=context.root, checkpoint_seconds=seconds, watch=watch)
     except (Diverged, StoreError, Busy) as error:
         print(f"nescio train: {error} The trial is {step.key}.", file=sys.stderr)
         return 1
     finally:
         leave()
-    if here.rank == 0:
-        say(_sentence(step, context.store, known))
+    if current.rank == 0:
+        say(_sentence(step, context.store, finished_before))
         say(_next(step, options))
     return 0
 
 
-def _sentence(step: Step, store: Store, known: bool) -> str:
+def _sentence(step: Step, store: Store, finished_before: bool) -> str:
     """What came of a training."""
     from nescio.training import facts_of
 
     facts = facts_of(step, store)
     accuracy = f", training accuracy {facts['train_accuracy']:.4f}" if "train_accuracy" in facts else ""
-    return f"{step.key} {'was finished before' if known else 'is finished'}{accuracy}, in {step.folder(store)}"
+    return (
+        f"{step.key} {'was finished before' if finished_before else 'is finished'}{accuracy}, in {step.folder(store)}"
+    )
 
 
 def _next(step: Step, options: Options) -> str:
     """The command that follows a training; pixels have no file of predictions."""
     if options.task == "segmentation":
-        words = ["run", "shift", "--task", options.task, "--data", options.data, "--networks", f"store:{step.key}"]
+        argv = ["run", "shift", "--task", options.task, "--data", options.data, "--networks", f"store:{step.key}"]
     else:
-        words = ["predict", step.key, "--output", "test.npz"]
-    place, usual = options.place, StoreOptions()
-    pairs = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
-    words += [word for name, value in pairs for word in (f"--{name}", str(value))]
-    return f"Next: {follow_up_command(*words)}"
+        argv = ["predict", step.key, "--output", "test.npz"]
+    storage, usual = options.storage, StoreOptions()
+    pairs = [
+        (name, getattr(storage, name)) for name in ("store", "root") if getattr(storage, name) != getattr(usual, name)
+    ]
+    argv += [word for name, value in pairs for word in (f"--{name}", str(value))]
+    return f"Next: {follow_up_command(*argv)}"
 
 
 def _launched(trial: Trial, options: Options) -> int:
@@ -135,14 +139,14 @@ def _launched(trial: Trial, options: Options) -> int:
             "--ensemble-size and launchers start processes of their own: start the command without torchrun."
         )
     seeds = range(trial.init_seed, trial.init_seed + options.ensemble_size)
-    members = [train_step(replace(trial, init_seed=seed), options.place.root) for seed in seeds]
+    members = [train_step(replace(trial, init_seed=seed), options.storage.root) for seed in seeds]
     members = [replace(step, title=f"init seed {seed}") for step, seed in zip(members, seeds, strict=True)]
-    store = options.place.context().store
-    known = {step.key for step in members if step.finished(store)}
-    with working(options.place, options.crew) as work:
+    store = options.storage.context().store
+    finished_before = {step.key for step in members if step.finished(store)}
+    with working(options.storage, options.crew) as work:
         finished = work.run_stage("train", members)
     for step in finished:
-        say(_sentence(step, store, step.key in known))
+        say(_sentence(step, store, step.key in finished_before))
     if finished:
         say(_next(finished[0], options))
     for failure in work.failures:
@@ -158,8 +162,8 @@ def trial_of(options: Options) -> Trial:
     from nescio.search import draw, with_values
     from nescio.training import check_batch, check_views, usual_batch
 
-    method, data = registry[options.method], name_for_keys(options.data, options.place.root)
-    dataset = datasets.load(data, options.place.root)
+    method, data = registry[options.method], name_for_keys(options.data, options.storage.root)
+    dataset = datasets.load(data, options.storage.root)
     tell_notes(dataset)
     rows = len(datasets.split_dataset(dataset, options.classes, options.data_seed).train)
     if options.trial < 0:

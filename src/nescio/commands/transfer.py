@@ -53,9 +53,9 @@ class Options:
     limit: int | None = option(None, unset="all")
     bootstrap: int = option(1000)
     seed: int = option(0)
-    weights: str | None = option(None, unset=WEIGHTS, group="place")
+    weights: str | None = option(None, unset=WEIGHTS, group="storage")
     preprocessing: Preprocessing = nested(Preprocessing())
-    place: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
+    storage: StoreOptions = nested(StoreOptions(), omit=("checkpoint_seconds",))
     output: str | None = option(None, unset="no page", group="output")
     row_scores: str | None = option(None, group="output")
     format: Format = option("table", group="output")
@@ -66,9 +66,9 @@ def run(options: Options) -> int:
 
     check_row_scores(options.row_scores)
     read = _files if Path(assignment(options.model)[1]).exists() else _networks
-    dump, views, siblings, others = read(options)
+    predictions, views, siblings, others = read(options)
     result = transfer(
-        dump,
+        predictions,
         views,
         siblings,
         name=assignment(options.model)[0] or options.model,
@@ -93,11 +93,11 @@ def _files(options: Options) -> Dumps:
     if options.data is not None:
         raise BadInput(f"{options.model} is a file, and --data is what a network looks at: drop one of them.")
     inputs = InputOptions(limit=options.limit)
-    dump, *others = (
-        inputs.read(file, options.seed, outside=True) for file in (options.model, *options.views, *options.siblings)
+    predictions, *others = (
+        inputs.read(file, options.seed, ood=True) for file in (options.model, *options.views, *options.siblings)
     )
     reference = inputs.read(options.reference, options.seed) if options.reference else None
-    return dump, others[: len(options.views)], others[len(options.views) :], {"reference": reference}
+    return predictions, others[: len(options.views)], others[len(options.views) :], {"reference": reference}
 
 
 def _networks(options: Options) -> Dumps:
@@ -115,58 +115,60 @@ def _networks(options: Options) -> Dumps:
         )
     if options.views:
         raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
-    context, place = options.place.context(), Path(options.weights) if options.weights else None
-    names, shown = (options.model, *options.siblings), (dataset_name(options.data),)
-    found = [with_weights(find_network(name, context.store, context.root, shown), place) for name in names]
-    own, *siblings = with_preprocessing(found, options.preprocessing, options.data)
-    for sentence in describe_preprocessing([own, *siblings]):
+    context, path = options.storage.context(), Path(options.weights) if options.weights else None
+    names, datasets = (options.model, *options.siblings), (dataset_name(options.data),)
+    networks = [with_weights(find_network(name, context.store, context.root, datasets), path) for name in names]
+    model, *siblings = with_preprocessing(networks, options.preprocessing, options.data)
+    for sentence in describe_preprocessing([model, *siblings]):
         print(sentence, file=sys.stderr, flush=True)
-    images = _images(options, own)
-    device = runtime_for(options.place.device).device
+    images = _images(options, model)
+    device = runtime_for(options.storage.device).device
     others: dict[str, Any] = {} if device.type == "cpu" else {"search": device_search(device)}
-    if known := _reference(options, own):
-        others["reference"] = embed([own], known, context)[0]
-    dump = stored_predictions(own, images, context, OutputSpec(precision="float32"))  # bf16 cannot order neighbours
-    return dump, embed_crops(own, images, options.crops, context), embed(siblings, images, context), others
+    if reference := _reference(options, model):
+        others["reference"] = embed([model], reference, context)[0]
+    predictions = stored_predictions(
+        model, images, context, OutputSpec(precision="float32")
+    )  # bf16 cannot order neighbours
+    return predictions, embed_crops(model, images, options.crops, context), embed(siblings, images, context), others
 
 
-def _images(options: Options, own: Any) -> Any:
+def _images(options: Options, model: Any) -> Any:
     """The images of --data; of the set and classes that the network learnt, the test images."""
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name, same_images
 
     data = dataset_name(str(options.data))
     images = ImageSet(data, sample_size=options.limit, sample_seed=options.seed)
-    trial, chosen = own.trial, set(options.classes)
-    if trial is not None and same_images(trial.data, data, options.place.root):
+    trial, chosen = model.trial, set(options.classes)
+    if trial is not None and same_images(trial.data, data, options.storage.root):
         if not chosen:
             return replace(images, classes=trial.classes)
         if trial.classes is None or chosen & set(trial.classes):  # the training images of these classes are known
             return replace(images, labels=options.classes)
     elif trial is not None:
-        _say_assumed(options, own, data)
+        _say_assumed(options, model, data)
     return replace(images, split="all_ood", labels=options.classes or None)
 
 
-def _say_assumed(options: Options, own: Any, data: str) -> None:
+def _say_assumed(options: Options, model: Any, data: str) -> None:
     """Says that a set of other content is taken for classes that the network never learnt, and what speaks against."""
     from nescio import datasets
     from nescio.datasets.image_set import ImageSet
 
-    names = ImageSet(data, split="all_ood").load(options.place.root).classes
-    learnt = set(own.class_names or datasets.load(own.trial.data, options.place.root).classes)
+    names = ImageSet(data, split="all_ood").load(options.storage.root).classes
+    learnt = set(model.class_names or datasets.load(model.trial.data, options.storage.root).classes)
     shared = [name for name in names if name in learnt]
-    said = f"{data} is not the data of {own.name}: its classes are taken for classes that the network never learnt."
+    said = f"{data} is not the data of {model.name}: its classes are taken for classes that the network never learnt."
     if shared:
-        place = [] if options.place.store == "store" else ["--store", options.place.store]
+        path = [] if options.storage.store == "store" else ["--store", options.storage.store]
         said += (
             f" {len(shared)} of {len(names)} have names that it learnt ({', '.join(shared[:3])}): if they are the same "
-            f"classes, use `{follow_up_command('zoo', own.name, '--data', data, *place)}`."
+            f"classes, use `{follow_up_command('zoo', model.name, '--data', data, *path)}`."
         )
     print(said, file=sys.stderr, flush=True)
 
 
-def _reference(options: Options, own: Any) -> Any:
+def _reference(options: Options, model: Any) -> Any:
     """Images like those that the network learnt from, or None."""
     from nescio.analysis.transfer import MAX_ROWS
     from nescio.datasets.image_set import ImageSet
@@ -174,7 +176,7 @@ def _reference(options: Options, own: Any) -> Any:
 
     if options.reference is not None:
         return ImageSet(dataset_name(options.reference), "test_or_all", sample_size=MAX_ROWS)
-    trial = own.trial
+    trial = model.trial
     return (
         None
         if trial is None

@@ -68,13 +68,13 @@ def run(options: Options) -> int:
     elif options.format != "table":
         say(format_records(rows, options.format))
     else:
-        say(format_records(list(_shown(rows))))
+        say(format_records(list(_lines(rows))))
         count = f"{len(rows)} observations on {len(names)} method{'s' * (len(names) != 1)}"
         say(f"{count}: {f'{dead} dead (✗)' if dead else 'all alive'}.")
     return int(dead > 0)
 
 
-def _shown(rows: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def _lines(rows: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """A method's name once, then its evidence."""
     last = None
     for row in rows:

@@ -103,7 +103,7 @@ class Options:
     )
     pixel_cache: bool = option(True, "keep decoded images after the last model has used them", group="predicting")
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
-    place: StoreOptions = nested(StoreOptions())
+    storage: StoreOptions = nested(StoreOptions())
     crew: WorkerOptions = nested(WorkerOptions(workers=0), omit=("processes", "nodes"))
     output: str | None = option(None, unset="STORE/report/zoo-KEY", group="output")
     format: TextOrJson = option("text", group="output")
@@ -122,9 +122,9 @@ def run(options: Options) -> int:
     _check_names(options)
     if options.dry_run:
         return _rehearse(options)
-    crew = options.crew.launch(options.crew.count(options.place.device))
+    crew = options.crew.launch(options.crew.count(options.storage.device))
     with crew as launcher, Stages(launcher.workers) as stages:
-        works = [Work(options.place.context(), launcher, stages) for _ in range(2)]
+        works = [Work(options.storage.context(), launcher, stages) for _ in range(2)]
         return _run(options, *works)
 
 
@@ -156,24 +156,26 @@ def _rehearse(options: Options) -> int:
     from nescio.work.launchers import make_launcher
 
     started = process_time()
-    context, crew = options.place.context(), options.crew
-    workers = max(1, crew.launch(crew.count(options.place.device)).workers)
+    context, crew = options.storage.context(), options.crew
+    workers = max(1, crew.launch(crew.count(options.storage.device)).workers)
     networks = _networks(options, context, None)
     predictions = _zoo_steps.expected_predictions(_pairs(options, networks), _keeping(options), context)
-    for each in {each.images.data: each for each in predictions if not each.found}.values():
-        _tell(f"{each.images.data} is not there: counted as {each.count:,} images, the number of --limit.")
-    if all(each.step.done for each in predictions):
+    for prediction in {
+        prediction.images.data: prediction for prediction in predictions if not prediction.available
+    }.values():
+        _tell(f"{prediction.images.data} is not there: counted as {prediction.count:,} images, the number of --limit.")
+    if all(prediction.step.done for prediction in predictions):
         rehearsal = DryRun(context, make_launcher("local", 0))
         names = _class_names(options, rehearsal) if options.ood_data else None
-        dumps = [predictions_from_store(context.store, str(each.key)) for each in predictions]
-        _judge(options, _inside(dumps), dumps, names, rehearsal, rehearsal)
-        judged: Sequence[Step] = list(rehearsal.steps.values())
+        models_done = [predictions_from_store(context.store, str(prediction.key)) for prediction in predictions]
+        _judge(options, _inside(models_done), models_done, names, rehearsal, rehearsal)
+        evaluations_: Sequence[Step] = list(rehearsal.steps.values())
     else:
         graded = options.ood_data is not None
-        judged = _zoo_steps.evaluations(predictions, len(winners(SelectivePlan())), graded)
+        evaluations_ = _zoo_steps.evaluations(predictions, len(winners(SelectivePlan())), graded)
     if options.format != "json":
         say(format_records(_zoo_steps.model_lines(predictions)))
-    steps = [*_zoo_steps.decodings(predictions), *(each.step for each in predictions), *judged]
+    steps = [*_zoo_steps.decodings(predictions), *(prediction.step for prediction in predictions), *evaluations_]
     stages = costs(steps, context.store, partial(estimated, context=context), clock=clock_of(context.device))
     say_costs(stages, context, workers, (process_time() - started) + STORY, options.format == "json")
     return 0
@@ -188,15 +190,15 @@ def _run(options: Options, work: Work, grading: Work) -> int:
         read_published(options.published, "top1")  # what cannot be read is found before hours of work
     names = _class_names(options, grading) if options.ood_data else None
     many = predictions(options, work)
-    dumps = []
+    models_done = []
     for step in many.steps:
         try:
-            dumps.append(predictions_from_store(work.store, step.key))
+            models_done.append(predictions_from_store(work.store, step.key))
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
-    inside = _inside(dumps)
-    published = [dump for dump in inside if NetworkName.of(dump.model).file is None]  # of others it was said before
-    for sentence in group_by_preprocessing([_seen(dump.model, dump.facts) for dump in published]):
+    inside = _inside(models_done)
+    published = [model for model in inside if NetworkName.of(model.model).file is None]  # of others it was said before
+    for sentence in group_by_preprocessing([_seen(model.model, model.facts) for model in published]):
         _tell(sentence)
     if options.published:
         inside, notes = with_published_accuracies(inside, options.published)
@@ -204,8 +206,8 @@ def _run(options: Options, work: Work, grading: Work) -> int:
     for note in work.notes:
         _tell(f"note: {note}")
     grading.add_notes(*work.notes)
-    work.failures += _together(many.failures, options.models)
-    studies = _studies(options, inside, dumps, names, work, grading) if inside else []
+    work.failures += _merged(many.failures, options.models)
+    studies = _studies(options, inside, models_done, names, work, grading) if inside else []
     failures = [] if studies else work.failures
     for failure in failures:
         _tell(f"failed: {failure.name}: {failure.reason}")
@@ -230,10 +232,10 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     from nescio.networks.preprocessed import describe_preprocessing
     from nescio.predict import predict_all
 
-    place = weights_folder(Path(options.weights) if options.weights else None)
-    if place is not None and not place.exists():
-        raise BadInput(f"There is no folder and no file of weights at {place}.")
-    networks = _networks(options, work.context, place)
+    path = weights_folder(Path(options.weights) if options.weights else None)
+    if path is not None and not path.exists():
+        raise BadInput(f"There is no folder and no file of weights at {path}.")
+    networks = _networks(options, work.context, path)
     inside = _image_sets(options)[0]
     networks = _fitting(networks, inside, options, work)
     for sentence in describe_preprocessing([network for network in networks if network.custom_weights]):
@@ -244,16 +246,16 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     for images in dict.fromkeys(images for _, images in pairs):
         _note_what_is_left_out(images, work)
 
-    def watch(done: int, failed: int, total: int, known: int) -> None:
+    def watch(done: int, failed: int, total: int, finished: int) -> None:
         if work.watch:
-            work.watch("predicting", done, failed, total, None, known)
+            work.watch("predicting", done, failed, total, None, finished)
 
     return predict_all(
         pairs,
         work.context,
         _keeping(options),
         launcher=work.launcher,
-        weights=place,
+        weights=path,
         batch=options.batch_size,
         shards=options.shards,
         forget=not options.pixel_cache,
@@ -267,7 +269,7 @@ def _keeping(options: Options) -> OutputSpec:
     from nescio.runtime import runtime_for
 
     # "auto" is bf16 on one device and float32 on another: the key holds which
-    precision: Any = runtime_for(options.place.device).with_precision(options.precision).precision
+    precision: Any = runtime_for(options.storage.device).with_precision(options.precision).precision
     output_spec = OutputSpec(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
     return replace(output_spec, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
 
@@ -294,12 +296,12 @@ def _pairs(options: Options, networks: Sequence[Network]) -> list[tuple[Network,
     pairs: list[tuple[Network, ImageSet]] = []
     for network in networks:
         # a set without test images is divided when a network of the store is trained: most of it was seen
-        own = inside if network.trial is None else replace(inside, split="test")
-        pairs += [(network, images) for images in (own, *outside)]
+        images_of_one = inside if network.trial is None else replace(inside, split="test")
+        pairs += [(network, images) for images in (images_of_one, *outside)]
     return pairs
 
 
-def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
+def _networks(options: Options, context: Context, path: Path | None) -> list[Network]:
     from nescio.datasets.names import absolute_name
     from nescio.networks.class_names import with_class_names
     from nescio.networks.models import select_networks, with_weights
@@ -312,13 +314,13 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
         data=tuple(absolute_name(data) for data in (options.data,) if data),
         families=options.families,
         everything=options.all_models,
-        folder=place if place is not None and place.is_dir() else None,
+        folder=path if path is not None and path.is_dir() else None,
     )
-    if place is not None and place.is_file() and len(networks) > 1:
+    if path is not None and path.is_file() and len(networks) > 1:
         count = len(networks)
-        raise BadInput(f"{place} is one checkpoint and {count} models are named: name one, or a folder of files.")
-    if place is not None and place.is_file():
-        networks = [with_weights(network, place) for network in networks]  # with the classes of its own head
+        raise BadInput(f"{path} is one checkpoint and {count} models are named: name one, or a folder of files.")
+    if path is not None and path.is_file():
+        networks = [with_weights(network, path) for network in networks]  # with the classes of its own head
     networks = [replace(network, image_padding=options.image_padding) for network in networks]
     if options.class_names:
         networks = [with_class_names(network, Path(options.class_names)) for network in networks]
@@ -370,7 +372,7 @@ def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, wo
     return fitting
 
 
-def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
+def _merged(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
     """Of models that were not named, those without weights in one line: there may be a thousand."""
     from nescio.networks.weights import WeightsNotFound
 
@@ -395,26 +397,26 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     from nescio.datasets.names import absolute_name
 
     plan = options.plan
-    names = class_names(plan, work)
+    names = listed(plan, work)
     overlapping_classes(plan, names)
     sides = ((plan.data_names, options.data, "test_or_all"), (plan.ood_names, options.ood_data, "outside"))
-    for (file, data, split), own in zip(sides, names or (), strict=False):
+    for (file, data, split), listed in zip(sides, names or (), strict=False):
         classes = ImageSet(absolute_name(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
-        if file and len(own) < len(classes):
+        if file and len(listed) < len(classes):
             raise BadInput(
-                f"{file} has {len(own)} names and {data} has {len(classes)} classes: name every class, class 0 first."
+                f"{file} has {len(listed)} names and {data} has {len(classes)} classes: name every class, class 0 first."
             )
     return names
 
 
-def _inside(dumps: Sequence[ModelPredictions]) -> list[ModelPredictions]:
-    return [dump for dump in dumps if not dump.facts["outside"]]
+def _inside(models_done: Sequence[ModelPredictions]) -> list[ModelPredictions]:
+    return [model for model in models_done if not model.facts["outside"]]
 
 
 def _judge(
     options: Options,
     inside: Sequence[ModelPredictions],
-    dumps: Sequence[ModelPredictions],
+    models_done: Sequence[ModelPredictions],
     names: ClassNames | None,
     work: Work,
     grading: Work,
@@ -427,8 +429,8 @@ def _judge(
     from nescio.identity import canonical
 
     def outside(data: str) -> dict[str, ModelPredictions]:
-        shown = ImageSet(absolute_name(data), split="all_ood").with_content_name(work.context.root).data
-        return {d.model: d for d in dumps if d.facts["outside"] and canonical(d.data) == canonical(shown)}
+        opened = ImageSet(absolute_name(data), split="all_ood").with_content_name(work.context.root).data
+        return {d.model: d for d in models_done if d.facts["outside"] and canonical(d.data) == canonical(opened)}
 
     pairs = []
     if options.ood_data:
@@ -446,14 +448,17 @@ def _judge(
 def _studies(
     options: Options,
     inside: Sequence[ModelPredictions],
-    dumps: Sequence[ModelPredictions],
+    models_done: Sequence[ModelPredictions],
     names: ClassNames | None,
     work: Work,
     grading: Work,
 ) -> list[Study]:
-    of: dict[str, tuple[Any, Work]]
-    of = {"selective": (SelectivePlan(data=options.data), work), "cood": (options.plan, grading)}
-    return [study_of(registry[name], *of[name]) for name in _judge(options, inside, dumps, names, work, grading)]
+    studies_by_name: dict[str, tuple[Any, Work]]
+    studies_by_name = {"selective": (SelectivePlan(data=options.data), work), "cood": (options.plan, grading)}
+    return [
+        study_of(registry[name], *studies_by_name[name])
+        for name in _judge(options, inside, models_done, names, work, grading)
+    ]
 
 
 def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
@@ -466,13 +471,13 @@ def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
         return 1 if any(study.failures for study in studies) else 0
     if not studies:
         return 0
-    folder = report_folder(options.output, options.place.store, "report", page_name(studies[0], "zoo"))
+    folder = report_folder(options.output, options.storage.store, "report", page_name(studies[0], "zoo"))
     folder = page_place(folder, studies[0])
     new = page_place(folder / "cood", studies[-1])
     links = [{f"{new.name}/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     both = len(studies) > 1 and all(study.rows for study in studies)
     ends = [
-        min(1, end(study, place, others if both else None))
-        for study, place, others in zip(studies, (folder, new), links, strict=False)
+        min(1, end(study, path, others if both else None))
+        for study, path, others in zip(studies, (folder, new), links, strict=False)
     ]
     return max(ends, default=0)

@@ -46,7 +46,7 @@ def test_training_says_what_is_wrong():
         with pytest.raises(BadInput, match=rf"Training\.{next(iter(wrong))} is"):
             Training(**wrong)
     for wrong in ({"momentum": 0}, {"optimizer": "adamw"}):
-        with pytest.raises(BadInput, match=r"Training\.nesterov is a kind of momentum"):
+        with pytest.raises(BadInput, match=r"Training\.nesterov"):
             Training(nesterov=True, **wrong)
     with pytest.raises(BadInput, match="none twice"):
         dataclasses.replace(TRIAL, classes=(1, 1))

@@ -318,7 +318,7 @@ def test_reflected_borders_mirror_the_image_at_its_edge():
 
 
 def test_a_random_part_is_cut_out(acts):
-    boxes = batches.part(draws(4000, 4), 0.2)
+    boxes = batches.random_box(draws(4000, 4), 0.2)
     left, top, right, bottom = boxes.unbind(1)
     w, h = right - left, bottom - top
     assert boxes.min() >= 0 and boxes.max() <= 1 + 1e-6
@@ -330,7 +330,7 @@ def test_a_random_part_is_cut_out(acts):
     # A ramp shows where it was cut: its ends are the ends of the box.
     ramp = ((torch.arange(32) + 0.5) / 32).expand(20, 1, 32, 32)
     draw = draws(20, 4, seed=1)
-    left, _, right, _ = batches.part(draw, 0.2).unbind(1)
+    left, _, right, _ = batches.random_box(draw, 0.2).unbind(1)
     seen = batches.zoom(ramp, draw, 0.2)[:, 0, 16]
     inner = left[:, None] + (right - left)[:, None] * (torch.arange(32) + 0.5) / 32
     inside = (inner > 1 / 64) & (inner < 1 - 1 / 64)

@@ -32,7 +32,7 @@ def test_a_pack_of_validation_images_alone_can_be_evaluated_and_not_trained_on(t
     found = labelled(spec)
     assert len(found) == 24 and len(found.classes) == 1000
     assert isinstance(found.source(3), bytes)
-    with pytest.raises(BadInput, match="has no training images"):
+    with pytest.raises(BadInput, match="no training images"):
         load(spec)
 
 
@@ -76,9 +76,9 @@ def test_imagenet_by_its_path(tmp_path, monkeypatch):
         assert align_labels(found, 1000).labels.tolist() == [0, 0, 1, 1, 999, 999]
     monkeypatch.setenv("NESCIO_DATA", str(tmp_path / "in"))
     assert len(labelled("imagenet")) == 6
-    with pytest.raises(BadInput, match="holds neither the folder val nor folders named by WordNet ids"):
+    with pytest.raises(BadInput, match=r"folder val .* WordNet"):
         labelled(f"imagenet:{folder(tmp_path / 'other', ('ant', 'bee'))}")
-    with pytest.raises(BadInput, match="has no training images"):
+    with pytest.raises(BadInput, match="no training images"):
         from nescio.datasets import load
 
         load(f"imagenet:{tmp_path / 'in'}")

@@ -27,7 +27,7 @@ def written(image, kind, **how):
 
 @pytest.mark.parametrize("values", [GREY, GREY * 255, (GREY * 2e9).astype(np.int32), (GREY * -9).astype(np.int32)])
 def test_numbers_of_unknown_scale_are_not_black_or_white(values):
-    with pytest.raises(BadInput, match="An encoded image has numbers of 32 bits"):
+    with pytest.raises(BadInput, match="numbers of 32 bits"):
         rgb(written(Image.fromarray(values), "TIFF"))
 
 
@@ -90,7 +90,7 @@ def test_a_label_map_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch
     path = str(tmp_path / "map.png")
     Image.fromarray(np.zeros((6, 8), np.uint8)).save(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    with pytest.raises(BadInput, match=r"map\.png is too large"):
+    with pytest.raises(BadInput, match=r"map\.png is too"):
         label_map(path, (6, 8), (6, 8), np.zeros(256, int))
 
 

@@ -9,7 +9,7 @@ from nescio.errors import BadInput
 
 torch = pytest.importorskip("torch")
 
-from nescio.datasets.feed import _ahead, device_batches
+from nescio.datasets.feed import _ahead, device_batches  # noqa: E402
 
 
 class Late:

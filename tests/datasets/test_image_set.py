@@ -73,7 +73,7 @@ def test_given_is_what_a_network_from_elsewhere_is_evaluated_on_and_outside_is_e
     alone = f"npz:{tmp_path / 'test.npz'}"
     for split in ("test_or_all", "test", "train_val"):  # nobody has divided it: all of it
         assert len(ImageSet(alone, split).load()) == N
-    with pytest.raises(BadInput, match="has no training images"):
+    with pytest.raises(BadInput, match="no training images"):
         ImageSet(alone, "val").load()
 
 
@@ -83,7 +83,7 @@ def test_the_seed_decides_which_rows_are_held_out(data):
 
 
 def test_an_empty_split_is_one_sentence(data):
-    with pytest.raises(BadInput, match=r"The split 'out' of .* is empty: every class is in-distribution"):
+    with pytest.raises(BadInput, match=r"'out' of .* is empty"):
         ImageSet(data, "out").load()
 
 
@@ -213,14 +213,14 @@ def test_crops_differ_between_images_and_between_seeds():
 
 
 def test_a_crop_that_keeps_nothing_is_refused():
-    with pytest.raises(BadInput, match="A crop keeps a share between 0 and 1"):
+    with pytest.raises(BadInput, match="between 0 and 1"):
         Crop(0.0, 0.5)
 
 
 @pytest.mark.parametrize("kind", ["images", "folder"])
 def test_a_folder_that_is_none(tmp_path, kind):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="is not a folder"):
+    with pytest.raises(BadInput, match="not a folder"):
         ImageSet(f"{kind}:{tmp_path / 'file'}").load()
 
 

@@ -80,7 +80,7 @@ def test_other_bytes_have_another_key(files):
     assert before.revision != after.revision
     one = torch.zeros(1, 8, 8, 3), torch.tensor([before.first])
     assert len(after.apply(*one)) == 1
-    with pytest.raises(BadInput, match="not the file that this run began with"):
+    with pytest.raises(BadInput, match="not the file"):
         before.apply(*one)
 
 
@@ -88,13 +88,13 @@ def test_training_images_have_no_corrupted_twin(files):
     data, folder, _ = files
     train = load(data).train
     (change,) = published_corruptions(folder, data, ("fog",), (1,))
-    with pytest.raises(BadInput, match="corrupted test images only"):
+    with pytest.raises(BadInput, match="test images only"):
         change.apply(torch.from_numpy(train.pixels), torch.from_numpy(train.index))
 
 
 def test_what_does_not_fit_is_said_in_a_sentence(files):
     data, folder, arrays = files
-    with pytest.raises(BadInput, match=r"frost\.npy cannot be read: No such file"):
+    with pytest.raises(BadInput, match=r"frost\.npy .*No such file"):
         published_corruptions(folder, data, ("fog", "frost"))
     with pytest.raises(BadInput, match="from 1 to 5, not 6"):
         published_corruptions(folder, data, ("fog",), (6,))
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_said_in_a_sentence(files):
         published_corruptions(folder, data, ("snow",))
     for labels in (np.zeros(5 * N, np.int64), np.zeros(5 * N), np.zeros(5 * N, [("label", int)])):
         np.save(folder / "labels.npy", labels)
-        with pytest.raises(BadInput, match="does not hold the labels of the test images"):
+        with pytest.raises(BadInput, match=r"labels\.npy"):
             published_corruptions(folder, data, ("fog",))
     with pytest.raises(BadInput, match="There is nothing at"):
         published_corruptions(folder / "none", data, ("fog",))

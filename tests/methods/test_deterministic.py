@@ -393,7 +393,7 @@ def test_duq_is_not_compiled():
     trial = Trial(
         method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=Training(compile=True)
     )
-    with pytest.raises(BadInput, match=r"The method duq cannot be compiled: its penalty is a gradient of a gradient"):
+    with pytest.raises(BadInput, match=r"method duq cannot be compiled"):
         training.build(trial, datasets.load("digits"), rows=10)
 
 
@@ -410,7 +410,7 @@ def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypa
     monkeypatch.setattr(DUQ, "moved", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
     plan = Training(lr=0.01, epochs=1, batch_size=256, augment="none", precision="float32")
     trial = Trial(method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=plan)
-    with pytest.raises(training.Diverged, match="Weights are not finite after the last step"):
+    with pytest.raises(training.Diverged, match="not finite"):
         fit(trial, datasets.load("digits"), runtime_for("cpu"), None, 1e9, None)
 
 

@@ -106,7 +106,7 @@ def test_void_pixels_teach_nothing(data, learnt):
         logits = method.head(method.features(x[:, :3]))
         expected = nn.functional.cross_entropy(logits[every != VOID], every[every != VOID])
         assert float(method.loss(x, y)) == pytest.approx(float(expected), rel=1e-4)
-    with pytest.raises(BadInput, match="A label map has the label 255, and there are 3 classes"):
+    with pytest.raises(BadInput, match="label 255, .* 3 classes"):
         fit(dense_trial(data), replace(dataset, void=None), HERE, None, float("inf"), None)
 
 
@@ -169,7 +169,7 @@ def test_a_part_that_is_switched_off_is_seen(data):
 def test_all_of_verify(name, data):
     seen = dict(observe(small_trial(name, data=data, epochs=10, task="segmentation")))
     assert len(seen) >= 9 and all(evidence.passed for evidence in seen.values()), seen
-    assert "of locations in training images" in seen["learns"].observed
+    assert "locations in training images" in seen["learns"].observed
 
 
 @pytest.mark.parametrize("name", ["ddu", "mir"])
@@ -266,17 +266,17 @@ def test_an_ensemble_is_counted_by_a_step_of_its_own(data, context):
     assert average.n == singles[0].n and "mutual_information" in average.scores
     assert average.accuracy > min(single.accuracy for single in singles)
     assert 0 < facts_of(train_step(members[0].trial), context.store)["train_accuracy"] <= 1
-    with pytest.raises(BadInput, match="gives an answer for every pixel"):
+    with pytest.raises(BadInput, match="every pixel"):
         predict_step(members[0], ImageSet(data))
-    with pytest.raises(BadInput, match="A label map belongs to the whole image"):
+    with pytest.raises(BadInput, match="label map"):
         count_step(members[0], ImageSet(data, view=View(8, 8)))
-    with pytest.raises(BadInput, match="An average needs at least one network"):
+    with pytest.raises(BadInput, match="at least one network"):
         count_step([], ImageSet(data))
 
 
 @pytest.mark.parametrize("change", [Rotation(20.0), Crop()])
 def test_changes_that_move_what_is_seen_are_refused(data, change):
-    with pytest.raises(BadInput, match="label maps would stay where they were"):
+    with pytest.raises(BadInput, match="label maps would stay"):
         count_step(network_of_trial(dense_trial(data)), ImageSet(data, change=change))
 
 

@@ -106,7 +106,7 @@ def test_void_pixels_teach_nothing(data, learnt):
         logits = method.head(method.features(x[:, :3]))
         expected = nn.functional.cross_entropy(logits[every != VOID], every[every != VOID])
         assert float(method.loss(x, y)) == pytest.approx(float(expected), rel=1e-4)
-    with pytest.raises(BadInput, match="label 255, .* 3 classes"):
+    with pytest.raises(BadInput, match=r"label 255, .* 3 classes"):
         fit(dense_trial(data), replace(dataset, void=None), HERE, None, float("inf"), None)
 
 

@@ -128,7 +128,7 @@ def test_predict_does_not_train_another_network_under_the_same_name(tmp_path, mo
     def write(seed):
         x, y = np.random.default_rng(seed).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
         np.savez("set.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
-        base._load.cache_clear()
+        readers._load.cache_clear()
         images._loaded.cache_clear()
 
     write(0)

@@ -397,14 +397,14 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     from nescio.datasets.names import absolute_name
 
     plan = options.plan
-    names = listed(plan, work)
+    names = class_names(plan, work)
     overlapping_classes(plan, names)
-    sides = ((plan.data_names, options.data, "test_or_all"), (plan.ood_names, options.ood_data, "outside"))
+    sides = ((plan.data_names, options.data, "test_or_all"), (plan.ood_names, options.ood_data, "all_ood"))
     for (file, data, split), listed in zip(sides, names or (), strict=False):
         classes = ImageSet(absolute_name(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
         if file and len(listed) < len(classes):
             raise BadInput(
-                f"{file} has {len(listed)} names and {data} has {len(classes)} classes: name every class, class 0 first."
+                f"{file} has {len(listed)} names, {data} has {len(classes)} classes: name every class, class 0 first."
             )
     return names
 

@@ -1,4 +1,4 @@
-"""The two ways in which nescio says no, what it thinks was meant, and texts that a terminal does not obey."""
+"""Error classes, suggestions for misspelled names, and texts that are safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# Characters that move a cursor, ring, or turn the direction of writing; of a terminal's codes, colours are kept.
-OBEYED = re.compile(
+# Control characters that move the cursor, ring the bell or change the direction of text; colour codes are kept.
+CONTROL = re.compile(
     "\x1b\\[[\\d;]*m|[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
 )
 
-EXTRAS = {  # of pyproject.toml: what is imported → what to install
+EXTRAS = {  # imported package → extra of pyproject.toml
     **dict.fromkeys(("torch", "torchvision", "timm", "gpytorch", "PIL", "huggingface_hub", "optuna"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
     "ray": "ray",
@@ -26,37 +26,37 @@ EXTRAS = {  # of pyproject.toml: what is imported → what to install
 
 
 class BadInput(ValueError):
-    """What a person gave cannot be used: one sentence says what is wrong, where, and what to do."""
+    """Invalid input: one sentence says what is wrong, where, and what to do."""
 
 
 class FaultyPlugin(BadInput):
-    """A part of another package or file fails: one sentence names the part, its file and the reason."""
+    """A plug-in fails: one sentence names it, its file and the reason."""
 
 
 class Undefined(ValueError):
-    """The question has no answer on this input: one sentence says why."""
+    """A value is undefined on this input: one sentence says why."""
 
 
-SIMILAR = 0.75  # of difflib's ratio: a slip of the finger, not another word
+SIMILAR = 0.75  # minimum of difflib's ratio for a misspelling
 
 
-def did_you_mean(text: str, known: Iterable[str]) -> str:
-    """A question that names the nearest of the known words, or nothing; it begins with a space."""
-    close = closest_match(text, known)
+def did_you_mean(text: str, names: Iterable[str]) -> str:
+    """ " Did you mean NAME?" for the closest name; empty if none is close."""
+    close = closest_match(text, names)
     return f" Did you mean {close!r}?" if close else ""
 
 
-def closest_match(text: str, known: Iterable[str]) -> str | None:
-    """The known word that a text is a misspelling of, whatever its case."""
+def closest_match(text: str, names: Iterable[str]) -> str | None:
+    """The name that a text misspells, ignoring case; None if none is close."""
     import difflib
 
-    words = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(text[:100].lower(), list(words), n=1, cutoff=SIMILAR)
-    return words[close[0]] if close else None
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(text[:100].lower(), list(by_lower), n=1, cutoff=SIMILAR)
+    return by_lower[close[0]] if close else None
 
 
 def install(package: str) -> str:
-    """The command that installs a package: an extra of nescio, from an index or in a clone, or the package itself."""
+    """The pip command that installs a package, or the extra of nescio that contains it."""
     extra = EXTRAS.get(package)
     return (
         f"pip install 'nescio[{extra}]' (in a clone: pip install '.[{extra}]')" if extra else f"pip install {package}"
@@ -64,14 +64,14 @@ def install(package: str) -> str:
 
 
 def visible(text: str, colours: bool = False) -> str:
-    """The text with every character that a terminal would obey written as its code, such as \\x1b."""
-    return OBEYED.sub(
-        lambda found: found[0] if colours and len(found[0]) > 1 else found[0].encode("unicode_escape").decode(), text
+    """The text with control characters written as their codes, such as \\x1b."""
+    return CONTROL.sub(
+        lambda match: match[0] if colours and len(match[0]) > 1 else match[0].encode("unicode_escape").decode(), text
     )
 
 
 class printable:
-    """A stream to which texts are written `visible`; a terminal keeps its colours."""
+    """A stream that escapes control characters; colours are kept on a terminal."""
 
     def __init__(self, stream: Any) -> None:
         self.unfiltered = getattr(stream, "unfiltered", stream)

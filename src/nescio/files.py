@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and small files read only if they are regular and of a limited size."""
+"""Files written whole or not at all, and small regular files read with a size limit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import IO, Any, TypeVar
 
 from nescio.errors import BadInput
 
-SMALL = 1 << 26  # most bytes of a file that is read whole
-GROWTH_FREE, GROWTH = 1 << 27, 100  # bytes that any file may grow to in memory; beyond them, so many times its own size
+SMALL = 1 << 26  # maximum bytes of a file that is read whole
+GROWTH_FREE, GROWTH = 1 << 27, 100  # limits of content in memory: bytes for any file, else times the file's size
 T = TypeVar("T")
 
 
@@ -23,48 +23,48 @@ T = TypeVar("T")
 
 @contextmanager
 def atomic_write(goal: Path, durable: bool = True) -> Iterator[Path]:
-    """A path beside the goal; what is written there is renamed to the goal at the end, or removed on failure.
+    """A temporary path next to the goal, renamed to the goal at the end, or removed on failure.
 
     Renaming replaces a symbolic link at the goal, never the file that it refers to.
     """
     goal.parent.mkdir(parents=True, exist_ok=True)
-    part = goal.with_name(f".{goal.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    draft = goal.with_name(f".{goal.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
-        yield part
-        _rename(part, goal)
+        yield draft
+        _rename(draft, goal)
         if durable:
             flush_folder(goal.parent)
     finally:
-        if part.is_dir():
-            shutil.rmtree(part)
+        if draft.is_dir():
+            shutil.rmtree(draft)
         else:
-            part.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
 
 
 def write_file(goal: str | Path, content: str | bytes) -> Path:
-    """Writes a whole file, or leaves the old one; an OSError names the file."""
+    """Replace a file as a whole, or keep the old one; an OSError names the file."""
     goal = Path(goal)
     try:
-        with atomic_write(goal) as part, part.open("xb") as file:
+        with atomic_write(goal) as draft, draft.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             flush(file)
-    except OSError as error:  # of a write without a name, or with that of the file beside
+    except OSError as error:  # without a file name, or with that of the temporary file
         raise OSError(error.errno, error.strerror, str(goal)) from error
     return goal
 
 
-def _rename(part: Path, goal: Path) -> None:
-    if part.is_dir() and goal.exists():  # a folder cannot be renamed onto a full one: the old one steps aside
-        aside = part.with_suffix(".old")
-        goal.rename(aside)
+def _rename(draft: Path, goal: Path) -> None:
+    if draft.is_dir() and goal.exists():  # a folder cannot replace a non-empty one: rename the old one first
+        old = draft.with_suffix(".old")
+        goal.rename(old)
         try:
-            part.rename(goal)
+            draft.rename(goal)
         except OSError:
-            aside.rename(goal)
+            old.rename(goal)
             raise
-        shutil.rmtree(aside)
+        shutil.rmtree(old)
     else:
-        part.replace(goal)
+        draft.replace(goal)
 
 
 def flush(file: IO[bytes]) -> None:
@@ -85,7 +85,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def open_regular(path: str | Path) -> IO[bytes]:
-    """Opens a regular file to read; BadInput for a pipe, device or folder, which might never end."""
+    """Open a regular file to read; BadInput for a pipe, device or folder, which may never end."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -93,13 +93,13 @@ def open_regular(path: str | Path) -> IO[bytes]:
     return open(handle, "rb")
 
 
-def read_small(path: str | Path, most: int = SMALL) -> bytes:
-    """The content of a regular file of at most so many bytes."""
+def read_small(path: str | Path, max_bytes: int = SMALL) -> bytes:
+    """The content of a regular file of at most `max_bytes`."""
     with open_regular(path) as file:
-        large = os.fstat(file.fileno()).st_size > most
-        content = b"" if large else file.read(most + 1)
-    if large or len(content) > most:
-        raise BadInput(f"{path} has more than {most:,} bytes: a small file is expected there.")
+        large = os.fstat(file.fileno()).st_size > max_bytes
+        content = b"" if large else file.read(max_bytes + 1)
+    if large or len(content) > max_bytes:
+        raise BadInput(f"{path} has more than {max_bytes:,} bytes: a small file is expected there.")
     return content
 
 
@@ -132,14 +132,14 @@ def _parsed(content: str | bytes, name: str, kind: type[T]) -> T:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
-        raise BadInput(f"{name} is not JSON that can be read: write it again.") from None
+        raise BadInput(f"{name} is not valid JSON: write it again.") from None
     if not isinstance(value, kind):
-        raise BadInput(f"{name} contains JSON of another kind than is expected there: write it again.")
+        raise BadInput(f"{name} contains another kind of JSON than expected: write it again.")
     return value
 
 
 def check_growth(name: str, needed: int, stored: int) -> None:
-    """Refuses content that takes far more bytes in memory than in its file: a bomb, or a damaged size."""
+    """Raise BadInput for content that takes far more bytes in memory than in its file."""
     if needed > max(GROWTH_FREE, GROWTH * stored):
         raise BadInput(
             f"{name} would take {needed / 1e9:.3g} GB of memory, more than {GROWTH} times its file: it is damaged, or "

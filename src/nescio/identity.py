@@ -1,16 +1,16 @@
-"""Identity: what makes two pieces of work the same. Plain JSON of settings, and the seeds that follow from it.
+"""Identity of work: canonical JSON of settings, from which keys and seeds are computed.
 
 Settings are frozen dataclasses. Each has a stable tag, so that moving or renaming its class changes no key. A field
-that came after the class was first used is left out of the key while it holds the value that it was introduced with:
+added to a class in use is omitted from keys while it has the value that it was introduced with:
 
     @tag("training")
     @dataclass(frozen=True)
-    class Training(Checked):
+    class Training(Validated):
         rate: float = 0.1
-        flat: float = added(0.0)                  # came later: work that was done before keeps its key
-        border: str = added("reflect", introduced="black")   # its default changed since: new work has a new key
+        flat: float = added_field(0.0)                             # added later: old keys stay valid
+        border: str = added_field("reflect", introduced="black")   # default changed since: new work has a new key
 
-The introduced value is what old work was done with. It stands beside the field and never changes.
+The introduced value is the one of old work. It never changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _tags: dict[str, str] = {}  # tag → the class that has it, as module and name
 
 
 def tag(name: str) -> Callable[[C], C]:
-    """Gives a dataclass the name under which keys know it."""
+    """Set the name of a dataclass in keys."""
 
     def mark(cls: C) -> C:
         owner = f"{cls.__module__}.{cls.__qualname__}"
@@ -67,49 +67,49 @@ def has_tag(cls: type) -> bool:
 
 @cache
 def names_in_keys(cls: type) -> dict[str, str]:
-    """Field → its name in keys and seeds: its own, or the `in_keys` that it has in the class or one of its bases."""
-    names = {each.name: each.name for each in fields(cls)}
+    """Field → its name in keys and seeds: its `in_keys` in the class or a base class, else the field's name."""
+    names = {attribute.name: attribute.name for attribute in fields(cls)}
     for base in reversed(cls.__mro__):
-        for each in vars(base).get("__dataclass_fields__", {}).values():
-            if each.name in names:  # class variables are listed there too
-                names[each.name] = each.metadata.get(IN_KEYS) or names[each.name]
+        for attribute in vars(base).get("__dataclass_fields__", {}).values():
+            if attribute.name in names:  # class variables are listed there too
+                names[attribute.name] = attribute.metadata.get(IN_KEYS) or names[attribute.name]
     return names
 
 
 def added_field(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: Any) -> Any:
-    """A field that came after its class was first used: absent from keys while it holds its introduced value.
+    """A field added to a class in use: it is omitted from keys while it has its introduced value.
 
-    introduced  the default when the field was added; name it when the default changes later
+    introduced  the default when the field was added; required if the default changes later
     """
-    was = default if introduced is dataclasses.MISSING else introduced
-    return field(default=default, metadata={INTRODUCED: was, **metadata})
+    initial = default if introduced is dataclasses.MISSING else introduced
+    return field(default=default, metadata={INTRODUCED: initial, **metadata})
 
 
 # ---- names of content
 
 
 class ContentName(str):
-    """A text that names content by a path. Keys and seeds see `content`, a digest, and so do not depend on the path."""
+    """A text that names content by a path. Keys and seeds use its digest `content`, not the path."""
 
     content: str
 
     def __new__(cls, name: str, content: str) -> ContentName:
-        made = super().__new__(cls, name)
-        made.content = content
-        return made
+        renamed = super().__new__(cls, name)
+        renamed.content = content
+        return renamed
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
         return str(self), self.content
 
 
 def rename_content(name: str, change: Callable[[str], str]) -> str:
-    """A name that contains another one, or is contained in it: the same change of its text and of its content."""
-    made = change(str(name))
-    return ContentName(made, change(name.content)) if isinstance(name, ContentName) else made
+    """Apply a change to a name, and to its content if it is a ContentName."""
+    renamed = change(str(name))
+    return ContentName(renamed, change(name.content)) if isinstance(name, ContentName) else renamed
 
 
 def content_names(value: Any) -> dict[str, ContentName]:
-    """The names of content in a recipe, by the content that its canonical form has in their place."""
+    """Content → its name, for all content names in a config."""
     if isinstance(value, ContentName):
         return {value.content: value}
     inner: Iterable[Any] = ()
@@ -118,7 +118,7 @@ def content_names(value: Any) -> dict[str, ContentName]:
     elif isinstance(value, Mapping):
         inner = value.values()
     elif is_dataclass(value) and not isinstance(value, type):
-        inner = (getattr(value, each.name) for each in fields(value))
+        inner = (getattr(value, attribute.name) for attribute in fields(value))
     return {content: name for item in inner for content, name in content_names(item).items()}
 
 
@@ -126,7 +126,7 @@ def content_names(value: Any) -> dict[str, ContentName]:
 
 
 WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
-PLAIN = (str, int, bool)  # types whose values are as they must be: the common case, which a study meets a million times
+PLAIN = (str, int, bool)  # plain types, checked first because they are by far the most common
 
 
 def canonical(value: Any) -> Any:
@@ -141,19 +141,19 @@ def canonical(value: Any) -> Any:
         return int(value)
     if isinstance(value, Real):
         if not math.isfinite(value):
-            raise BadInput(f"{float(value)} cannot stand in a recipe: it must be a finite number.")
+            raise BadInput(f"{float(value)} is not allowed in a config: it must be a finite number.")
         return float(value)
     if isinstance(value, (tuple, list)):
         return [canonical(item) for item in value]
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
-            raise BadInput("A mapping in a recipe must have texts as names.")
+            raise BadInput("The keys of a mapping in a config must be texts.")
         return {name: canonical(item) for name, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return _plain_fields(value)
     cls = type(value)
     raise BadInput(
-        f"A recipe cannot hold {cls.__module__}.{cls.__qualname__}: "
+        f"A config cannot contain {cls.__module__}.{cls.__qualname__}: "
         "use numbers, texts, True, False, None, tuples and dataclasses."
     )
 
@@ -161,13 +161,13 @@ def canonical(value: Any) -> Any:
 def _plain_fields(value: Any) -> dict[str, Any]:
     cls: type = type(value)
     plain: dict[str, Any] = {KIND: tag_of(cls)}
-    for each in fields(cls):
-        if each.name == KIND:
+    for attribute in fields(cls):
+        if attribute.name == KIND:
             raise BadInput(f"{cls.__qualname__} has a field named 'kind', which names the class: rename the field.")
-        own = canonical(getattr(value, each.name))
-        if INTRODUCED not in each.metadata or own != canonical(each.metadata[INTRODUCED]):
-            former = each.metadata.get(VALUES_IN_KEYS)
-            plain[names_in_keys(cls)[each.name]] = former.get(own, own) if former else own
+        plain_value = canonical(getattr(value, attribute.name))
+        if INTRODUCED not in attribute.metadata or plain_value != canonical(attribute.metadata[INTRODUCED]):
+            former = attribute.metadata.get(VALUES_IN_KEYS)
+            plain[names_in_keys(cls)[attribute.name]] = former.get(plain_value, plain_value) if former else plain_value
     return plain
 
 
@@ -177,7 +177,7 @@ def to_json(value: Any) -> str:
 
 
 def seed_for(*parts: Any) -> int:
-    """A 63-bit seed that is a function of the parts only: the top bits of sha256 of their canonical JSON."""
+    """A 63-bit seed that depends only on the arguments: the top bits of sha256 of their canonical JSON."""
     digest = hashlib.sha256(to_json(parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -185,30 +185,30 @@ def seed_for(*parts: Any) -> int:
 def values_of(cls: type, plain: Any) -> dict[str, Any]:
     """The fields of a dataclass's plain form. Absent ones have the value they were introduced with, not the default.
 
-    A field too many, or one that is missing without an introduced value, would silently be another recipe: refused.
+    Raises BadInput for an unknown field, or a missing one without an introduced value.
     """
     if not isinstance(plain, dict) or plain.get(KIND) != tag_of(cls):
-        found = plain.get(KIND) if isinstance(plain, dict) else plain
-        raise BadInput(f"A {tag_of(cls)} was expected, and {found!r} was found.")
-    known = {names_in_keys(cls)[each.name]: each for each in fields(cls)}
+        kind = plain.get(KIND) if isinstance(plain, dict) else plain
+        raise BadInput(f"A {tag_of(cls)} was expected, and {kind!r} was found.")
+    attributes = {names_in_keys(cls)[attribute.name]: attribute for attribute in fields(cls)}
     values = {name: value for name, value in plain.items() if name != KIND}
-    if strange := sorted(values.keys() - known):
+    if unknown := sorted(values.keys() - attributes):
         raise BadInput(
-            f"This {cls.__name__} has {', '.join(strange)}, which this version of nescio does not know: "
+            f"This {cls.__name__} has {', '.join(unknown)}, which are unknown to this version of nescio: "
             "read it with the version that wrote it, or a newer one."
         )
-    for name in known.keys() - values.keys():
-        if INTRODUCED not in known[name].metadata:
+    for name in attributes.keys() - values.keys():
+        if INTRODUCED not in attributes[name].metadata:
             raise BadInput(f"This {cls.__name__} lacks {name}: it was not written by nescio, or was changed since.")
-        values[name] = known[name].metadata[INTRODUCED]
-    return {known[name].name: value for name, value in values.items()}
+        values[name] = attributes[name].metadata[INTRODUCED]
+    return {attributes[name].name: value for name, value in values.items()}
 
 
-# ---- dataclasses that check themselves
+# ---- validated dataclasses
 
 
 class Validated:
-    """A frozen dataclass whose values fit its annotations: 1 becomes 1.0 in a float field, a list a tuple."""
+    """A frozen dataclass that converts and checks its values: 1 becomes 1.0 in a float field, a list a tuple."""
 
     def __post_init__(self) -> None:
         cls: type = type(self)
@@ -224,10 +224,10 @@ class Validated:
         self.check()
 
     def check(self) -> None:
-        """Raises BadInput when the values do not make sense together."""
+        """Raise BadInput if the values are not valid together."""
 
     def require_min(self, minimum: float, *names: str, exclusive: bool = False) -> None:
-        """Raises BadInput when one of the fields is set and is below `minimum` (or, with `exclusive`, equal to it)."""
+        """Raise BadInput if one of the fields is set and is below `minimum` (or, with `exclusive`, equal to it)."""
         for name in names:
             value = getattr(self, name)
             if value is not None and (value < minimum or (exclusive and value == minimum)):
@@ -236,7 +236,7 @@ class Validated:
 
 
 def describe_type(hint: Any) -> str:
-    """What values of a type are, for people."""
+    """A description of the values of a type."""
     origin, parts = _form(hint)
     if hint is None or hint is type(None):
         return "none"
@@ -252,7 +252,7 @@ def describe_type(hint: Any) -> str:
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {each.name: hints[each.name] for each in fields(cls)}
+    return {attribute.name: hints[attribute.name] for attribute in fields(cls)}
 
 
 @cache
@@ -261,12 +261,12 @@ def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def coerce(value: Any, hint: Any) -> Any:
-    """The value in the form that the annotation asks for; TypeError if it does not fit."""
+    """The value converted to the annotated type; TypeError if that is impossible."""
     if hint is Any or (type(value) is hint and hint in PLAIN):
         return value
     origin, arguments = _form(hint)
     if origin in (types.UnionType, typing.Union):
-        for kind in sorted(arguments, key=lambda kind: kind is not type(value)):  # its own type first
+        for kind in sorted(arguments, key=lambda kind: kind is not type(value)):  # the exact type first
             try:
                 return coerce(value, kind)
             except TypeError:

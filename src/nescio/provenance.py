@@ -1,4 +1,4 @@
-"""Provenance of what nescio writes: the command as it was typed, the date, the version and the input files."""
+"""Provenance of results: command line, date, version and input files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from nescio.specs import SEPARATORS, SpecError, split, unquote
 
 CONFIG = "config.yaml"
-OUTPUTS = ("--output", "--store", "--root")  # options whose values are no input files
-MOST_BYTES = 1 << 30  # of a file whose checksum is taken
-_words: list[str] = []  # of the command that runs in this process
+OUTPUTS = ("--output", "--store", "--root")  # options for outputs
+CHECKSUM_MAX_BYTES = 1 << 30  # larger files get no checksum
+_argv: list[str] = []  # of the command that runs in this process
 _config: dict[str, Callable[[], str]] = {}  # writes the file of options that repeats it
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """One command that made a page or a study."""
+    """A command that wrote a page or a study."""
 
     date: str = ""
     version: str = ""
@@ -32,27 +32,27 @@ class Provenance:
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> Provenance:
-        """Reads what JSON contains of one."""
+        """The provenance in a JSON object."""
         texts = {name: str(plain[name]) for name in ("date", "version", "command")}
         return cls(**texts, files=tuple(map(str, plain["files"])))
 
     def sentences(self) -> list[str]:
-        """Sentences for the end of a page."""
-        how = f" with `{self.command}`" if self.command else ""
-        made = f"Made on {self.date} by nescio {self.version}{how}"
-        return [made, f"Input files: {'; '.join(self.files)}."] if self.files else [made]
+        """Sentences for the footer of a page."""
+        command = f" with `{self.command}`" if self.command else ""
+        origin = f"Made on {self.date} by nescio {self.version}{command}"
+        return [origin, f"Input files: {'; '.join(self.files)}."] if self.files else [origin]
 
 
 @contextmanager
-def recorded_command(words: Sequence[str]) -> Iterator[None]:
-    """Keeps the words of a command line while it runs, those of --plugin among them."""
-    before, config = list(_words), dict(_config)
-    _words[:] = ["nescio", *words]
+def recorded_command(argv: Sequence[str]) -> Iterator[None]:
+    """Record the command line of this process, including --plugin, while the block runs."""
+    previous, config = list(_argv), dict(_config)
+    _argv[:] = ["nescio", *argv]
     _config.clear()
     try:
         yield
     finally:
-        _words[:] = before
+        _argv[:] = previous
         _config.update(config)
 
 
@@ -66,25 +66,25 @@ def current_config() -> dict[str, bytes]:
     return {name: write().encode() for name, write in _config.items()}
 
 
-def follow_up_command(*words: str) -> str:
-    """A command to run after the one that runs in this process, with the same plugins."""
-    plugins = [word for flag, file in pairwise(_words) if flag == "--plugin" for word in (flag, file)]
-    return shlex.join(["nescio", *words, *plugins])
+def follow_up_command(*argv: str) -> str:
+    """A command line to run next, with the same plug-ins as the current command."""
+    plugins = [argument for flag, file in pairwise(_argv) if flag == "--plugin" for argument in (flag, file)]
+    return shlex.join(["nescio", *argv, *plugins])
 
 
 def current_provenance() -> Provenance:
-    """The provenance of what is written now."""
+    """The provenance of the current command."""
     from nescio import __version__
 
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Provenance(date, __version__, shlex.join(_words), tuple(map(_described, _input_files(_words[1:]))))
+    return Provenance(date, __version__, shlex.join(_argv), tuple(map(_described, _input_files(_argv[1:]))))
 
 
-def _input_files(words: Sequence[str]) -> list[Path]:
-    """Files that the words of a command name: FILE, NAME=FILE, SOURCE:FILE, MODEL@FILE, several after commas."""
-    inputs = [word for flag, word in zip(["", *words], words, strict=False) if flag not in OUTPUTS]
-    inputs = [word for word in inputs if word.partition("=")[0] not in OUTPUTS]
-    paths = [Path(text) for word in inputs for text in _pieces(word) if text]
+def _input_files(argv: Sequence[str]) -> list[Path]:
+    """Files in the arguments of a command: FILE, NAME=FILE, SOURCE:FILE, MODEL@FILE, or lists of these."""
+    inputs = [argument for flag, argument in zip(["", *argv], argv, strict=False) if flag not in OUTPUTS]
+    inputs = [argument for argument in inputs if argument.partition("=")[0] not in OUTPUTS]
+    paths = [Path(text) for argument in inputs for text in _pieces(argument) if text]
     return list(dict.fromkeys(path for path in paths if path.suffix and _is_file(path)))
 
 
@@ -98,7 +98,7 @@ def _pieces(word: str) -> list[str]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a word that is no path: too long, or with a null character
+    except (OSError, ValueError):  # not a path: too long, or with a null character
         return False
 
 
@@ -106,7 +106,7 @@ def _described(path: Path) -> str:
     """A file with its size and the first digits of its checksum."""
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES:
+        if size > CHECKSUM_MAX_BYTES:
             return f"{path} ({size:,} bytes)"
         with path.open("rb") as file:
             return f"{path} ({size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()[:16]})"

@@ -1,4 +1,4 @@
-"""Named parts: built in by decorator, plugged in by entry point or by a file."""
+"""Registries of named entries, built in by decorator or plugged in by entry point or file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, b
 
 
 def add_plugin(path: str) -> None:
-    """Imports a Python file whose decorators register parts; processes that this one starts import it too."""
+    """Import a Python file whose decorators register plug-ins; child processes import it too."""
     file = Path(os.path.realpath(os.path.expanduser(path)))
     if not file.exists():
         others = os.listdir(file.parent) if file.parent.is_dir() else []
@@ -31,8 +31,8 @@ def add_plugin(path: str) -> None:
         raise BadInput(f"--plugin imports {path} by its name, which Python cannot: rename it, such as my_method.py.")
     names = os.environ.get(PLUGINS, "").split()
     if file.stem not in names:
-        known = find_spec(file.stem)
-        if known is not None and known.origin != str(file):
+        spec = find_spec(file.stem)
+        if spec is not None and spec.origin != str(file):
             raise BadInput(f"There is a module named {file.stem} already: rename {path}.")
         sys.path.append(str(file.parent))  # worker processes start with the same path
         os.environ[PLUGINS] = " ".join([*names, file.stem])
@@ -40,64 +40,63 @@ def add_plugin(path: str) -> None:
         import_module(file.stem)
     except BadInput:
         raise
-    except Exception as error:  # whatever a person's own file raises, in one sentence
+    except Exception as error:  # any error of the file, in one sentence
         if isinstance(error, ImportError) and (error.name or "nescio").partition(".")[0] != "nescio":
-            raise  # a package that is not installed: the command says how to get it
+            raise  # a missing package: the command prints how to install it
         raise BadInput(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
 
 
 def folded(name: str) -> str:
-    """A name without case, spaces, hyphens, underscores and @: how spellings of one name are compared."""
+    """A name without case, spaces, hyphens, underscores and @, to compare spellings."""
     return re.sub(r"[\s_@-]+", "", name).casefold()
 
 
-def canonical(name: str, known: Iterable[str], aliases: Mapping[str, str]) -> str:
-    """The known name for a spelling or an alias of it, by `folded` names; any other text as it is."""
-    spelled = [each for each in known if folded(each) == folded(name)]
-    return spelled[0] if len(spelled) == 1 else aliases.get(folded(name), name)
+def canonical(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
+    """The name for a spelling or an alias of it; any other text is returned unchanged."""
+    matches = [candidate for candidate in names if folded(candidate) == folded(name)]
+    return matches[0] if len(matches) == 1 else aliases.get(folded(name), name)
 
 
 def by_alias(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Folded alias → name, of name → aliases."""
-    return {folded(alias): name for name, found in aliases.items() for alias in found}
+    """Folded alias → name, from name → aliases."""
+    return {folded(alias): name for name, names_of_alias in aliases.items() for alias in names_of_alias}
 
 
 def canonical_name(kind: str, name: str) -> str:
-    """The name under which a part of this kind is registered, for any spelling or alias of it."""
+    """The registered name of this kind for any spelling or alias of it."""
     registered: str = import_module(f"nescio.{kind}s").registry.canonical(name)
     return registered
 
 
 def is_registered(kind: str, name: str) -> bool:
-    """Whether a text names a registered part of this kind, by any spelling or alias."""
+    """Whether a text is a registered name of this kind, or a spelling or alias of one."""
     return canonical_name(kind, name) in import_module(f"nescio.{kind}s").registry
 
 
 def is_plugin_code(function: object) -> bool:
-    """Whether a function is the code of another package or of a person's own file."""
+    """Whether a function is defined outside of nescio."""
     code = inspect.unwrap(function.func if isinstance(function, partial) else function)  # type: ignore[arg-type]
     return str(getattr(code, "__module__", "")).partition(".")[0] != "nescio"
 
 
-def source_file(part: object) -> str:
-    """The file in which a class or a function is written, as people name it from where they are."""
+def source_file(function: object) -> str:
+    """The source file of a class or a function, relative to the current folder if possible."""
     try:
-        file = Path(inspect.getsourcefile(inspect.unwrap(part)) or "")  # type: ignore[arg-type]
+        file = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")  # type: ignore[arg-type]
     except TypeError:  # of what is no Python code
         return "an unknown file"
-    here = Path.cwd()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+    folder = Path.cwd()
+    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
 
 class Registry(Generic[T]):
-    """Parts of one kind by name. A clash raises; an unknown name lists what there is.
+    """Entries of one kind by name. A duplicate name raises; an unknown name lists the registered ones.
 
-    Outside packages add parts by the entry-point group `nescio.<kind>s`; importing the entry point must
-    register the part (its decorator does), so that a plug-in and a built-in part take the same road.
+    Other packages add entries by the entry-point group `nescio.<kind>s`. Importing the entry point must register the
+    entry, by the same decorator as built-in ones.
 
     aliases  name → other names of the same thing in the field; case, hyphens and underscores never matter
-    others   names in the field of things that are not here → what to use, "" where there is nothing: no similar name is
-             suggested for them
+    others   known names that nescio lacks → what to use instead, or "": no similar name is suggested for them
     """
 
     def __init__(
@@ -110,14 +109,14 @@ class Registry(Generic[T]):
         self._parts: dict[str, T] = {}
         self._plugged = False
 
-    def add(self, name: str, part: T) -> T:
+    def add(self, name: str, entry: T) -> T:
         if name in self._parts:
             raise BadInput(f"There are two {self.kind}s named {name!r}; give the new one another name.")
-        self._parts[name] = part
-        return part
+        self._parts[name] = entry
+        return entry
 
     def plug_in(self) -> None:
-        """Imports the files of --plugin and the entry points of outside packages, once."""
+        """Import the files of --plugin and the entry points of other packages, once."""
         if self._plugged:
             return
         self._plugged = True
@@ -129,10 +128,10 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group):
             try:
                 point.load()
-            except Exception as error:  # a broken plug-in must not take the built-in parts away
-                about = f"{type(error).__name__}: {error}".splitlines()[0]
+            except Exception as error:  # a broken plug-in must not disable the built-in entries
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 print(
-                    f"nescio: the {self.kind} {point.value!r} of an outside package is left out ({about}).",
+                    f"nescio: the {self.kind} {point.value!r} of another package is left out ({reason}).",
                     file=sys.stderr,
                 )
 
@@ -141,16 +140,16 @@ class Registry(Generic[T]):
             self.plug_in()
         if (registered := self.canonical(name)) in self._parts:
             return self._parts[registered]
-        known = ", ".join(sorted(self._parts))
-        other = self.others.get(folded(registered))
-        hint = did_you_mean(name, self._parts) if other is None else f" {other}" if other else ""
+        names = ", ".join(sorted(self._parts))
+        advice = self.others.get(folded(registered))
+        hint = did_you_mean(name, self._parts) if advice is None else f" {advice}" if advice else ""
         raise BadInput(
-            f"There is no {self.kind} named {name!r}.{hint} There are: {known}. For a {self.kind} of your own add "
+            f"There is no {self.kind} named {name!r}.{hint} There are: {names}. For a {self.kind} of your own add "
             "--plugin FILE.py."
         )
 
     def canonical(self, name: str) -> str:
-        """The registered name for a spelling or an alias of it; any other text as it is."""
+        """The registered name for a spelling or an alias of it; any other text is returned unchanged."""
         return name if name in self else canonical(name, self._parts, self.aliases)
 
     def __iter__(self) -> Iterator[str]:

@@ -121,7 +121,7 @@ def test_a_death_that_cannot_be_noted_is_told_all_the_same():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, workers, monkeypatch):
-    monkeypatch.setattr(nescio.work.launchers, "PATIENCE", 0.1)
+    monkeypatch.setattr(nescio.work.launchers, "RETRY_SECONDS", 0.1)
     tasks = [Task("busy", occupied, (tmp_path, "busy", 3)), Task("free", note, (tmp_path, "free"))]
     order = []
     begun = time.monotonic()
@@ -142,7 +142,7 @@ def _follow(launcher, tasks):
 
 def test_a_free_worker_does_not_spin_while_work_is_done_elsewhere(tmp_path, monkeypatch):
     """A hundred questions a second would take the core away from those that train."""
-    monkeypatch.setattr(nescio.work.launchers, "PATIENCE", 0.2)
+    monkeypatch.setattr(nescio.work.launchers, "RETRY_SECONDS", 0.2)
     tasks = [Task("busy", occupied, (tmp_path, "busy", 4)), Task("long", time.sleep, (0.5,))]
     assert sweep(tasks, 2) == []
     assert len(lines(tmp_path, "busy")) == 4

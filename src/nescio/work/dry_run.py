@@ -1,4 +1,4 @@
-"""What a run would do: its steps, which of them are finished, and what the others take. Nothing is done."""
+"""Dry runs: the steps of a run, which of them are finished, and the estimated cost of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nescio.work.store_errors import StoreError
 
 @dataclass
 class DryRun(Work):
-    """Gathers the steps of a benchmark in place of running them; to the benchmark, what is not finished has failed."""
+    """Collects the steps of a benchmark without running them; the benchmark treats missing steps as failed."""
 
     steps: dict[str, Step] = field(default_factory=dict)  # by key, parents among them
 
@@ -37,10 +37,10 @@ class DryRun(Work):
         return finished
 
     def will_exist(self, step: Step) -> bool:
-        return True  # it is to come
+        return True
 
     def _gather(self, step: Step) -> None:
-        """Keeps a step and what it needs; finished work needs nothing more."""
+        """Collect a step and its missing parents."""
         if step.key in self.steps:
             return
         self.steps[step.key] = step
@@ -50,7 +50,7 @@ class DryRun(Work):
 
 
 class Cost(NamedTuple):
-    """What a step takes."""
+    """Time and disk space of a step."""
 
     seconds: float
     bytes: float
@@ -58,9 +58,9 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Expected(Step):
-    """A step whose key is not known before its parents are: its weights were not read, or its predictions not made."""
+    """A step with an unknown key, because its weights were not read or its parents are missing."""
 
-    cost: Cost | None = None  # None: not known
+    cost: Cost | None = None  # None: unknown
     done: bool = False
 
     def finished(self, store: Store) -> bool:
@@ -69,7 +69,11 @@ class Expected(Step):
 
 @dataclass
 class StageCost:
-    """The steps of one stage, and what those that are missing take: by the store's own work, by figures, or unknown."""
+    """Numbers of finished and missing steps of a stage, and the cost of the missing ones.
+
+    measured   steps with a cost measured on similar work of the store
+    estimated  steps with an estimated cost
+    """
 
     stage: str
     finished: int = 0
@@ -89,7 +93,7 @@ def costs(
     store: Store,
     figures: Callable[[Step], Cost | None],
     processes: int = 1,
-    places: int = 1,
+    workers: int = 1,
     *,
     clock: str = "seconds",
 ) -> list[StageCost]:
@@ -99,7 +103,7 @@ def costs(
     processes  that train together, in the places of so many workers; where no such training was seen, one process is
                taken to need as much time of workers
     """
-    seen, stages = _seen(store, clock), dict[str, StageCost]()
+    measured_costs, stages = _seen(store, clock), dict[str, StageCost]()
     for step in steps:
         stage = stages.setdefault(step.stage, StageCost(step.stage))
         if step.finished(store):
@@ -109,13 +113,13 @@ def costs(
         kinds = _kinds(step.stage, config, _network(step), 1)
         if step.distributed and processes > 1:
             kinds = _kinds(step.stage, config, _network(step), processes) + kinds
-        if kind := next((kind for kind in kinds if kind in seen), None):
+        if kind := next((kind for kind in kinds if kind in measured_costs), None):
             stage.measured += 1
-            seconds, size = (median(each) for each in zip(*seen[kind], strict=True))
-            cost = Cost(seconds * _units(config) * (1 if kind[0] == 1 else places), size * _sampled(config))
-        elif (guess := figures(step)) is not None:
+            seconds, size = (median(column) for column in zip(*measured_costs[kind], strict=True))
+            cost = Cost(seconds * _units(config) * (1 if kind[0] == 1 else workers), size * _sampled(config))
+        elif (estimate := figures(step)) is not None:
             stage.estimated += 1
-            cost = guess
+            cost = estimate
         else:
             stage.unknown += 1
             continue
@@ -125,53 +129,53 @@ def costs(
 
 
 def _seen(store: Store, clock: str) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
-    """Kind of work → what each finished piece of it took; of training, the seconds of an epoch."""
+    """Kind of work → the cost of each finished step of that kind, per unit of work."""
     runs = [run for run in store.runs() if run.state == "finished"]
-    recipes = {run.key: run.config for run in runs if run.stage == "train"}
-    seen = defaultdict(list)
+    trainings = {run.key: run.config for run in runs if run.stage == "train"}
+    costs_by_kind = defaultdict(list)
     for run in runs:
-        network = next((recipes[key] for key in run.parents if key in recipes), {})
+        network = next((trainings[key] for key in run.parents if key in trainings), {})
         with suppress(
             StoreError, OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError
-        ):  # what is damaged says nothing
-            about = read_json(run.folder / ENV)
-            processes = about.get("processes", 1)  # of several, the store has the processor time of the first alone
+        ):  # damaged work is skipped
+            env = read_json(run.folder / ENV)
+            processes = env.get("processes", 1)  # of several, the store has the processor time of the first alone
             units = _units(run.config)
-            seconds = about.get(clock if processes == 1 else "seconds", about["seconds"]) / units
+            seconds = env.get(clock if processes == 1 else "seconds", env["seconds"]) / units
             size = sum(file["bytes"] for file in store.record(run.stage, run.key)["files"].values()) / _sampled(
                 run.config
             )
             for kind in _kinds(run.stage, run.config, network, processes):
-                seen[kind].append(Cost(seconds, size))
-    return seen
+                costs_by_kind[kind].append(Cost(seconds, size))
+    return costs_by_kind
 
 
 def _kinds(stage: str, config: Mapping[str, Any], network: Mapping[str, Any], processes: int) -> list[tuple[Any, ...]]:
-    """What work has to share to take as long, the closest first: method and split may differ, network and data not."""
-    images, own = (_first(part) for part in (config.get("images"), network or config.get("facts") or config))
-    data = images.get("data") or own.get("data") or own.get("dataset")
-    of = (config.get("benchmark"), config.get("step"), config.get("model"), str(data), own.get("backbone"))
-    kind = (processes, stage, *of, images.get("sample") is None)
-    return [(*kind, own.get("method"), images.get("split")), kind]
+    """Kinds of work with similar cost, the closest first: method and split may differ, network and data may not."""
+    images, settings = (_first(entry) for entry in (config.get("images"), network or config.get("facts") or config))
+    data = images.get("data") or settings.get("data") or settings.get("dataset")
+    identity = (config.get("benchmark"), config.get("step"), config.get("model"), str(data), settings.get("backbone"))
+    kind = (processes, stage, *identity, images.get("sample") is None)
+    return [(*kind, settings.get("method"), images.get("split")), kind]
 
 
-def _first(part: Any) -> Mapping[str, Any]:
-    """A part of a recipe; of several, as pictures have, the first."""
-    return (part[0] if part else {}) if isinstance(part, list) else part or {}
+def _first(entry: Any) -> Mapping[str, Any]:
+    """An entry of a config; the first of several."""
+    return (entry[0] if entry else {}) if isinstance(entry, list) else entry or {}
 
 
 def _network(step: Step) -> Mapping[str, Any]:
-    """The recipe of the trained network that a step asks, if it asks one."""
+    """The config of the trained network that a step uses; empty if there is none."""
     return next((_plain(parent.config) for parent in step._steps() if parent.stage == "train"), {})
 
 
 def _units(config: Mapping[str, Any]) -> int:
-    """What the time of work grows with: epochs, or the images of a sample."""
+    """Units of work: epochs times images of a sample."""
     return int((config.get("training") or {}).get("epochs", 1)) * _sampled(config)
 
 
 def _sampled(config: Mapping[str, Any]) -> int:
-    """Images of a sample; 1 of a whole set."""
+    """Number of images of a sample; 1 for a whole set."""
     return int(_first(config.get("images")).get("sample") or 1)
 
 

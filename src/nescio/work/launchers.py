@@ -1,8 +1,8 @@
-"""Launchers: what runs tasks. `local` is worker processes of this machine; another one is a file of its own.
+"""Launchers, which run tasks: `local` with worker processes of this machine, others in modules of their own.
 
-A launcher registers itself with `@launcher("name")`, by the entry-point group `nescio.launchers` when it comes with
-another package, and is then what `--launcher name` means. It is a dataclass of the number of workers; fields that are
-made with `nescio.options.option` become options of every command that takes `--launcher`.
+A launcher is a dataclass with a number of workers, registered with `@launcher("name")`; other packages use the
+entry-point group `nescio.launchers`. Its fields made with `nescio.options.option` become options of every command that
+has `--launcher`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from nescio.errors import BadInput, describe_error
 from nescio.registry import Registry
 from nescio.work.store_errors import Busy, StoreError
 
-BUILT_IN = ("local", "ray", "slurm")  # modules beside this one
+BUILT_IN = ("local", "ray", "slurm")  # modules of this package
 BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-PATIENCE = 0.5  # seconds before trying again work that another sweep is doing
-PARENT = "NESCIO_PARENT"  # in the environment of a process that ends with the one of this number
+RETRY_SECONDS = 0.5  # before trying work again that another process is doing
+PARENT = "NESCIO_PARENT"  # environment variable: the process ends with the process of this id
 
 
 @dataclass(frozen=True)
 class Task:
-    """One call that a worker makes: a function of a module, plain arguments, a plain answer."""
+    """A call for a worker: a module-level function, picklable arguments, a picklable result."""
 
     name: str
     call: Callable[..., Any]
@@ -46,7 +46,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that was not done, and why."""
+    """A failed task and its reason."""
 
     name: str
     reason: str
@@ -60,7 +60,7 @@ ProgressCallback = Callable[
 
 
 class Launcher(Protocol):
-    """Runs every task once and returns what failed. A task that raises Busy is tried again later, behind the others."""
+    """Runs every task once and returns the failures. A task that raises Busy is tried again after the others."""
 
     workers: int  # how many tasks run at once
 
@@ -68,7 +68,9 @@ class Launcher(Protocol):
 
     def __enter__(self) -> Launcher: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Ends the workers."""
 
 
@@ -87,22 +89,22 @@ def launcher(name: str) -> Callable[[L], L]:
 
 
 def run_task(task: Task) -> tuple[str, Any]:
-    """What becomes of a task here: done and its answer; busy; refused or failed, with reason and class of the error."""
+    """Run a task in this process; return (status, result), or (status, (reason, class of the error))."""
     try:
         return "done", task.call(*task.args)
     except Busy:
         return "busy", ""
     except BadInput as error:
         return "refused", (describe_error(error), type(error).__name__)
-    except Exception as error:  # any failure of one task must not stop the others; its reason is kept and shown
+    except Exception as error:  # the failure of one task must not stop the others
         return "failed", (describe_error(error), type(error).__name__)
 
 
 def run_pickled_task(packed: bytes) -> tuple[str, Any]:
-    """What becomes of a pickled task in a worker."""
+    """Run a pickled task in a worker; see run_task."""
     try:
         task = pickle.loads(packed)
-    except Exception as error:  # a plug-in that cannot be imported here, say
+    except Exception as error:  # for example a plug-in that cannot be imported here
         return "failed", (describe_error(error), type(error).__name__)
     return run_task(task)
 
@@ -121,7 +123,7 @@ def record_death(task: Task, reason: str) -> str:
 
 
 class Queue:
-    """Tasks in order; those that another sweep is doing come again after a while, behind the others."""
+    """Tasks in order; busy tasks are tried again later, after the others."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.ready = deque(tasks)
@@ -131,7 +133,7 @@ class Queue:
         return len(self.ready) + len(self.busy)
 
     def first(self) -> Task | None:
-        """What `next` takes."""
+        """The task that `next` returns."""
         if self.ready:
             return self.ready[0]
         return self.busy[0][1] if self.busy and self.pause() == 0 else None
@@ -142,10 +144,10 @@ class Queue:
         return self.busy.popleft()[1] if self.busy and self.pause() == 0 else None
 
     def later(self, task: Task) -> None:
-        self.busy.append((time.monotonic() + PATIENCE, task))
+        self.busy.append((time.monotonic() + RETRY_SECONDS, task))
 
     def pause(self) -> float | None:
-        """Seconds until a task can be tried again; None if no task waits."""
+        """Seconds until a task can be run; None if the queue is empty."""
         if self.ready:
             return 0.0
         return max(0.0, self.busy[0][0] - time.monotonic()) if self.busy else None
@@ -156,10 +158,9 @@ def run_queue(
     answers: Callable[[Queue], Iterator[tuple[Task, str, Any]]],
     watch: ProgressCallback | None = None,
 ) -> list[Failure]:
-    """Counts what becomes of tasks, and returns what failed and why; a busy one goes back into the queue.
+    """Run all tasks and return the failures; a busy task goes back into the queue.
 
-    answers  takes tasks from the queue and yields (task, what became of it, why or what it returned), as `attempt` says
-             it, or "died" and the reason where a worker could not say anything
+    answers  takes tasks from the queue and yields (task, status, result) as run_task does, or (task, "died", reason)
     """
     queue, failures, done = Queue(tasks), list[Failure](), 0
     if watch:
@@ -179,20 +180,22 @@ def run_queue(
 
 
 def thread_environment(count: int) -> dict[str, str]:
-    """Environment of a worker that counts on so many cores, and its BLAS on one, because code that needs more brings
-    its own threads. What the user has set stays."""
+    """Environment variables of a worker with `count` cores; BLAS uses one thread.
+
+    Variables that the user has set stay unchanged.
+    """
     ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
     return {name: value for name, value in ours.items() if name not in os.environ}
 
 
 def python_path() -> str:
-    """PYTHONPATH of a worker that is to import what this process can: plug-ins, say."""
-    places = [place for place in sys.path if place and not place.startswith((sys.prefix, sys.base_prefix))]
-    return os.pathsep.join(places)
+    """PYTHONPATH of a worker, so that it can import the same plug-ins as this process."""
+    folders = [folder for folder in sys.path if folder and not folder.startswith((sys.prefix, sys.base_prefix))]
+    return os.pathsep.join(folders)
 
 
 def end_with_parent(parent: int, how: int = signal.SIGTERM) -> None:
-    """Ends this process when its parent was killed, though it is at work: what it does can be taken up again."""
+    """End this process when its parent has died; its work can be resumed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -203,7 +206,7 @@ def end_with_parent(parent: int, how: int = signal.SIGTERM) -> None:
 
 
 def describe_exit(code: int | None) -> str:
-    """How a process ended, from its exit code."""
+    """A description of how a process ended, from its exit code."""
     if code == -signal.SIGKILL:
         return "was killed; most often the machine had no memory left"
     if code is not None and code < 0:
@@ -212,10 +215,10 @@ def describe_exit(code: int | None) -> str:
 
 
 def use_one_thread() -> None:
-    """Torch computes on one thread in this process, so that no result depends on how many work."""
+    """Make torch use one thread, so that results do not depend on the number of workers."""
     try:
         import torch
-    except ImportError:  # tasks without torch need none
+    except ImportError:  # torch is not installed
         return
     torch.set_num_threads(1)
 
@@ -224,12 +227,12 @@ def use_one_thread() -> None:
 
 
 def launcher_class(name: str) -> Callable[..., Launcher]:
-    """The launcher of a name; the engine that it stands for is imported only when it starts."""
+    """The launcher class of a name; its engine is imported only when it starts."""
     for module in BUILT_IN:
         import_module(f"nescio.work.{module}")  # importing registers
     return registry[name]
 
 
 def make_launcher(name: str, workers: int, **options: Any) -> Launcher:
-    """The launcher of a name, with so many workers and options of its own."""
+    """A launcher by name, with a number of workers and its options."""
     return launcher_class(name)(workers, **options)

@@ -1,4 +1,4 @@
-"""Many tasks on a few worker processes. A worker that fails or dies loses its task only."""
+"""Tasks on worker processes of this machine; a worker that dies loses only its task."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from nescio.work.launchers import (
 from nescio.work.team import PATIENCE, PLACES
 
 log = logging.getLogger(__name__)
-PROGRESS = "progress"  # what a worker sends of a task that goes on
+PROGRESS = "progress"  # status of a message about a running task
 
 
 @launcher("local")
 @dataclass
 class LocalWorkers:
-    """Worker processes that stay for many rounds of tasks, since a start costs seconds; 0 works in this process."""
+    """Worker processes that are reused, because starting one takes seconds; 0 workers run tasks in this process."""
 
     workers: int
     processes: list[_Worker] = field(default_factory=list)
@@ -59,14 +59,14 @@ class LocalWorkers:
         self.processes.clear()
 
     def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
-        """Does every task once and returns what failed and why."""
+        """Run every task once and return the failures."""
         processes, cores = max((task.processes for task in tasks), default=1), len(os.sched_getaffinity(0))
         if processes > cores:
             log.warning("The %d processes of a training share the %d cores of this machine.", processes, cores)
         return run_queue(tasks, self._answers, watch)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
-        """(task, what became of it, why or what it returned), as they come; one put back into the queue comes again."""
+        """(task, status, result) of every task, as they finish."""
         while self.workers == 0 and queue:
             task = queue.next()
             if task is None:
@@ -88,14 +88,14 @@ class LocalWorkers:
                     yield answer
 
     def _places(self, task: Task | None) -> list[int]:
-        """Free places, one for each process of a task: a place is a core or a GPU. None where they do not suffice."""
-        wanted = task.processes if task else 1
-        taken = {place for worker in self.processes if worker.task for place in worker.places}
-        free = [place for place in range(max(self.workers, wanted)) if place not in taken]
-        return free[:wanted] if len(free) >= wanted else []
+        """Indices of free cores or GPUs, one per process of a task; empty if there are too few."""
+        count = task.processes if task else 1
+        busy = {place for worker in self.processes if worker.task for place in worker.places}
+        free = [place for place in range(max(self.workers, count)) if place not in busy]
+        return free[:count] if len(free) >= count else []
 
     def _idle(self) -> _Worker:
-        """A worker without a task, a new one if there is none; those that died between two tasks go."""
+        """A worker without a task, started if there is none; dead workers are dropped."""
         self.processes = [worker for worker in self.processes if worker.task or worker.process.is_alive()]
         for worker in self.processes:
             if not worker.task:
@@ -105,11 +105,11 @@ class LocalWorkers:
 
 
 class _Worker:
-    def __init__(self, of: int) -> None:
+    def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other,), daemon=True)
-        with _threads(max(1, len(os.sched_getaffinity(0)) // of)):
+        with _threads(max(1, len(os.sched_getaffinity(0)) // workers)):
             self.process.start()
         other.close()
         self.task: Task | None = None
@@ -121,7 +121,7 @@ class _Worker:
             self.pipe.send((",".join(map(str, places)), pickle.dumps(task)))
 
     def answer(self) -> tuple[Task, str, Any] | None:
-        """What became of the task, if it ended."""
+        """(task, status, result) if the task has ended."""
         assert self.task is not None
         task = self.task
         try:
@@ -148,7 +148,7 @@ class _Worker:
         self.pipe.close()
 
     def join(self) -> None:
-        """Waits for the end of a worker, which ends the processes of its training first."""
+        """Wait for the worker, which ends the processes of its training first."""
         self.process.join(timeout=PATIENCE)
         if self.process.is_alive():
             self.process.kill()
@@ -156,7 +156,7 @@ class _Worker:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Processes started inside share the cores: each counts on so many."""
+    """Set the number of cores of processes that are started in this block."""
     ours = thread_environment(count)
     os.environ.update(ours)
     try:
@@ -167,7 +167,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _serve(pipe: Any) -> None:
-    """A worker's life: one task after the other, on one thread of torch, so that no result depends on how many work."""
+    """Run tasks in a worker until its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(os.getppid())
     use_one_thread()

@@ -1,4 +1,4 @@
-"""Removing work of older versions from a store: nothing reads it any more, because today's keys are others."""
+"""Removal of work of older versions, which nothing reads any more because keys have changed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from nescio.work.versions import RETIRED_STAGES, STAGES
 
 @dataclass(frozen=True)
 class OldWork:
-    """Finished, failed or stopped work of a version below today's, and the bytes it takes."""
+    """Finished, failed or stopped work of an older version, and its size in bytes."""
 
     run: Run
     bytes: int
 
 
 def old_work(store: Store, benchmarks: Mapping[str, int]) -> list[OldWork]:
-    """The work of older versions; work that is going on is never among it, nor work whose stage is not known.
+    """The work of older versions, without running work and unknown stages.
 
-    benchmarks  name → today's version
+    benchmarks  name → current version
     """
     return [OldWork(run, _size(run.folder)) for run in store.runs() if _old(run, benchmarks)]
 
@@ -37,7 +37,7 @@ def _old(run: Run, benchmarks: Mapping[str, int]) -> bool:
 
 
 def damaged_work(store: Store) -> list[Run]:
-    """Work whose recipe.json does not give the version of its stage: it may be old, and is not removed."""
+    """Work without a version in its config.json: it may be old, and is not removed."""
     return [run for run in store.runs() if run.version is None and run.state != "running"]
 
 
@@ -50,9 +50,9 @@ def _size(folder: Path) -> int:
 
 
 def prune(store: Store, old: Iterable[OldWork]) -> list[OldWork]:
-    """Removes old work, and what an interrupted removal left behind; returns what was removed.
+    """Remove old work and the rest of interrupted removals; return the removed work.
 
-    Work that another process has taken up in between stays.
+    Work that another process has resumed stays.
     """
     removed = []
     for work in old:

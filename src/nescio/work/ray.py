@@ -1,6 +1,6 @@
-"""Steps as tasks of a Ray cluster: of one that runs already (--address), or of one of this machine.
+"""Steps as tasks of a Ray cluster, an existing one or one of this machine.
 
-Only small messages go through Ray. What a step makes goes into the store, which lies on a file system of all nodes.
+Only small messages go through Ray. Results are written to the store, on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MEMORY = 80 * 2**20  # bytes of shared memory of a cluster of our own, near Ray'
 
 
 class EngineLost(RuntimeError):
-    """The cluster is gone; what was finished is in the store."""
+    """The cluster stopped responding; finished work is in the store."""
 
 
 @launcher("ray")
 @dataclass
 class RayTasks:
-    """One Ray task for each step, with CPUs and GPUs of its own; one whose worker or node dies is tried again."""
+    """One Ray task per step, with its own CPUs and GPUs; a task whose worker or node dies is retried."""
 
     workers: int  # steps that the cluster runs at once: its nodes say, once it is entered
     address: str | None = option(
@@ -65,9 +65,9 @@ class RayTasks:
             if value < 0 or (value > 1 and value % 1):
                 raise BadInput(f"{name} of a step is a whole number, or a part of one, not {value:g}.")
         if self.retries < 0:
-            raise BadInput(f"retries is a number from 0 on, not {self.retries}.")
+            raise BadInput(f"retries must be at least 0, got {self.retries}.")
         if self.in_flight is not None and self.in_flight < 1:
-            raise BadInput(f"in_flight is a number from 1 on, not {self.in_flight}.")
+            raise BadInput(f"in_flight must be at least 1, got {self.in_flight}.")
 
     def __enter__(self) -> RayTasks:
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # else Ray reports of its nodes on stdout
@@ -99,7 +99,7 @@ class RayTasks:
         ray.shutdown()  # tasks of ours that still run end with it
 
     def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
-        """Does every task once and returns what failed and why."""
+        """Run every task once and return the failures."""
         return run_queue(tasks, self._answers, watch)
 
     def _environment(self) -> dict[str, str]:
@@ -109,10 +109,10 @@ class RayTasks:
         return thread_environment(max(1, int(self.cpus))) | ours
 
     def _at_once(self) -> int:
-        """How many steps the nodes can run at once."""
+        """Number of steps that the nodes can run at once."""
         return sum(self._by_node(1)) or self.in_flight or 1
 
-    def _wanted(self, processes: int) -> dict[str, float]:
+    def _resources(self, processes: int) -> dict[str, float]:
         """What a step takes of a node: for each of several processes its cores, and a whole GPU at least."""
         gpus = max(1.0, self.gpus) if self.gpus and processes > 1 else self.gpus
         return {"CPU": processes * self.cpus, "GPU": processes * gpus}
@@ -121,38 +121,38 @@ class RayTasks:
         """How many steps of so many processes each node can run at once; BadInput where too few can run any."""
         import ray
 
-        wanted = self._wanted(processes)
+        resources = self._resources(processes)
         there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        places = [[int(node.get(name, 0) / count) for name, count in wanted.items() if count] for node in there]
-        steps = [min(each, default=1) for each in places]
+        places = [[int(node.get(name, 0) / count) for name, count in resources.items() if count] for node in there]
+        steps = [min(fits, default=1) for fits in places]
         if sum(count > 0 for count in steps) < nodes and self.in_flight is None:
             which = "No node of the Ray cluster has" if nodes == 1 else f"The Ray cluster has no {nodes} nodes of"
             raise BadInput(
-                f"{which} {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs for a step: ask for less; "
+                f"{which} {resources['CPU']:g} CPUs and {resources['GPU']:g} GPUs for a step: ask for less; "
                 "of a cluster that grows by itself, set in_flight to the number of steps to submit."
             )
         return steps
 
     def _submit(self, task: Task, folder: str, work: Any, helper: Any) -> _Submitted:
         """The task in the cluster; of several nodes one bundle each: it works in the first, helpers in the others."""
-        wanted = self._wanted(task.processes)
-        how: dict[str, Any] = {"num_cpus": wanted["CPU"], "num_gpus": wanted["GPU"], "max_retries": 0}
+        resources = self._resources(task.processes)
+        how: dict[str, Any] = {"num_cpus": resources["CPU"], "num_gpus": resources["GPU"], "max_retries": 0}
         if task.nodes == 1:
             return _Submitted(task, work.options(**how).remote(pickle.dumps(task), folder))
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         assert task.folder is not None, "what several nodes make is in a store"
-        place = make_rendezvous_folder(task.folder.parents[1])
-        bundle = {name: count for name, count in wanted.items() if count}
+        rendezvous = make_rendezvous_folder(task.folder.parents[1])
+        bundle = {name: count for name, count in resources.items() if count}
         bundles = placement_group([bundle] * task.nodes, "STRICT_SPREAD")
         first, *others = [PlacementGroupSchedulingStrategy(bundles, number) for number in range(task.nodes)]
-        ref = work.options(scheduling_strategy=first, **how).remote(pickle.dumps(task), folder, place)
-        helpers = [helper.options(scheduling_strategy=other, **how).remote(place) for other in others]
-        return _Submitted(task, ref, helpers, bundles, place)
+        ref = work.options(scheduling_strategy=first, **how).remote(pickle.dumps(task), folder, rendezvous)
+        helpers = [helper.options(scheduling_strategy=other, **how).remote(rendezvous) for other in others]
+        return _Submitted(task, ref, helpers, bundles, rendezvous)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
-        """(task, what became of it, why or what it returned), as they come; one put back into the queue comes again."""
+        """(task, status, result) of every task, as they finish."""
         import ray
 
         for processes, nodes in {(task.processes, task.nodes) for task in queue.ready}:
@@ -189,29 +189,29 @@ class _Submitted:
     ref: Any
     helpers: Sequence[Any] = ()  # on other nodes,
     bundles: Any = None  # what is theirs of all nodes,
-    place: Path | None = None  # and where they meet
+    rendezvous: Path | None = None  # where they meet
 
     def answer(self) -> tuple[str, Any]:
         """What became of it, once it ended; a helper that died is what it died of."""
         state, answer = _answer(self.ref)
-        if self.place is None:
+        if self.rendezvous is None:
             return state, answer
         import ray
         from ray.util import remove_placement_group
 
-        dismiss(self.place)
+        dismiss(self.rendezvous)
         ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=LOOK)
         ends = [_answer(helper) for helper in ready]
         remove_placement_group(self.bundles)  # ends those that are late
         for helper in late:
             _answer(helper)
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.rendezvous, ignore_errors=True)
         deaths = [end for end in ends if end[0] == "died"]
         return deaths[0] if state == "failed" and deaths else (state, answer)
 
 
 class _Head:
-    """Looks now and then whether the head of the cluster answers."""
+    """Checks regularly whether the head of the cluster responds."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -243,8 +243,8 @@ def _answers_at(address: str) -> bool:
 # ---- in a worker
 
 
-def _work(packed: bytes, folder: str, place: Path | None = None) -> tuple[str, Any]:
-    """What becomes of a task in a Ray worker, which works in the folder where the command was given.
+def _work(packed: bytes, folder: str, rendezvous: Path | None = None) -> tuple[str, Any]:
+    """Run a task in a Ray worker, in the working folder of the command.
 
     place  where helpers on other nodes wait
     """
@@ -254,25 +254,25 @@ def _work(packed: bytes, folder: str, place: Path | None = None) -> tuple[str, A
         reason = f"There is no {folder} on {socket.gethostname()}: all nodes need the file system of the store."
         return "failed", (reason, "OSError")
     use_one_thread()
-    if place is None:
+    if rendezvous is None:
         return run_pickled_task(packed)
     import ray
 
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    with meeting(place, ray.util.get_node_ip_address(), port):
+    with meeting(rendezvous, ray.util.get_node_ip_address(), port):
         return run_pickled_task(packed)
 
 
-def _help(place: Path) -> tuple[str, Any]:
-    """What a worker on another node does for a task."""
-    serve_node(place)
+def _help(rendezvous: Path) -> tuple[str, Any]:
+    """Help a task on another node."""
+    serve_node(rendezvous)
     return "done", None
 
 
 def _answer(ref: Any) -> tuple[str, Any]:
-    """What a worker said of its task, or how it died."""
+    """(status, result) of a task, or the reason of its worker's death."""
     import ray
     from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError
 

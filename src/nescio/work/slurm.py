@@ -1,7 +1,6 @@
-"""Steps as jobs of SLURM, through submitit: arrays of jobs, which go on without this process.
+"""Steps as arrays of SLURM jobs, through submitit; jobs continue without this process.
 
-What is in the queue is noted in the store, so that the same command, given again, waits for the jobs that there are
-and submits only the rest:
+The store lists the jobs in the queue, so that a repeated command waits for them and submits only the rest:
 
     store/.slurm/<stage>-<key>.json    the job of a step, from its submission until it is done
     store/.slurm/log/                  what submitit writes: the call, its answer, the logs
@@ -33,7 +32,7 @@ from nescio.errors import BadInput
 from nescio.files import read_json, write_file
 from nescio.options import option
 from nescio.work.launchers import (
-    PATIENCE,
+    RETRY_SECONDS,
     Failure,
     ProgressCallback,
     Queue,
@@ -75,7 +74,7 @@ log = logging.getLogger(__name__)
 @launcher("slurm")
 @dataclass
 class SlurmJobs:
-    """One job for each step; one that is cancelled or dies is submitted again, and goes on from its checkpoint."""
+    """One job per step; a job that is cancelled or dies is submitted again and resumes from its checkpoint."""
 
     workers: int  # jobs in the queue at once, as --in-flight says
     partition: str | None = option(
@@ -138,11 +137,11 @@ class SlurmJobs:
             )
 
     def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
-        """Does every task once and returns what failed and why."""
+        """Run every task once and return the failures."""
         return run_queue(tasks, self._answers, watch)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
-        """(task, what became of it, why or what it returned), as they come."""
+        """(task, status, result) of every task, as they finish."""
         tries: Counter[int] = Counter()
         self._attach(queue)
         while queue or self.jobs:
@@ -163,7 +162,7 @@ class SlurmJobs:
 
     @readable_errors()
     def _attach(self, queue: Queue) -> None:
-        """Takes the tasks out of the queue whose jobs are in that of SLURM, which an earlier command submitted."""
+        """Attach to jobs that an earlier command submitted, and remove their tasks from the queue."""
         notes = [(note, task) for task in queue.ready if (note := _read(_note(task)))]
         jobs = [_Job(note["job"], task, _user(note)) for note, task in notes]
         if not jobs:
@@ -178,7 +177,7 @@ class SlurmJobs:
 
     @readable_errors()
     def _fill(self, queue: Queue) -> None:
-        """Submits as many tasks as there is room for; what SLURM does not take now waits for the next look."""
+        """Submit tasks up to the limit; tasks that SLURM rejects now are submitted later."""
         from submitit.core.utils import FailedJobError
 
         tasks = list(islice(_alike(queue), self.in_flight - len(self.jobs)))
@@ -199,8 +198,8 @@ class SlurmJobs:
         import submitit
 
         executor = submitit.SlurmExecutor(_note(tasks[0]).parent / LOGS)
-        wanted = self._wanted(tasks[0])
-        cpus = {"SRUN_CPUS_PER_TASK": str(wanted["cpus-per-task"])}
+        options = self._sbatch_options(tasks[0])
+        cpus = {"SRUN_CPUS_PER_TASK": str(options["cpus-per-task"])}
         environment = {**thread_environment(self.cpus), "PYTHONPATH": python_path(), **cpus}
         executor.update_parameters(
             job_name="nescio",
@@ -209,13 +208,13 @@ class SlurmJobs:
             array_parallelism=self.in_flight,
             setup=[f"export {name}={shlex.quote(value)}" for name, value in environment.items()],
             srun_args=["--kill-on-bad-exit=1"],  # no node waits for one that died
-            additional_parameters=wanted,
+            additional_parameters=options,
         )
         with executor.batch():
             jobs = [executor.submit(_work, pickle.dumps(task)) for task in tasks]
         return [job.job_id for job in jobs]
 
-    def _wanted(self, task: Task) -> dict[str, Any]:
+    def _sbatch_options(self, task: Task) -> dict[str, Any]:
         """Options of sbatch, by their names there; a free one counts most. Several processes have a GPU each."""
         named = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
         named |= {"cpus-per-task": self.cpus * task.processes, "requeue": True}
@@ -228,7 +227,7 @@ class SlurmJobs:
         return {key: value for key, value in named.items() if value is not None} | free
 
     def _ended(self) -> Iterator[tuple[_Job, str, Any]]:
-        """Jobs that ended, with what became of their tasks, or SLURM's word for it where they left no answer."""
+        """Ended jobs with status and result, or with SLURM's state if they left no result."""
         states = _states(job.user for job in self.jobs.values())
         if states is None:
             log.warning(SILENT)
@@ -245,7 +244,7 @@ class SlurmJobs:
                     yield job, "done" if job.finished else state, None
 
     def _say_stuck(self, states: Mapping[str, tuple[str, str]]) -> None:
-        """One line of the jobs that SLURM holds, after a node could not start them, say: they wait without end."""
+        """Warn once about jobs that SLURM holds, for example after a node failed to start them."""
         stuck = {number for number in self.jobs if "held" in states.get(number, ("", ""))[1].lower()}
         if fresh := sorted(stuck - self.stuck):
             log.warning(STUCK, states[fresh[0]][1], ",".join(fresh))
@@ -258,7 +257,7 @@ SILENT = "The controller of SLURM does not answer. Jobs go on without it; waitin
 
 @dataclass
 class _Job:
-    """A job in the queue and the task that it does."""
+    """A job in the queue and its task."""
 
     number: str  # as SLURM writes it: 12_3 is of the array 12
     task: Task
@@ -273,7 +272,7 @@ class _Job:
 
     @property
     def finished(self) -> bool:
-        """Whether its work is done, though another command may have taken its answer."""
+        """Whether its work is finished; another command may have read its result."""
         return self.task.folder is not None and self.task.folder.is_dir()
 
     @property
@@ -281,12 +280,12 @@ class _Job:
         return f"Log: {self.paths.stderr}"
 
     def note(self) -> None:
-        about = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr), "user": self.user}
-        write_file(_note(self.task), json.dumps(about))
+        facts = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr), "user": self.user}
+        write_file(_note(self.task), json.dumps(facts))
 
     @readable_errors()
     def answer(self) -> tuple[str, Any] | None:
-        """What became of the task, as the job wrote it down."""
+        """(status, result) that the job wrote; None before."""
         try:
             outcome, answer = pickle.loads(self.paths.result_pickle.read_bytes())
         except FileNotFoundError:
@@ -294,7 +293,7 @@ class _Job:
         return answer if outcome == "success" else ("failed", (_last_line(answer), ""))
 
     def overdue(self, seconds: float) -> bool:
-        """Whether its answer has not come so many seconds after its end."""
+        """Whether its result is missing `seconds` after its end."""
         self.seen = self.seen or time.monotonic()
         return time.monotonic() - self.seen >= seconds
 
@@ -308,7 +307,7 @@ class _Job:
 
 
 def _alike(queue: Queue) -> Iterator[Task]:
-    """Tasks from the queue while they take as many processes and nodes as the first: the jobs of an array are alike."""
+    """Tasks from the queue with the resources of the first, because the jobs of an array have equal resources."""
     team = None
     while (task := queue.first()) and team in (None, (task.processes, task.nodes)):
         team = task.processes, task.nodes
@@ -317,20 +316,20 @@ def _alike(queue: Queue) -> Iterator[Task]:
 
 
 def _note(task: Task) -> Path:
-    """Where the job of a task is noted."""
+    """The file that describes the job of a task."""
     if task.folder is None:
         raise BadInput(f"{task.name} has no place in a store, where SLURM's jobs are noted: set launcher=local.")
     return task.folder.parents[1].absolute() / JOBS / f"{task.folder.parent.name}-{task.folder.name}.json"
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """A job's note; empty where it is none."""
+    """The description of a job; empty if the file has none."""
     try:
-        about = read_json(note)
+        facts = read_json(note)
     except (FileNotFoundError, ValueError):
         return {}
-    whole = all(isinstance(about.get(name), str) for name in ("job", "title", "log"))
-    return about if whole and isinstance(about.get("user", 0), int) else {}
+    whole = all(isinstance(facts.get(name), str) for name in ("job", "title", "log"))
+    return facts if whole and isinstance(facts.get("user", 0), int) else {}
 
 
 def _user(note: Mapping[str, Any]) -> int:
@@ -338,7 +337,7 @@ def _user(note: Mapping[str, Any]) -> int:
 
 
 def _end(number: str, state: str) -> str:
-    """How a job ended that left no answer."""
+    """A description of the end of a job without a result."""
     why = (WHY | HOPELESS).get(state, f"SLURM says {state.lower().replace('_', ' ')}")
     return f"SLURM job {number} ended: {why}."
 
@@ -349,7 +348,7 @@ def _last_line(text: str) -> str:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits, also in programs started here: between a submission and its note it would lose jobs."""
+    """Defer Ctrl-C: an interrupt between submission and bookkeeping would lose jobs."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -361,7 +360,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _states(users: Iterable[int] = ()) -> dict[str, tuple[str, str]] | None:
-    """State and reason of the users' jobs, those that ended a while ago too; None if the controller does not answer."""
+    """Job → (state, reason) of the users' jobs, ended ones included; None if the controller does not respond."""
     whose = ",".join(map(str, sorted({os.getuid(), *users})))
     command = ["squeue", f"--user={whose}", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
     answer = subprocess.run(command, capture_output=True, text=True)
@@ -372,7 +371,7 @@ def _states(users: Iterable[int] = ()) -> dict[str, tuple[str, str]] | None:
 
 
 def with_queue(store: Store) -> list[Run]:
-    """What the store knows of its work, with what SLURM knows of the jobs for it."""
+    """The work of a store, with the states of its SLURM jobs."""
     runs = {f"{run.stage}-{run.key}": run for run in store.runs()}
     notes = {path.stem: note for path in sorted((store.root / JOBS).glob("*.json")) if (note := _read(path))}
     states = _states(map(_user, notes.values())) if notes and shutil.which("squeue") else None
@@ -390,8 +389,8 @@ def _with_job(run: Run, note: Mapping[str, Any], states: Mapping[str, tuple[str,
         return replace(run, owner=f"{job}, of which squeue says nothing here")
     state, reason = states.get(note["job"], (GONE, ""))
     if state not in ENDED:
-        about = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")
-        owner = f"{run.owner}, {about}" if run.state == "running" else about
+        description = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")
+        owner = f"{run.owner}, {description}" if run.state == "running" else description
         return replace(run, state="running" if run.state == "running" else "queued", owner=owner, reason="")
     reason = run.reason or _end(note["job"], state)
     if note["log"] not in reason:
@@ -403,9 +402,9 @@ def _with_job(run: Run, note: Mapping[str, Any], states: Mapping[str, tuple[str,
 
 
 def _work(packed: bytes) -> tuple[str, Any]:
-    """What becomes of a task in a job. Before its end a training writes a checkpoint, and the job is queued again.
+    """Run a task in a job. Before the time limit, a training saves a checkpoint and the job is requeued.
 
-    SIGUSR2 comes before the time is up. Whoever sends SIGTERM (scancel, a pre-emption) sees to the next job.
+    SIGUSR2 announces the time limit. After SIGTERM (scancel, pre-emption), the sender handles the next job.
     """
     received: list[int] = []
 
@@ -421,19 +420,19 @@ def _work(packed: bytes) -> tuple[str, Any]:
 
 @contextmanager
 def _nodes() -> Iterator[None]:
-    """Inside is the first node of the job; the others help it, and end."""
+    """Run the block on the first node of a job; the other nodes help it and exit."""
     from submitit import JobEnvironment
 
     job = JobEnvironment()
     if job.num_nodes == 1:
         yield
         return
-    place = job.paths.folder / f"{job.job_id}_nodes_{os.environ.get('SLURM_RESTART_COUNT', 0)}"
-    place.mkdir(exist_ok=True)
+    folder = job.paths.folder / f"{job.job_id}_nodes_{os.environ.get('SLURM_RESTART_COUNT', 0)}"
+    folder.mkdir(exist_ok=True)
     if job.global_rank:
-        serve_node(place)
+        serve_node(folder)
         sys.exit(0)  # without an answer, which is that of the first
-    with meeting(place, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
+    with meeting(folder, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
         yield
 
 
@@ -443,7 +442,7 @@ def _attempt(packed: bytes, received: Sequence[int]) -> tuple[str, Any]:
         while (answer := run_pickled_task(packed))[0] == "busy":
             if shutdown_requested.is_set():
                 raise Interrupted
-            time.sleep(PATIENCE)
+            time.sleep(RETRY_SECONDS)
         return answer
     except Interrupted:
         if signal.SIGUSR2 in received:

@@ -1,7 +1,7 @@
-"""Steps: pieces of work with a key, parents and a function that makes their files; and the thing that runs them.
+"""Steps: pieces of work with a key, parents and a function that writes their files; and Work, which runs them.
 
-A step's key follows from its stage, recipe, parents and version. Whether it is finished, failed, damaged or being made
-elsewhere follows from the store. A benchmark yields steps; a launcher runs them; neither knows the other.
+The key of a step is a function of its stage, config, parents and version. The store determines whether it is finished,
+failed, damaged or in progress. A benchmark defines steps, a launcher runs them.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from nescio.work.team import clear, make_distributed
 ROWS, REASONS = "rows.parquet", "reasons.json"
 NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
 BUILT = ("rows", "reasons", "networks", "times")  # of a RowBuilder
-TRAIN = "train"  # the stage of networks …
-PACE = ("images", "seconds", "images/s")  # … and what their summary says of the time that they took
-SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
+TRAIN = "train"  # stage of trained networks
+SPEED = ("images", "seconds", "images/s")  # facts about time in the summary of a training
+SHARD_OF = "of"  # in the config of a shard: the key of the whole step
 Files = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where steps work: the store, the folder of datasets, the device."""
+    """Where steps run: store, folder of datasets, device."""
 
     store: Store
     root: str | None = None
     device: str = "auto"
     checkpoint_seconds: float = 60.0
-    processes: int = 1  # of a step that several can make together, on each of …
-    nodes: int = 1  # … so many nodes
+    processes: int = 1  # per node, for steps that several processes run together
+    nodes: int = 1
 
     @property
     def alone(self) -> Context:
-        """The same for each of the processes that make a step together."""
+        """The context for one of several cooperating processes."""
         return replace(self, processes=1, nodes=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Files that are a function of a recipe and of finished work.
+    """Files that are a function of a config and of finished work.
 
     make(part, context) writes into `part`, or returns the files to write; it must be a function of a module, or a
     partial of one, because a worker imports it.
     """
 
-    title: str  # what progress and failures call it
+    title: str  # in progress and failures
     stage: str  # the folder of the store: train, predict, evaluate …
     config: Any
     make: Callable[[StepFolder, Context], Files | None] = field(repr=False)
-    parents: tuple[Step | str, ...] = ()  # steps, which are made first, and revisions of data
+    parents: tuple[Step | str, ...] = ()  # steps, which run first, and revisions of data
     version: int = 1
-    summary: Callable[[Step, Context], dict[str, Any]] | None = None  # of finished work, for those who watch
-    shards: tuple[Step, ...] = ()  # made first, put together by `make`, then removed: no key depends on them
-    distributed: bool = False  # several processes can call `make` at once (torch.distributed), the first with the part
+    summary: Callable[[Step, Context], dict[str, Any]] | None = None  # facts about finished work, for progress
+    shards: tuple[Step, ...] = ()  # run first, joined by `make`, then removed; not in keys
+    distributed: bool = False  # several processes can call `make` together (torch.distributed)
 
     @cached_property
     def key(self) -> str:
@@ -76,16 +76,16 @@ class Step:
 
     @cached_property
     def names(self) -> dict[str, ContentName]:
-        """The names of the content that this step and those before it are made from, by that content."""
-        found = content_names(self.config)
+        """Content → its name, for the inputs of this step and of its ancestors."""
+        names_by_content = content_names(self.config)
         for parent in self._steps():
-            found = parent.names | found
-        return found
+            names_by_content = parent.names | names_by_content
+        return names_by_content
 
     def update_names(self, store: Store) -> None:
-        """Remembers where the content of finished work is today."""
+        """Store the current names of the content of finished work."""
         if names := content_names(self.config):
-            with suppress(StoreError):  # damaged: whoever uses it says so
+            with suppress(StoreError):  # damaged: its users report it
                 store.update_names(self.stage, self.key, names)
 
     @property
@@ -99,12 +99,12 @@ class Step:
         return store.finished(self.stage, self.key)
 
     def verified(self, store: Store) -> Path:
-        """The folder of finished work, byte for byte as it was written; Damaged if it is not."""
+        """The folder of finished work, after its checksums are verified."""
         store.verify(self.stage, self.key)
         return self.folder(store)
 
     def verified_or_rebuilt(self, context: Context) -> Path:
-        """The folder of finished work; what is damaged is made again."""
+        """The verified folder of finished work; damaged work is done again."""
         try:
             return self.verified(context.store)
         except Corrupted:
@@ -113,7 +113,7 @@ class Step:
             return self.verified(context.store)
 
     def run(self, context: Context, *, wait: bool = False) -> None:
-        """Makes what is missing, the parents first. Raises Busy while another process makes it, unless it waits."""
+        """Run this step, missing parents first. Raise Busy while another process does, unless `wait`."""
         if self.finished(context.store):
             self.update_names(context.store)
             return self._remove_shards(context.store)
@@ -121,7 +121,7 @@ class Step:
         for needed in self._steps():
             try:
                 needed.run(context, wait=wait)
-            except Busy as error:  # another process makes it, and this one what is left meanwhile
+            except Busy as error:  # run the other parents meanwhile
                 elsewhere = error
         if elsewhere is not None:
             raise elsewhere
@@ -130,9 +130,9 @@ class Step:
                 self.stage, self.config, self._parent_keys, self.version, wait=wait, title=self.title
             ) as step_folder:
                 if step_folder is not None:
-                    for name, content in self._made(step_folder, context).items():
+                    for name, content in self._files(step_folder, context).items():
                         step_folder.write(name, content)
-        except Corrupted as error:  # finished work that turns out to be damaged has no note of its own
+        except Corrupted as error:  # damaged finished work has no failure of its own
             with suppress(StoreError):  # the first error is the one to raise
                 self.fail(context.store, str(error))
             raise
@@ -140,15 +140,15 @@ class Step:
             clear(self.folder(context.store))
         self._remove_shards(context.store)
 
-    def _made(self, step_folder: StepFolder, context: Context) -> Files:
-        """The files that are to be written; those of several processes are."""
+    def _files(self, step_folder: StepFolder, context: Context) -> Files:
+        """The files to write; empty if several processes have written them."""
         if self.distributed and context.processes * context.nodes > 1:
             make_distributed(self.make, step_folder, context.alone, context.processes, context.nodes)
             return {}
         return self.make(step_folder, context) or {}
 
     def team(self, context: Context) -> tuple[int, int]:
-        """Processes on a node, and nodes, that this or what it needs first is to be made by."""
+        """Processes per node and nodes for this step or its missing parents."""
         if self.finished(context.store):
             return 1, 1
         if self.distributed or any(step.team(context) != (1, 1) for step in self._steps()):
@@ -156,50 +156,49 @@ class Step:
         return 1, 1
 
     def _remove_shards(self, store: Store) -> None:
-        """Removes every shard of this step, those of another division too: the whole is there."""
+        """Remove all shards of this step, because the whole is finished."""
         for stage in {shard.stage for shard in self.shards}:
             for run in store.runs(stage):
                 if run.config.get(SHARD_OF) == self.key:
-                    with suppress(Busy, StoreError):  # another process still makes it, or the store is read-only
+                    with suppress(Busy, StoreError):  # another process runs it, or the store is read-only
                         store.remove(run)
 
     def fail(self, store: Store, reason: str) -> None:
-        """Notes why this is not there, unless it is finished or going on."""
+        """Record a failure, unless the step is finished or in progress."""
         store.fail(self.stage, self.config, reason, self._parent_keys, self.version, self.title)
 
     def record_death(self, store: Store, reason: str) -> None:
-        """Notes the death of a worker where it happened: at the first step of the chain that is not finished, and that
-        no other process is making."""
+        """Record the death of a worker at the first ancestor that is neither finished nor in progress."""
         for parent in self._steps():
             if not parent.finished(store) and not parent._going_on(store):
                 return parent.record_death(store, reason)
         self.fail(store, reason)
 
     def _going_on(self, store: Store) -> bool:
-        """Whether another process is making this, or what it needs first."""
+        """Whether another process runs this step or an ancestor."""
         if self.finished(store):
             return False
         return store.in_progress(self.stage, self.key) or any(parent._going_on(store) for parent in self._steps())
 
     def failure_reason(self, store: Store) -> str | None:
-        """The reason that the store has for this or for what it needs; None if it has none."""
+        """The recorded failure of this step or of an ancestor; None if there is none."""
         for parent in self._steps():
             if reason := parent.failure_reason(store):
                 return reason
         return None if self.finished(store) else store.failure(self.stage, self.key)
 
     def _steps(self) -> list[Step]:
-        """The steps that are made before this one."""
+        """The steps that run before this one."""
         return [*(parent for parent in self.parents if isinstance(parent, Step)), *self.shards]
 
     def _ancestors(self) -> Iterator[Step]:
-        """All that is made before this one."""
+        """All ancestors of this step."""
         for step in self._steps():
             yield step
             yield from step._ancestors()
 
     def rows(self, store: Store) -> tuple[list[Row], list[Row]]:
-        """Rows and reasons of a finished evaluation, checked byte for byte, with the names that content has today."""
+        """Verified rows and reasons of a finished evaluation, with the current names of content."""
         folder = self.verified(store)
         return self._named(from_parquet(folder / ROWS, verified=True)), self._named(read_list(folder / REASONS))
 
@@ -245,7 +244,7 @@ def files_of(*builders: RowBuilder) -> dict[str, bytes]:
 
 
 def _by_content(rows: Sequence[Row]) -> list[Row]:
-    """Rows with content in place of its names, so that they are equal wherever it is."""
+    """Rows with content digests instead of names, so that they do not depend on paths."""
     return [{key: cell.content if isinstance(cell, ContentName) else cell for key, cell in row.items()} for row in rows]
 
 
@@ -258,7 +257,7 @@ def make_evaluation(
     make: Callable[[StepFolder, Context], Files],
     summary: Callable[[Step, Context], dict[str, Any]] | None = None,
 ) -> Step:
-    """A step of a benchmark that turns finished work into rows and other small files."""
+    """A step that computes rows and other small files from finished work."""
     return Step(title, "evaluate", {"benchmark": benchmark, **config}, make, tuple(parents), version, summary)
 
 
@@ -271,7 +270,7 @@ Watch = Callable[[str, int, int, int, Any, int], None]
 
 @dataclass
 class Work:
-    """Runs a benchmark's steps, and gathers its rows, reasons, failures and notes."""
+    """Runs the steps of a benchmark and collects rows, reasons, failures and notes."""
 
     context: Context
     launcher: Launcher
@@ -288,12 +287,12 @@ class Work:
     def store(self) -> Store:
         return self.context.store
 
-    is_dry_run = False  # nothing is done: steps that results choose are those of stand-ins
+    is_dry_run = False  # in a dry run, steps that depend on results are placeholders
 
     def run_stage(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
-        """Runs the steps that are not finished, each once, and returns those that are finished then.
+        """Run the missing steps, each once, and return the finished ones.
 
-        before  called if anything is missing, before any work: it refuses what could not be done
+        before  called before any work if a step is missing; raises for work that cannot be done
         """
         steps = list({step.key: step for step in steps}.values())
         missing = [step for step in steps if not step.finished(self.store)]
@@ -310,9 +309,9 @@ class Work:
         return [step for step in steps if step.finished(self.store)]
 
     def _launch(self, stage: str, steps: Sequence[Step], before: int = 0) -> None:
-        """Gives the steps that are not finished to the launcher.
+        """Run missing steps with the launcher.
 
-        before  further steps of the stage, which are finished
+        before  number of other steps of the stage, which are finished
         """
         missing = [step for step in steps if not step.finished(self.store)]
         if not missing:
@@ -323,12 +322,12 @@ class Work:
             if self.watch:
                 self.watch(stage, before + done, failed, before + total, summary, before)
 
-        longest_first = sorted(missing, key=lambda step: -len(step._steps()))  # begun last, they would keep all waiting
+        longest_first = sorted(missing, key=lambda step: -len(step._steps()))  # started last, they would delay the end
         tasks = [self._task(step) for step in longest_first]
-        place = {step.title: number for number, step in reversed(list(enumerate(missing)))}
-        failures = sorted(self.launcher.run(tasks, say), key=lambda failure: place[failure.name])
+        position = {step.title: number for number, step in reversed(list(enumerate(missing)))}
+        failures = sorted(self.launcher.run(tasks, say), key=lambda failure: position[failure.name])
         if failures:
-            check_writable(self.store)  # one sentence where nothing can be kept any more, not one for each step
+            check_writable(self.store)  # one error if the store cannot be written, not one per step
         self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]
 
     def _task(self, step: Step) -> Task:
@@ -337,20 +336,20 @@ class Work:
         return Task(step.title, _run, (step, self.context), _record_death, step.folder(self.store), *team)
 
     def _lost(self, steps: Sequence[Step], failed: set[str]) -> list[Failure]:
-        """Steps that a worker says are done and that are not here: it has another store of the same name."""
+        """Failures of steps reported done without files here: the worker wrote to another store."""
         for folder in {step.folder(self.store).parent for step in steps}:
             with suppress(OSError):
-                os.listdir(folder)  # only then does a network file system show what other machines made
+                os.listdir(folder)  # makes a network file system show the files of other machines
         reason = f"It was done on another machine, and is not in {self.store.root}: all nodes need one file system."
         lost = [step for step in steps if step.title not in failed and not step.finished(self.store)]
         return [Failure(step.title, reason) for step in lost]
 
     def will_exist(self, step: Step) -> bool:
-        """Whether later steps can be built on this one."""
+        """Whether later steps can use this one."""
         return step.finished(self.store)
 
     def collect(self, steps: Iterable[Step]) -> list[Step]:
-        """Takes the rows and reasons of finished evaluations; returns those that could be read."""
+        """Collect rows and reasons of finished evaluations; return the readable evaluations."""
         taken = []
         for step in steps:
             if not step.finished(self.store):
@@ -368,21 +367,21 @@ class Work:
         return taken
 
     def evaluate(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
-        """Runs evaluations and takes their rows; returns those that could be read."""
+        """Run evaluations and collect their rows; return the readable evaluations."""
         return self.collect(self.run_stage(stage, steps, before))
 
     def add_notes(self, *sentences: str) -> None:
-        """Keeps what to know beside the numbers, each sentence once."""
+        """Add notes about the results, each sentence once."""
         self.notes += [text for text in dict.fromkeys(sentences) if text not in self.notes]
 
 
 def _run(step: Step, context: Context) -> dict[str, Any]:
-    """What a worker does with one step; the pace of a training that was finished before is not of this run."""
-    needed = (each for each in (step, *step._ancestors()) if each.stage == TRAIN)
-    trains = any(not each.finished(context.store) for each in needed)
+    """Run one step in a worker; facts about time are dropped if its training was finished before."""
+    needed = (ancestor for ancestor in (step, *step._ancestors()) if ancestor.stage == TRAIN)
+    trains = any(not ancestor.finished(context.store) for ancestor in needed)
     step.run(context)
     summary = step.summary(step, context) if step.summary else {}
-    return summary if trains else {name: fact for name, fact in summary.items() if name not in PACE}
+    return summary if trains else {name: fact for name, fact in summary.items() if name not in SPEED}
 
 
 def _record_death(reason: str, step: Step, context: Context) -> None:
@@ -390,7 +389,7 @@ def _record_death(reason: str, step: Step, context: Context) -> None:
 
 
 def check_writable(store: Store) -> None:
-    """Raises StoreError before hours of work that could not be kept."""
+    """Raise StoreError if the store cannot be written."""
     try:
         store.root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=store.root) as file:

@@ -1,14 +1,14 @@
-"""A step that several processes make together, on one node or several: torch's own elastic launcher runs them.
+"""Distributed steps: several processes on one or more nodes, started by torch's elastic launcher.
 
-The worker that has the step's lock keeps it; the processes only work for it:
+The worker keeps the lock of the step. A temporary folder contains the call, the outcomes and the logs:
 
-    store/.team/<stage>-<key>-<token>/    what they are to make, what became of each, their logs: gone when it is made
+    store/.team/<stage>-<key>-<token>/
 
-The token is that of the lock: processes that a killed worker left, and that are about to end, write nowhere else.
+The token is that of the lock, so that the last processes of a killed worker write to another folder.
 
-On every node an agent (`torch.distributed.run`) starts the processes and ends them together. The worker starts that of
-its own node. On the others a helper of the launcher waits in a meeting place, a folder that all nodes see, and starts
-what the worker names there.
+On every node an agent (`torch.distributed.run`) starts the processes and ends them together. The worker starts the
+agent of its node. On other nodes, a helper of the launcher waits for commands in a rendezvous folder that all nodes
+share.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ PATIENCE = 40.0  # seconds that processes have to write a checkpoint: their agen
 
 
 class TeamFailed(RuntimeError):
-    """One of the processes that made a step together died."""
+    """A process of a distributed step died."""
 
 
 @dataclass
 class Meeting:
-    """Where the helpers of other nodes wait, and where the processes of all nodes find each other."""
+    """The folder where helpers of other nodes wait, and the address where processes connect."""
 
     folder: Path
     host: str
@@ -60,7 +60,7 @@ class Meeting:
     calls: int = 0
 
     def call(self, command: Sequence[str]) -> None:
-        """Tells every helper to start this."""
+        """Make every helper start a command."""
         _write(self.folder / str(self.calls), json.dumps(list(command)).encode())
         self.calls += 1
 
@@ -69,7 +69,7 @@ _meeting: Meeting | None = None  # of the step at hand, where a launcher has sev
 
 
 def make_rendezvous_folder(root: Path) -> Path:
-    """A new folder of the store for the helpers of one step."""
+    """A new folder of the store, where the helpers of one step wait."""
     with readable_errors(root):
         (root / FOLDER).mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="nodes-", dir=root.absolute() / FOLDER))
@@ -77,7 +77,7 @@ def make_rendezvous_folder(root: Path) -> Path:
 
 @contextmanager
 def meeting(folder: Path, host: str, port: int) -> Iterator[None]:
-    """Steps inside have the helpers that wait there; they end with the block."""
+    """Use the helpers that wait in a folder for the steps of this block; dismiss them at its end."""
     global _meeting
     _meeting = Meeting(folder, host, port)
     try:
@@ -88,13 +88,13 @@ def meeting(folder: Path, host: str, port: int) -> Iterator[None]:
 
 
 def dismiss(folder: Path) -> None:
-    """Lets the helpers go."""
+    """Dismiss the helpers."""
     with suppress(OSError):  # a store that became read-only: whoever started them ends them
         _write(folder / OVER, b"")
 
 
 def serve_node(folder: Path) -> None:
-    """What a helper does: it starts what the first node names, until that has no more work."""
+    """Run a helper: start the commands of the first node until it is dismissed."""
     for number in count():
         while not (call := folder / str(number)).is_file():
             if shutdown_requested.is_set() or (folder / OVER).is_file() or not folder.is_dir():
@@ -104,7 +104,7 @@ def serve_node(folder: Path) -> None:
 
 
 def clear(goal: Path) -> None:
-    """Removes what the processes that were to make STORE/stage/key left: their logs."""
+    """Remove the folders of the processes of STORE/stage/key."""
     for folder in (goal.parent.parent / FOLDER).glob(f"{goal.parent.name}-{goal.name}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -112,7 +112,7 @@ def clear(goal: Path) -> None:
 def make_distributed(
     make: Callable[[StepFolder, Any], Any], step_folder: StepFolder, context: Any, processes: int, nodes: int
 ) -> None:
-    """Has processes × nodes processes call `make`, the first of them with the part; its files are then in the part."""
+    """Call `make` in processes × nodes processes; the first has the step folder and writes its files."""
     clear(step_folder.goal)
     stage = step_folder.goal.absolute().parent
     folder = stage.parent / FOLDER / f"{stage.name}-{step_folder.key}-{step_folder.lock.owner['token']}"
@@ -131,13 +131,13 @@ def make_distributed(
 
 
 def _run(command: Sequence[str], log: Path) -> int:
-    """The exit code of an agent, which ends with this process, and when this one is to end."""
+    """Run an agent and return its exit code; it ends with this process or at a shutdown request."""
     environment = os.environ | {"PYTHONPATH": python_path(), PARENT: str(os.getpid())}
-    if places := os.environ.get(PLACES):
+    if devices := os.environ.get(PLACES):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = visible.split(",") if visible else None
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(
-            numbers[int(place)] if numbers and int(place) < len(numbers) else place for place in places.split(",")
+            numbers[int(device)] if numbers and int(device) < len(numbers) else device for device in devices.split(",")
         )
     with _sigterm_noted() as terminated:  # before the agent starts: a signal in between would leave it behind
         with log.open("wb") as file:
@@ -162,7 +162,7 @@ def _run(command: Sequence[str], log: Path) -> int:
 
 @contextmanager
 def _sigterm_noted() -> Iterator[threading.Event]:
-    """Inside, SIGTERM sets the event unless a handler is set: child processes are then ended before this one."""
+    """Make SIGTERM set the event unless it has a handler, so that child processes end before this one."""
     terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield terminated
@@ -175,7 +175,7 @@ def _sigterm_noted() -> Iterator[threading.Event]:
 
 
 def _raise_outcome(folder: Path, world: int, code: int) -> None:
-    """Raises what the first process to fail raised, or how it died; Stopped if they were stopped half-way."""
+    """Raise the error of the first process that failed; Interrupted if all were interrupted."""
     outcomes = {}
     for path in sorted(folder.glob("*.outcome"), key=lambda path: path.stat().st_mtime_ns):
         outcomes[int(path.stem)] = pickle.loads(path.read_bytes())
@@ -198,38 +198,38 @@ def _raise_outcome(folder: Path, world: int, code: int) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """The whole file or none."""
+    """Replace a file as a whole."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_bytes(content)
     os.replace(fresh, path)
 
 
-# ---- processes of their own
+# ---- in the processes
 
 
 class _OwnersLock(Lock):
-    """The lock of the worker, which keeps it alive."""
+    """The lock of the worker, which sends its heartbeats."""
 
     def __post_init__(self) -> None:
         pass
 
 
 def _agent(folder: str, processes: str, nodes: str, host: str = "", port: str = "", first: str = "") -> None:
-    """Runs the processes of this node; notes which of them failed first, and how."""
+    """Run the processes of this node; write the exit codes of those that failed first."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
     end_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
     os.environ[PARENT] = str(os.getpid())  # of the processes; one of them may look only when this one is gone
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is for the processes
-    words = ["--standalone"]
+    argv = ["--standalone"]
     if host:
         address = host if first == "true" else _address_towards(host, int(port))
-        words = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", Path(folder).name]
-        words += ["--rdzv-conf", f"is_host={first}", "--local-addr", address]
-    words += ["--nnodes", nodes, "--nproc-per-node", processes, "-m", "nescio.work.team", "member", folder]
+        argv = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", Path(folder).name]
+        argv += ["--rdzv-conf", f"is_host={first}", "--local-addr", address]
+    argv += ["--nnodes", nodes, "--nproc-per-node", processes, "-m", "nescio.work.team", "member", folder]
     try:
-        run(parse_args(words))  # type: ignore[no-untyped-call]
+        run(parse_args(argv))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         earliest = min(failure.timestamp for failure in error.failures.values())
         for rank, failure in error.failures.items():
@@ -239,16 +239,16 @@ def _agent(folder: str, processes: str, nodes: str, host: str = "", port: str = 
 
 
 def _address_towards(host: str, port: int) -> str:
-    """The address of this machine in the network of another."""
+    """The address of this machine as seen by another."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # of a datagram socket: nothing is sent
         return str(probe.getsockname()[0])
 
 
 def _member(folder: str) -> None:
-    """One of the processes. The first has the part; what becomes of each is written down."""
-    place, rank = Path(folder), os.environ["RANK"]
-    with (place / f"{rank}.log").open("wb") as log:
+    """Run one process of a step and write its outcome; the first has the step folder."""
+    team_folder, rank = Path(folder), os.environ["RANK"]
+    with (team_folder / f"{rank}.log").open("wb") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     end_with_parent(int(os.environ[PARENT]), signal.SIGKILL)
@@ -257,7 +257,7 @@ def _member(folder: str) -> None:
     use_one_thread()
     outcome: BaseException | None = None
     try:
-        make, goal, inside, lock, document, context = pickle.loads((place / CALL).read_bytes())
+        make, goal, inside, lock, document, context = pickle.loads((team_folder / CALL).read_bytes())
         step_folder = StepFolder(goal, inside, _OwnersLock(*lock), document) if rank == "0" else None
         files = make(step_folder, context) or {}
         if step_folder is not None:
@@ -267,12 +267,12 @@ def _member(folder: str) -> None:
         traceback.print_exc()
         error.add_note("".join(traceback.format_exception(error)))  # a traceback does not reach the worker, a note does
         outcome = error
-    _write(place / f"{rank}.outcome", _packed(outcome))
+    _write(team_folder / f"{rank}.outcome", _packed(outcome))
     sys.exit(outcome is not None)  # also where it was stopped: else agents of other nodes wait for this one's
 
 
 def _packed(outcome: BaseException | None) -> bytes:
-    """A pickled outcome; where pickle cannot bring an error back, its reason."""
+    """A pickled outcome; an error that cannot be unpickled is replaced by its reason."""
     try:
         packed = pickle.dumps(outcome)
         pickle.loads(packed)

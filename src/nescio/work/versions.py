@@ -1,6 +1,6 @@
-"""Versions of the stages of a store, in one table: a change that moves what a stage writes raises its version.
+"""Versions of the stages of a store: a change of the results of a stage raises its version.
 
-They stand here, away from the code that they are of, so that a store can be looked after without importing torch.
+This module does not import torch, so that commands about a store start fast.
 Versions of the stages `evaluate` and `study` are those of the benchmarks.
 """
 
@@ -15,4 +15,4 @@ STAGES = {
     **{"train": TRAIN, "features": TRAIN, "predict": PREDICT, "shard": PREDICT, "count": COUNT},
     **{"pixels": PIXELS, "damaged": PIXELS},
 }
-RETIRED_STAGES = ("zoo", "embed")  # stages that older versions had: nothing reads them any more
+RETIRED_STAGES = ("zoo", "embed")  # stages of older versions, which nothing reads any more

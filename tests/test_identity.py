@@ -52,7 +52,7 @@ def test_a_dataclass_is_its_tag_and_all_its_fields():
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", np.zeros(3), math.nan, math.inf, {1: 2}, Toy, 1j])
 def test_what_json_cannot_say_exactly_is_refused(value):
-    with pytest.raises(BadInput, match="recipe"):
+    with pytest.raises(BadInput, match="config"):
         canonical(value)
 
 
@@ -133,7 +133,7 @@ def test_an_absent_field_loads_as_it_was_introduced_not_as_the_default():
 
 
 def test_unknown_and_missing_fields_are_refused_in_a_sentence():
-    with pytest.raises(BadInput, match="has shine, which this version"):
+    with pytest.raises(BadInput, match="shine"):
         values_of(grown(), {"kind": "settings-of-a-test", "rate": 0.1, "shine": 1})
     with pytest.raises(BadInput, match="lacks rate"):
         values_of(grown(), {"kind": "settings-of-a-test"})

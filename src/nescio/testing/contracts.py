@@ -1,4 +1,4 @@
-"""Contracts that every registered part, built in or plugged in, can be held to.
+"""Contracts of metrics, measures and methods, built in or plugged in.
 
 `check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` raise AssertionError with a sentence when
 a promise is broken, and return the evidence as sentences otherwise. A plug-in's own tests need one line each.
@@ -26,14 +26,14 @@ from nescio.predictions import Predictions
 def check_metric(name: str | Callable[..., Any]) -> list[str]:
     """Holds one registered metric, given by its name or its function, to the promises of its kinds."""
     name = _name(name, metrics)
-    part = metrics[name]
-    require(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
+    entry = metrics[name]
+    require(bool(entry.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = ["its docstring is a sentence of meaning"]
-    for kind in part.kinds:
+    for kind in entry.kinds:
         require(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
         for check in METRIC_CHECKS[kind]:
-            for options in _options(part.values):
-                check(name, lambda *args, options=options: part.function(*args, **options))
+            for options in _options(entry.values):
+                check(name, lambda *args, options=options: entry.function(*args, **options))
             evidence.append(f"{kind}: {(check.__doc__ or '').strip()}")
     return evidence
 
@@ -41,17 +41,17 @@ def check_metric(name: str | Callable[..., Any]) -> list[str]:
 def check_measure(name: str | Callable[..., Any]) -> list[str]:
     """Holds one registered measure, given by its name or its function, to the promises of its kind."""
     name = _name(name, measures)
-    part = measures[name]
-    require(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
+    measure = measures[name]
+    require(bool(measure.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = []
-    for check in MEASURE_CHECKS[part.kind]:
-        check(part)
+    for check in MEASURE_CHECKS[measure.kind]:
+        check(measure)
         evidence.append((check.__doc__ or "").strip())
     return evidence
 
 
 def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, **task: Any) -> list[str]:
-    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `hparams`) and looks if it is alive.
+    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `hparams`) and checks that it works.
 
     Its loss falls; saved and reloaded it answers the same; the same seed gives the same weights; draws differ; no
     answer depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native
@@ -65,14 +65,16 @@ def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, *
     return [f"{what}: {evidence.observed}" for what, evidence in seen.items()]
 
 
-def _name(part: Any, registry: Any) -> str:
-    """The name under which a function, or a part itself, is registered."""
-    if isinstance(part, str):
-        return part
-    for name, known in registry.items():
-        if part is known or part is known.function:
+def _name(function: Any, registry: Any) -> str:
+    """The registered name of a function or an entry."""
+    if isinstance(function, str):
+        return function
+    for name, entry in registry.items():
+        if function is entry or function is entry.function:
             return str(name)
-    raise BadInput(f"{getattr(part, '__name__', part)} is not registered as a {registry.kind}: decorate it first.")
+    raise BadInput(
+        f"{getattr(function, '__name__', function)} is not registered as a {registry.kind}: decorate it first."
+    )
 
 
 def require(kept: bool, sentence: str) -> None:
@@ -84,8 +86,8 @@ def require(kept: bool, sentence: str) -> None:
 # ---- metrics
 
 
-def _options(at: Any) -> list[dict[str, float]]:
-    return [{option: value} for option, values in at.items() for value in values] or [{}]
+def _options(values: Any) -> list[dict[str, float]]:
+    return [{option: value} for option, values in values.items() for value in values] or [{}]
 
 
 def _tied_case(seed: int, n: int = 200) -> tuple[Array, Array]:
@@ -288,14 +290,14 @@ def _model(seed: int = 0, n: int = 120, draws: int = 3, scale: float = 3.0) -> P
     return Predictions(labels=labels, logits=logits, embeddings=embeddings, scores=scores, variants={"tta": tta})
 
 
-def _with_example(part: Measure) -> Callable[..., Any]:
+def _with_example(measure: Measure) -> Callable[..., Any]:
     """The measure with the options that it names for so few rows."""
-    return partial(part.function, **part.example)
+    return partial(measure.function, **measure.example)
 
 
-def shape_and_order(part: Measure) -> None:
+def shape_and_order(measure: Measure) -> None:
     """one finite number per row, and shuffled rows give shuffled numbers."""
-    name, f = part.name, _with_example(part)
+    name, f = measure.name, _with_example(measure)
     world = _model()
     rows = np.random.default_rng(1).permutation(len(world))
     u, v = f(world), f(world.take(rows))
@@ -303,9 +305,9 @@ def shape_and_order(part: Measure) -> None:
     require(_same(u[rows], v), f"{name} depends on the order of the rows.")
 
 
-def says_what_it_lacks(part: Measure) -> None:
+def names_missing_fields(measure: Measure) -> None:
     """without the fields it needs it says so."""
-    name, f, needs = part.name, _with_example(part), part.needs
+    name, f, needs = measure.name, _with_example(measure), measure.needs
     unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
     require(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
     try:
@@ -316,24 +318,24 @@ def says_what_it_lacks(part: Measure) -> None:
     raise AssertionError(f"{name} answers without {' or '.join(needs)}.")
 
 
-def saturated(part: Measure) -> None:
+def saturated(measure: Measure) -> None:
     """finite on saturated float32 and on half-precision logits."""
-    name, f = part.name, _with_example(part)
-    if "logits" in part.needs:
+    name, f = measure.name, _with_example(measure)
+    if "logits" in measure.needs:
         for logits in (
             np.array([[90, -90, 0], [200, -200, 0]], np.float32),
             np.array([[60000, -60000, 0], [1, 0, 0]], np.float16),
         ):
-            dump = Predictions(logits=logits, embeddings=np.ones((2, 3)))
-            require(bool(np.isfinite(f(dump)).all()), f"{name} is not finite on {logits.dtype}.")
+            predictions = Predictions(logits=logits, embeddings=np.ones((2, 3)))
+            require(bool(np.isfinite(f(predictions)).all()), f"{name} is not finite on {logits.dtype}.")
 
 
-def sign(part: Measure) -> None:
-    """higher = less sure: blurred answers get higher values than sharp ones."""
-    name, f, needs = part.name, _with_example(part), part.needs
+def sign(measure: Measure) -> None:
+    """higher = less confident: blurred predictions have higher values than sharp ones."""
+    name, f, needs = measure.name, _with_example(measure), measure.needs
     if "logits" in needs:
         sharp, blurred = _model(scale=9.0), _model(scale=0.5)
-        require(f(blurred).mean() > f(sharp).mean(), f"{name} is lower where the model is less sure.")
+        require(f(blurred).mean() > f(sharp).mean(), f"{name} is lower if the model is less confident.")
     if needs == ("embeddings",):
         short = _model()
         assert short.embeddings is not None
@@ -355,73 +357,78 @@ def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
     return Predictions(labels=labels, embeddings=embeddings, logits=embeddings @ weight.T + 0.1)
 
 
-def far_noise(part: Measure) -> None:
+def far_noise(measure: Measure) -> None:
     """rows far from the reference get higher values than rows like it; shuffled rows give shuffled numbers."""
-    name, fit = part.name, _with_example(part)
-    if "logits" in part.needs:
+    name, fit = measure.name, _with_example(measure)
+    if "logits" in measure.needs:
         train, test, far = _network(0), _network(1), _network(2, far=True)
     else:
         train, test = _model(0), _model(1)
         noise = -5 - 10 * np.abs(np.random.default_rng(2).normal(size=(len(test), 6)))
         far = test.replace(embeddings=noise)
-    of = fit(train)
-    u = of(test)
+    score = fit(train)
+    u = score(test)
     require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    require(of(far).min() > np.median(u), f"{name} does not rise away from its reference.")
+    require(score(far).min() > np.median(u), f"{name} does not rise away from its reference.")
     rows = np.random.default_rng(1).permutation(len(test))
-    require(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
+    require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
-def tells_mistakes(part: Measure) -> None:
+def ranks_mistakes(measure: Measure) -> None:
     """fitted on some rows, it is higher on wrong answers of others; shuffled rows give shuffled numbers."""
-    name, fit = part.name, _with_example(part)
+    name, fit = measure.name, _with_example(measure)
     test = _network(1)
-    of = fit(_network(0))
-    u, wrong = of(test), summary(test).outcomes().wrong
+    score = fit(_network(0))
+    u, wrong = score(test), summary(test).outcomes().wrong
     require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
     require(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
     rows = np.random.default_rng(1).permutation(len(test))
-    require(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
+    require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
-def disagreement(part: Measure) -> None:
+def disagreement(measure: Measure) -> None:
     """members that agree get lower values than members that do not."""
-    name, f = part.name, _with_example(part)
+    name, f = measure.name, _with_example(measure)
     alike = [_model(0), _model(0)]
     unlike = [_model(0), _model(0).replace(embeddings=np.random.default_rng(5).normal(size=(120, 6)))]
-    agree, differ = (f(*_members(part, dumps)) for dumps in (alike, unlike))
+    agree, differ = (f(*_members(measure, members)) for members in (alike, unlike))
     require(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
     require(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
 
 
-def lonely_noise(part: Measure) -> None:
+def lonely_noise(measure: Measure) -> None:
     """rows among rows of their kind get lower values than noise, shuffled rows give shuffled numbers."""
-    name, f = part.name, _with_example(part)
+    name, f = measure.name, _with_example(measure)
     rng = np.random.default_rng(3)
     noise = np.arange(120) % 2 == 1
     kind = rng.normal(size=(15, 6))[np.arange(120) // 8]
     embeddings = np.where(noise[:, None], rng.normal(size=(120, 6)), 4 * kind + rng.normal(size=(120, 6)) / 10)
-    dump = Predictions(embeddings=embeddings)
+    predictions = Predictions(embeddings=embeddings)
     views = [Predictions(embeddings=embeddings + rng.normal(size=(120, 6)) / 2) for _ in range(3)]
-    given = {"views": views} if "views" in signature(part.function).parameters else {}
-    u = f(dump, **given)
+    options = {"views": views} if "views" in signature(measure.function).parameters else {}
+    u = f(predictions, **options)
     require(u.shape == (120,) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    require(u[noise].mean() > u[~noise].mean(), f"{name} is surer of noise than of rows among their kind.")
+    require(u[noise].mean() > u[~noise].mean(), f"{name} is more confident on noise than on rows of a cluster.")
     rows = rng.permutation(120)
-    given = {role: [view.take(rows) for view in dumps] for role, dumps in given.items()}
-    require(np.allclose(u[rows], f(dump.take(rows), **given), atol=1e-9), f"{name} depends on the order of the rows.")
+    options = {role: [view.take(rows) for view in members] for role, members in options.items()}
+    require(
+        np.allclose(u[rows], f(predictions.take(rows), **options), atol=1e-9),
+        f"{name} depends on the order of the rows.",
+    )
 
 
-def _members(part: Measure, dumps: list[Predictions]) -> list[list[Predictions]]:
-    """The members' dumps for every argument that takes them: test rows, or reference and test rows."""
-    arguments = signature(part.function).parameters.values()
-    return [dumps for argument in arguments if argument.default is argument.empty and argument.name not in part.example]
+def _members(measure: Measure, members: list[Predictions]) -> list[list[Predictions]]:
+    """Predictions of all members, for every required argument: test rows, or reference and test rows."""
+    arguments = signature(measure.function).parameters.values()
+    return [
+        members for argument in arguments if argument.default is argument.empty and argument.name not in measure.example
+    ]
 
 
 MEASURE_CHECKS: dict[str, tuple[Callable[[Measure], None], ...]] = {
-    "plain": (shape_and_order, says_what_it_lacks, saturated, sign),
+    "plain": (shape_and_order, names_missing_fields, saturated, sign),
     "fitted": (far_noise,),
-    "tuned": (tells_mistakes,),
+    "tuned": (ranks_mistakes,),
     "ensemble": (disagreement,),
     "gallery": (lonely_noise,),
 }

@@ -1,4 +1,4 @@
-"""What every method promises, seen on trained weights: `nescio verify` shows it, `testing.check_method` asserts it."""
+"""Evidence on trained weights that a method works, for `nescio verify` and `testing.check_method`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def small_trial(
     root: str | Path | None = None,
     task: Any = "classification",
 ) -> Trial:
-    """The small task on which a method is looked at."""
+    """A small task for the checks of a method."""
     cls = registry[name]
     name = registry.canonical(name)
     epochs = EPOCHS[cls.classifies] + MORE.get(backbone, 0) if epochs is None else epochs
@@ -71,38 +71,38 @@ def small_trial(
 
 
 def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = None) -> Iterator[tuple[str, Evidence]]:
-    """Trains a trial on the CPU and yields what was seen, one observation after the other."""
-    dataset, here = datasets.load(trial.data, root), runtime_for("cpu", trial.training.precision)
+    """Train a trial on the CPU and yield the name and the result of each check."""
+    dataset, runtime = datasets.load(trial.data, root), runtime_for("cpu", trial.training.precision)
     losses: dict[int, list[float]] = {}
 
     def watch(seen: dict[str, Any]) -> None:
         losses.setdefault(int(seen["epoch"] - 1e-9), []).append(seen["loss"])
 
-    method, _ = fit(trial, dataset, here, None, float("inf"), watch)
+    method, _ = fit(trial, dataset, runtime, None, float("inf"), watch)
     first, last = (sum(losses[epoch]) / len(losses[epoch]) for epoch in (min(losses), max(losses)))
     yield "loss falls", Evidence(f"{first:.3g} in the first epoch, {last:.3g} in the last", last < first)
     with torch.no_grad():
-        yield from _general(method, trial, dataset, here)
-    yield from method_evidence(method, trial, dataset, here).items()
-    yield from _kept(trial, dataset, here, root)
-    yield "spectral norm", _bounded(replace(trial, spectral=spectral), dataset, here)
+        yield from _general(method, trial, dataset, runtime)
+    yield from method_evidence(method, trial, dataset, runtime).items()
+    yield from _reproducible(trial, dataset, runtime, root)
+    yield "spectral norm", _bounded(replace(trial, spectral=spectral), dataset, runtime)
 
 
-def method_evidence(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> dict[str, Evidence]:
-    """What the method itself shows of its special part, compared with how it was before training."""
-    start = start_of(trial, dataset, here)
-    shown = _shown(trial, dataset, here)
+def method_evidence(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> dict[str, Evidence]:
+    """Evidence that the distinctive part of a method has an effect, compared with the untrained method."""
+    start = start_of(trial, dataset, runtime)
+    images = _batches(trial, dataset, runtime)
     if method.views > 1:
-        shown = replace(shown, views=method.views, augment=trial.training.augment)
+        images = replace(images, views=method.views, augment=trial.training.augment)
     with torch.no_grad():
-        seen = method.eval().evidence(method.as_rows(shown), start)
+        seen = method.eval().evidence(method.as_rows(images), start)
     if method.strength_hparam is not None and method.strength_direction == "larger":  # the weight of a term of the loss
-        seen["strength acts"] = _strength_acts(method, method.strength_hparam, method.as_rows(shown))
+        seen["strength acts"] = _strength_acts(method, method.strength_hparam, method.as_rows(images))
     return seen
 
 
 def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
-    """Does a step with twice the strength draw the features elsewhere? Without its term nothing at all changes."""
+    """Whether twice the regularisation strength changes the gradient of the features."""
     x, y = first_batch(batches)
 
     def pull(factor: float) -> Tensor:
@@ -118,22 +118,22 @@ def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
     return Evidence(f"twice the {name} moves the gradient of the features by {apart:.2g} of its length", apart > 1e-7)
 
 
-def _shown(trial: Trial, dataset: Dataset, here: Runtime) -> Batches:
+def _batches(trial: Trial, dataset: Dataset, runtime: Runtime) -> Batches:
     """Training images in random order."""
     rows = 256 if trial.task == "classification" else trial.training.batch_size
-    return Batches(_training_images(trial, dataset), dataset, here.device, batch=rows, shuffle=True)
+    return Batches(_training_images(trial, dataset), dataset, runtime.device, batch=rows, shuffle=True)
 
 
 def _training_images(trial: Trial, dataset: Dataset) -> Images:
     return datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
 
 
-def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
-    x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch_size if method.spec.dense else ROWS)
+def _general(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> Iterator[tuple[str, Evidence]]:
+    x, _ = first_batch(_batches(trial, dataset, runtime), trial.training.batch_size if method.spec.dense else ROWS)
     check_output(method, method(x), None if method.spec.dense else len(x))
-    yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
+    yield "learns", (_classifies_well if method.classifies else _groups_well)(method, trial, dataset, runtime)
     noise = noise_like(x)
-    beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
+    beside_images, beside_noise = _outputs(method, torch.cat([x, x.flip(0)])), _outputs(method, torch.cat([x, noise]))
     apart = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
     seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
     yield "rows stand alone", Evidence(seen, apart < 1e-4)
@@ -153,27 +153,27 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
         yield "noise above data", Evidence(seen, area > 0.9)
 
 
-def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
-    accuracy, chance = accuracy_of(method, method.as_rows(_shown(trial, dataset, here))), 1 / method.spec.classes
+def _classifies_well(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
+    accuracy, chance = accuracy_of(method, method.as_rows(_batches(trial, dataset, runtime))), 1 / method.spec.classes
     rows = "locations in training images" if method.spec.dense else "training images"
     return Evidence(f"right on {accuracy:.0%} of {rows}, by chance {chance:.0%}", accuracy > 2 * chance)
 
 
-def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
-    """Without answers: a changed image lies among images of its class, though it never saw a label."""
+def _groups_well(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
+    """For methods without class predictions: whether the nearest neighbour of an augmented image is of its class."""
     images = _training_images(trial, dataset)
     images = images.take(np.arange(len(images))[:: -(-len(images) // NEIGHBOURS)])
 
     def share_found(network: Method) -> float:
         plain, changed = (
-            _embeddings(network, Batches(images, dataset, here.device, augment=augment, seed=1))
+            _embeddings(network, Batches(images, dataset, runtime.device, augment=augment, seed=1))
             for augment in ("none", trial.training.augment)
         )
-        known = prepare_points(plain, "euclidean")
-        first = nearest_rows(known, prepare_points(changed, "euclidean", like=known), (1,), others=True)[:, 0]
+        reference = prepare_points(plain, "euclidean")
+        first = nearest_rows(reference, prepare_points(changed, "euclidean", like=reference), (1,), others=True)[:, 0]
         return float(np.mean(images.labels[first] == images.labels))
 
-    before, after = share_found(start_of(trial, dataset, here)), share_found(method)
+    before, after = share_found(start_of(trial, dataset, runtime)), share_found(method)
     seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
     return Evidence(seen, after > 1.1 * before and after > 2 / method.spec.classes)
 
@@ -183,21 +183,23 @@ def _embeddings(method: Method, batches: Batches) -> Any:
     return torch.cat([embeddings for embeddings in outputs if embeddings is not None]).numpy()
 
 
-def _answers(method: Method, x: Tensor) -> list[Tensor]:
-    """All outputs, with the same random numbers whatever the images are."""
+def _outputs(method: Method, x: Tensor) -> list[Tensor]:
+    """All outputs, with the same random numbers for any images."""
     seed_everything(0)
     output = method(torch.zeros(x.shape).copy_(x))  # one memory layout: dropout draws along the memory
     tensors = (output.logits, output.embeddings, *output.scores.values())
     return [tensor.float() for tensor in tensors if tensor is not None]
 
 
-def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None) -> Iterator[tuple[str, Evidence]]:
-    """One epoch in memory and the same through a store: equal weights, and nothing is lost on the way to the disk."""
+def _reproducible(
+    trial: Trial, dataset: Dataset, runtime: Runtime, root: str | Path | None
+) -> Iterator[tuple[str, Evidence]]:
+    """Whether one epoch in memory and one through a store give equal weights and predictions."""
     short = replace(trial, training=replace(trial.training, epochs=1))
-    direct, _ = fit(short, dataset, here, None, float("inf"), None)
+    direct, _ = fit(short, dataset, runtime, None, float("inf"), None)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
-        loaded = load_method(train(short, store, here, root=root), short, store, here, root)
+        loaded = load_method(train(short, store, runtime, root=root), short, store, runtime, root)
     ours, theirs = direct.state_dict(), loaded.state_dict()
     differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     seen = (
@@ -206,29 +208,31 @@ def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
         else f"{len(ours)} tensors, bit for bit"
     )
     yield "same seed, same weights", Evidence(seen, not differ)
-    shown = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
+    images = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
     network = network_of_trial(trial, root)
     if trial.task == "segmentation":
-        u, v = (count_pixels([Segmenter(module)], network, shown, None, here) for module in (direct, loaded))
+        u, v = (count_pixels([Segmenter(module)], network, images, None, runtime) for module in (direct, loaded))
         same = u.rows() == v.rows()
         seen = f"{'the same' if same else 'other'} answers to {u.n} pixels"
         yield "saved and reloaded", Evidence(seen, same and np.array_equal(u.confusion, v.confusion))
         return
-    a, b = (predict_images(module, network, shown, None, here, seed=1) for module in (direct, loaded))
+    a, b = (predict_images(module, network, images, None, runtime, seed=1) for module in (direct, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
     lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
-    seen = f"{' and '.join(lost)} differ" if lost else f"the same answers to {len(shown)} images"
+    seen = f"{' and '.join(lost)} differ" if lost else f"the same answers to {len(images)} images"
     yield "saved and reloaded", Evidence(seen, not lost)
 
 
-def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
-    """The largest stretch of any layer of the features, by singular values of the weights that are really used."""
+def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
+    """The largest singular value of the layers of the features, of the weights in use."""
     assert trial.spectral is not None
-    method, _ = fit(replace(trial, training=replace(trial.training, epochs=2)), dataset, here, None, float("inf"), None)
+    method, _ = fit(
+        replace(trial, training=replace(trial.training, epochs=2)), dataset, runtime, None, float("inf"), None
+    )
     if not stretches(method.features):
         return Evidence("the features have no layer that it bounds", False)
-    x, _ = first_batch(_shown(trial, dataset, here), 1)
+    x, _ = first_batch(_batches(trial, dataset, runtime), 1)
     maps = operator_norms(method.features, x.repeat(1, method.spec.channels // x.shape[1], 1, 1))
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
     seen, holds = bound_holds(method.features, trial.spectral)

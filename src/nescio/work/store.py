@@ -264,8 +264,8 @@ def _document(stage: str, config: Any, parents: Sequence[str], version: int) -> 
 
 
 def _key(document: dict[str, Any]) -> str:
-    hashed = {"recipe" if name == "config" else name: value for name, value in document.items()}  # keys never change
-    return hashlib.sha256(to_json(hashed).encode()).hexdigest()[:16]
+    in_keys = {"recipe" if name == "config" else name: value for name, value in document.items()}
+    return hashlib.sha256(to_json(in_keys).encode()).hexdigest()[:16]
 
 
 def _state(folder: Path) -> dict[str, tuple[int, int]]:

@@ -39,7 +39,7 @@ def test_a_broken_metric_is_caught(monkeypatch, broken, sentence):
 @pytest.mark.parametrize(
     ("broken", "sentence"),
     [
-        (lambda p: -measures.entropy(p), "less sure"),
+        (lambda p: -measures.entropy(p), "less confident"),
         (lambda p: np.sort(measures.entropy(p)), "order"),
         (lambda p: measures.entropy(p)[:, None], "per row"),
         (lambda p: np.zeros(len(p)), "answers without"),
@@ -56,7 +56,7 @@ def test_no_name_of_a_measure_spares_it_a_promise(monkeypatch):
     surer = Measure("variance_of_draws", lambda p: -measures.entropy(p), "plain", ("logits",))
     surer.function.__doc__ = "Broken on purpose."
     monkeypatch.setitem(measures.registry._parts, surer.name, surer)
-    with pytest.raises(AssertionError, match="less sure"):
+    with pytest.raises(AssertionError, match="less confident"):
         check_measure(surer.name)
 
 

@@ -393,7 +393,7 @@ def test_duq_is_not_compiled():
     trial = Trial(
         method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=Training(compile=True)
     )
-    with pytest.raises(BadInput, match=r"method duq cannot be compiled"):
+    with pytest.raises(BadInput, match=r"duq cannot be compiled"):
         training.build(trial, datasets.load("digits"), rows=10)
 
 

@@ -37,7 +37,8 @@ from nescio.rows import Row
 COVERAGE, RISK = "coverage", "selective risk"  # axes of a risk–coverage curve
 MIN_COVERAGE = 0.05  # smaller coverages do not set the height of the chart, since their risks are of few rows
 STRIPES = 200  # coverages at which several models are compared
-GUIDE_LABELS = ("optimal ranking", "random ranking")  # in the order of GUIDES
+GUIDE_LABELS = ("optimal ranking", "random ranking")  # of a risk–coverage curve, in the order of GUIDES
+COST_GUIDE_LABELS = ("optimal ranking", "no ranking")  # of a cost curve
 STAGE_COLOURS = (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"])  # raw, calibrated
 Curve = tuple[Any, Any]  # coverages and risks, or the values of two other axes
 
@@ -237,7 +238,7 @@ def cost_chart(curves: Mapping[str, Mapping[str, Curve]], selected: str | None =
     base = data(rows).encode(x, share_axis("y", "cost", "mean cost per row", 1.05 * highest))
     tips = tooltips(("set:N", "OOD set"), ("price:Q", "abstention cost", ".0%"), ("cost:Q", "mean cost", ".2%"))
     set_names = legend("stroke", labelExpr=rename_labels(sets, [f"with {ood_label(name)}" for name in sets]))
-    guide_names = legend("stroke", labelExpr=rename_labels(GUIDES, GUIDE_LABELS))
+    guide_names = legend("stroke", labelExpr=rename_labels(GUIDES, COST_GUIDE_LABELS))
     guides = base.transform_filter(f"indexof({json.dumps(GUIDES)}, datum.measure) >= 0")
     layers = [
         guides.mark_line(strokeWidth=1, color=COLOUR["soft"]).encode(

@@ -409,7 +409,7 @@ def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_pat
 
     budget = Training(epochs=1, batch_size=64, augment="none")
     plan = Plan(
-        methods=("erm",), backbones=("mlp",), spectral_bound=(None,), trials=1, seeds=1, oracle=False, training=budget
+        methods=("erm",), backbones=("mlp",), spectral_bounds=(None,), trials=1, seeds=1, oracle=False, training=budget
     )
     rows = {}
     for name, workers in (("local", 0), ("subprocesses", 1)):

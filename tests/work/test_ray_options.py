@@ -47,6 +47,6 @@ def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch, ca
 
 
 def test_an_engine_is_imported_only_when_it_is_named():
-    code = "import sys; from nescio.work.launchers import make_launcher; make_launcher('local', 0); make_launcher('ray', 1)\n"
+    code = "import sys; from nescio.work.launchers import make_launcher as make; make('local', 0); make('ray', 1)\n"
     code += "sys.exit(bool({'ray', 'submitit'} & {*sys.modules}))"
     subprocess.run([sys.executable, "-c", code], check=True)

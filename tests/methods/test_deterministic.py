@@ -393,7 +393,7 @@ def test_duq_is_not_compiled():
     trial = Trial(
         method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=Training(compile=True)
     )
-    with pytest.raises(BadInput, match=r"duq cannot be compiled"):
+    with pytest.raises(BadInput, match=r"duq cannot"):
         training.build(trial, datasets.load("digits"), rows=10)
 
 
@@ -556,8 +556,8 @@ def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
     ("attributes", "reason"),
     [
         ({"strength_hparam": "nothere"}, "is 'nothere': name a field of MIRHParams"),
-        ({"strength": "width"}, "whose range is log_uniform"),
-        ({"strength": "weight", "stronger": "weaker"}, "is 'weaker': it is 'larger' or 'smaller'"),
+        ({"strength_hparam": "width"}, "range is log_uniform"),
+        ({"strength_hparam": "weight", "strength_direction": "weaker"}, "is 'weaker': it is 'larger' or 'smaller'"),
     ],
 )
 def test_a_strength_that_cannot_be_varied_is_refused_where_it_is_named(attributes, reason):

@@ -258,9 +258,9 @@ def test_a_broken_promise_is_seen(monkeypatch, cls, what):
         ("oc", "orthogonality", 0.0),
         ("oc", "width", 1.0),
         ("deep-ae", "bottleneck", 1.0),
-        ("mc-dropout", "drop", 0.0),
-        ("mc-dropout", "drop", 1.0),
-        ("mc-dropout", "passes", 1),
+        ("mc-dropout", "dropout", 0.0),
+        ("mc-dropout", "dropout", 1.0),
+        ("mc-dropout", "mc_samples", 1),
         ("mc-dropout", "position", "nowhere"),
         ("mimo", "inputs", 1),
         ("mimo", "repetition", 1.0),
@@ -305,7 +305,7 @@ def test_mimo_repeats_whole_rows_and_sums_heads():
     torch.manual_seed(0)
     method = MIMO(MIMO.hparams_class(repetition=0.0), NetworkSpec("mlp", 1, 8, 3))
     seen = []
-    method.answers = lambda x: (seen.append(x) or torch.zeros(len(x), 2, 3, requires_grad=True), None)
+    method.head_logits = lambda x: (seen.append(x) or torch.zeros(len(x), 2, 3, requires_grad=True), None)
     x, y = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
     assert float(method.loss(x, y).detach()) == pytest.approx(2 * np.log(3))  # two heads, each log 3
     first, second = seen[0][:, 0, 0, 0], seen[0][:, 1, 0, 0]

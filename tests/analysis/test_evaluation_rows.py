@@ -21,5 +21,5 @@ def test_in_distribution_rows_are_of_classes_that_the_model_can_answer() -> None
     assert in_distribution_rows(unmarked) is unmarked
     without_labels = Predictions(logits=LOGITS, in_distribution=np.array([True, True, False, True]))
     assert in_distribution_rows(without_labels).index.tolist() == [0, 1, 3]
-    with pytest.raises(BadInput, match="is it the other file"):
+    with pytest.raises(BadInput, match="OOD"):
         in_distribution_rows(Predictions(logits=LOGITS, in_distribution=np.zeros(4, bool)))

@@ -160,5 +160,5 @@ def test_what_a_question_needs():
         question_rows("all", u, None, {})
     with pytest.raises(Undefined, match="4 rows"):
         choose_among("mistakes", ["a"], rows_of(u, np.arange(9) < 1))
-    with pytest.raises(Undefined, match="nothing to choose"):
+    with pytest.raises(Undefined, match="No score"):
         choose_among("mistakes", [], QuestionRows({}, {}, {}))

@@ -141,9 +141,7 @@ def test_rows_without_human_votes_are_left_out_and_counted():
         nobody.value("human_alignment", "entropy")
 
 
-@pytest.mark.parametrize(
-    ("shift", "words"), [(0, "answer is right, so the lowest"), (1, "answer is wrong, so the highest")]
-)
+@pytest.mark.parametrize(("shift", "words"), [(0, calibration.EDGES["right"]), (1, calibration.EDGES["wrong"])])
 def test_a_temperature_at_the_edge_is_a_note_that_says_which_edge_and_why(shift, words):
     val = Predictions(logits=np.eye(6), labels=(np.arange(6) + shift) % 6)
     card = scorecard(model(), val=val, only=["entropy"])

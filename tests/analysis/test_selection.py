@@ -139,7 +139,7 @@ def test_at_least_one_must_be_asked_for(k):
 
 
 def test_nothing_to_select_from_is_a_sentence():
-    with pytest.raises(BadInput, match="no row holds the nll of a single model on val"):
+    with pytest.raises(BadInput, match=r"nll .* val"):
         best_trials(table({0: [0.5]}, split="test"), 1)
 
 

@@ -502,7 +502,7 @@ def test_rows_that_earn_the_guarantee_fit_no_temperature():
 
 def test_more_rows_mean_nothing_where_the_coverage_is_given():
     found = guarantee_threshold(two_class_dump(np.random.default_rng(0), 300), coverage=0.5)
-    with pytest.raises(BadInput, match="the coverage was given"):
+    with pytest.raises(BadInput, match="coverage"):
         found.with_more_rows(2)
 
 
@@ -510,7 +510,7 @@ def test_no_labels_and_nothing_taught():
     dump = two_class_dump(np.random.default_rng(0), 50)
     with pytest.raises(BadInput, match="no labels"):
         guarantee_threshold(dump.replace(labels=None), risk=0.1)
-    with pytest.raises(BadInput, match="not in training"):
+    with pytest.raises(BadInput, match="out-of-distribution"):
         guarantee_threshold(dump.replace(in_distribution=False), risk=0.1)
 
 
@@ -619,7 +619,7 @@ def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
         (("unlabelled.npz", "--risk", "0.1"), "no labels"),
         (("missing.npz", "--risk", "0.1"), "missing.npz"),
         (("preds.npz", "--risk", "0.1", "--temperature", "hot"), "hot"),
-        (("preds.npz", "--risk", "0.1", "--temperature", "2", "--val", "other.npz"), "give one of them"),
+        (("preds.npz", "--risk", "0.1", "--temperature", "2", "--val", "other.npz"), "--temperature"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys, files, monkeypatch, words, sentence):

@@ -49,7 +49,7 @@ def _renderer() -> Renderer:
     return _renderers[0]()
 
 
-class Result:
+class ResultRows:
     """Rows with their data frames, charts and page."""
 
     rows: list[Row]
@@ -99,7 +99,7 @@ class RowSource:
 
 
 @dataclass(repr=False)
-class Scorecard(Result):
+class Scorecard(ResultRows):
     """Rows and reasons (measure, metric, split, reason) of one model.
 
     notes                sentences that a reader needs beside the numbers
@@ -174,7 +174,7 @@ class Scorecard(Result):
 
 
 @dataclass(repr=False)
-class Comparison(Result):
+class Comparison(ResultRows):
     """Models compared on the same rows.
 
     rows         one per model and metric; the model is in `method`. `rank` is 1 + the number of strictly better models.

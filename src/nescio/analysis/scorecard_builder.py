@@ -27,7 +27,7 @@ from nescio.rows import Row
 
 
 @dataclass
-class Cell:
+class ScorecardCell:
     """Where rows of a scorecard go: the columns that they share."""
 
     columns: Row
@@ -66,7 +66,7 @@ class ScorecardBuilder:
 
     def add_raw(self, in_distribution: Predictions, ood: Mapping[str, Predictions], everything: Predictions) -> None:
         """Add all rows of the raw predictions; `everything` includes rows of other classes."""
-        cell = Cell(self.columns | {"calibrated": False}, self.split)
+        cell = ScorecardCell(self.columns | {"calibrated": False}, self.split)
         rows = self._add_predictions(in_distribution, cell)
         self._add_kinds([kind for kind in _model_kinds() if kind.whole_file], EvaluatedRows(everything), cell)
         self._add_gallery(everything, cell)
@@ -79,7 +79,7 @@ class ScorecardBuilder:
     ) -> None:
         """Add the rows that a calibration changes."""
         assert self.val is not None
-        cell = Cell(self.columns | {"calibrated": True}, self.split)
+        cell = ScorecardCell(self.columns | {"calibrated": True}, self.split)
         if isinstance(scale, Temperature):
             row = {"measure": None, "metric": "temperature", "value": scale.temperature, "n": len(self.val)}
             self.card.rows.append(cell.columns | row | {"split": "val"})
@@ -96,7 +96,7 @@ class ScorecardBuilder:
             raise BadInput(f"There is no group named {group!r}.{hint} There are: {names}.")
         kinds = [kind for kind in KINDS.values() if kind.by_group and kind.reads == "uncertainty"]
         for value in np.unique(in_distribution.groups[group]):
-            cell = Cell(self.columns | {"calibrated": False, "subgroup": f"{group}={value}"}, self.split)
+            cell = ScorecardCell(self.columns | {"calibrated": False, "subgroup": f"{group}={value}"}, self.split)
             rows = self._add_predictions(
                 in_distribution.take(in_distribution.groups[group] == value), cell, grouped=True
             )
@@ -107,7 +107,9 @@ class ScorecardBuilder:
 
     # ---- in parts
 
-    def _add_predictions(self, in_distribution: Predictions, cell: Cell, grouped: bool = False) -> EvaluatedRows:
+    def _add_predictions(
+        self, in_distribution: Predictions, cell: ScorecardCell, grouped: bool = False
+    ) -> EvaluatedRows:
         """Add the metrics of predictions alone; return the rows with their errors."""
         kinds = [kind for kind in _model_kinds() if not kind.whole_file and (kind.by_group or not grouped)]
         self._add_kinds(kinds, EvaluatedRows(in_distribution), cell)
@@ -119,7 +121,7 @@ class ScorecardBuilder:
             self.card.add_reason(None, "nll", self.split, self.card.notes[-1])
         return EvaluatedRows(in_distribution, wrong=np.asarray(~outcomes.correct), ood_share=self.ood_share)
 
-    def _add_gallery(self, everything: Predictions, cell: Cell) -> None:
+    def _add_gallery(self, everything: Predictions, cell: ScorecardCell) -> None:
         """Add R-AUROC of the scores that compare each row with all others."""
         kinds = [kind for kind in KINDS.values() if kind.whole_file and kind.reads == "uncertainty"]
         for measure, u in self._gallery_scores(everything).items():
@@ -140,7 +142,7 @@ class ScorecardBuilder:
         return scores.u
 
     def _add_measures(
-        self, rows: EvaluatedRows, ood: Mapping[str, Predictions], cell: Cell, everything: Predictions | None
+        self, rows: EvaluatedRows, ood: Mapping[str, Predictions], cell: ScorecardCell, everything: Predictions | None
     ) -> ScoreSet:
         """Add the metrics of every measure; return what curves and choices of scores read."""
         in_distribution, raw = rows.predictions, everything is not None
@@ -182,7 +184,7 @@ class ScorecardBuilder:
         rows: EvaluatedRows,
         whole_file: EvaluatedRows | None,
         u_ood: Mapping[str, Array],
-        cell: Cell,
+        cell: ScorecardCell,
     ) -> None:
         """Add the metrics of one measure in the order of the table, OOD kinds set by set."""
         kinds = [kind for kind in KINDS.values() if kind.reads != "predictions"]
@@ -216,7 +218,7 @@ class ScorecardBuilder:
 
     # ---- rows
 
-    def _add_kinds(self, kinds: Sequence[MetricKind], rows: EvaluatedRows, cell: Cell) -> None:
+    def _add_kinds(self, kinds: Sequence[MetricKind], rows: EvaluatedRows, cell: ScorecardCell) -> None:
         """Add the values of all metrics of these kinds, or the reason why there are none."""
         for kind in kinds:
             specs = [spec for spec in kind.metrics() if self._includes(spec, rows.predictions)]
@@ -248,7 +250,7 @@ class ScorecardBuilder:
             return False
         return self.classwise is None
 
-    def _add_value(self, source: PreparedMetrics, spec: MetricSpec, cell: Cell) -> None:
+    def _add_value(self, source: PreparedMetrics, spec: MetricSpec, cell: ScorecardCell) -> None:
         try:
             value = float(source.value(spec))
         except Undefined as reason:

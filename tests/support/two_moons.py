@@ -1,5 +1,5 @@
 """Methods that learn two moons, for tests. As a program it draws what they are unsure of:
-python tests/two_moons.py docs/two-moons.png"""
+python -m tests.support.two_moons docs/two-moons.png"""
 
 from __future__ import annotations
 

@@ -407,7 +407,7 @@ def test_features_that_are_not_finite_have_no_gaussians(value):
 
 def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypatch):
     """No loss was seen to be."""
-    monkeypatch.setattr(DUQ, "moved", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
+    monkeypatch.setattr(DUQ, "after_step", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
     plan = Training(lr=0.01, epochs=1, batch_size=256, augment="none", precision="float32")
     trial = Trial(method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=plan)
     with pytest.raises(training.Diverged, match="not finite"):

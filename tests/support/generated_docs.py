@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks" / "results.json"
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-SAMPLE = 26  # lines of the sample in the README
+SAMPLE = 27  # lines of the sample in the README
 SECTIONS = {
     "Evaluation": ("scorecard", "ranking", "bootstrap", "shards"),
     "Neighbours, densities and heads": (

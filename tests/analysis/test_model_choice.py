@@ -169,7 +169,7 @@ def test_the_bootstrap_is_of_the_best_only(held):
 
 def test_few_resamples_say_so(held):
     found = choose_model(held, Requirement(), resamples=20)
-    assert any("can tell no model from the best" in note for note in found.notes)
+    assert any("20 resamples" in note for note in found.notes)
     assert (
         choose_model(held, Requirement(), level=0.99).notes == []
     )  # a thousand would be too few: more are drawn unasked
@@ -331,9 +331,9 @@ def test_the_table_for_people(held, capsys):
     files = [f"{each.model}={each.path}" for each in held[:4]]
     assert main(["choose", *files, "--accuracy", "0.95", "--bootstrap", "60"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Choose ") and "95 %" in out and "against the best" in out
-    for form in ("--format", "csv", "--format", "markdown", "--format", "latex"):
-        assert main(["choose", *files, "--coverage", "0.8", "--bootstrap", "20", form]) == 0
+    assert out.startswith("Choose ") and "95 %" in out
+    for form in ("csv", "markdown", "latex"):
+        assert main(["choose", *files, "--coverage", "0.8", "--bootstrap", "20", "--format", form]) == 0
         assert held[0].model.replace("_", "") in capsys.readouterr().out.replace("\\_", "").replace("_", "")
 
 
@@ -355,8 +355,8 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--accuracy", "99"], "accuracy.*0"),
-        (["--coverage", "0"], "coverage.*0"),
+        (["--accuracy", "99"], "accuracy must be above 0"),
+        (["--coverage", "0"], "--coverage"),
         (["--accuracy", "0.9", "--coverage", "0.8"], "not both"),
         (["--max-params", "lots"], "such as 30M"),
         (["--measure", "knn_distance"], "must be fitted first"),
@@ -388,7 +388,7 @@ def test_bad_files(held, tmp_path, capsys):
         assert said in capsys.readouterr().err
     nameless = entry("n", Predictions(logits=np.ones((4, 3))), tmp_path / "n.npz")
     assert main(["choose", file, str(nameless.path)]) == 2
-    assert "n: The dump has no labels" in capsys.readouterr().err
+    assert "n: There are no labels" in capsys.readouterr().err
 
 
 def test_the_next_command_runs(store, held, tmp_path, capsys):

@@ -93,6 +93,19 @@ def test_arrows_point_to_earlier_tiers_only():
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_benchmark_imports_another():
+    folder = SOURCE / "benchmarks"
+    benchmarks = {each.name for each in folder.iterdir() if (each / "__init__.py").is_file()}
+    wrong = []
+    for benchmark in benchmarks:
+        for path in (folder / benchmark).glob("*.py"):
+            for module, name in imports(path):
+                _, _, inside = f"{module}.{name or ''}".partition("nescio.benchmarks.")
+                if inside.split(".")[0] in benchmarks - {benchmark}:
+                    wrong.append(f"{path.relative_to(SOURCE)} imports {module}.{name or ''}")
+    assert len(benchmarks) > 8 and not wrong, "\n".join(wrong)
+
+
 def test_nothing_private_crosses_a_wall():
     wrong = []
     for path, parts in modules():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nescio import backbones, datasets, measures
+from nescio.benchmarks.recipes import refuse_fixed
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
-from nescio.training import check_batch
+from nescio.training import check_batch, check_compiled
 from nescio.trials import Training
 
 
@@ -34,6 +35,32 @@ def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str]
                 f"The measure {name} needs more than {' and '.join(kept)} of the test images, and no more is kept for "
                 "every corruption. Take one such as entropy, msp, max_logit or energy."
             )
+
+
+def refuse_classification(
+    benchmark: str,
+    data: str,
+    names: Sequence[str],
+    fixed: Sequence[str],
+    backbone: str,
+    training: Training,
+    root: str | None,
+) -> None:
+    """Refuse, before any work, classifiers that cannot be trained on these images.
+
+    names  of the trained methods
+    fixed  hyper-parameters, METHOD.FIELD=VALUE
+    """
+    refuse_without_labels(names, benchmark)
+    refuse_fixed(fixed)
+    dataset = datasets.load(data, root)
+    if dataset.train.maps is not None:
+        raise BadInput(f"{data} has a label for every pixel: set task to segmentation.")
+    if len(dataset.classes) < 2:
+        raise BadInput(f"{data} has one class, {dataset.classes[0]}: a classifier needs at least two.")
+    for name in names:
+        check_compiled(training, name)
+    refuse_training(dataset, [backbone], training, len(datasets.split_dataset(dataset, None, 0).train))
 
 
 def refuse_training(dataset: datasets.Dataset, names: Sequence[str], training: Training, rows: int) -> None:

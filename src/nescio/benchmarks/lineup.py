@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any, Literal
+
+import numpy as np
 
 from nescio import datasets, measures, metrics
 from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average
@@ -14,20 +17,22 @@ from nescio.benchmarks.recipes import with_fixed
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import same_images
 from nescio.errors import BadInput
+from nescio.evaluations import Evaluation, Subject
+from nescio.evaluations.engine import plan_steps
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
 from nescio.networks.models import find_network, network_of_trial, with_weights
 from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predict import OutputSpec, load_predictions, predict_step
-from nescio.rows import Row, RowBuilder
+from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks
 from nescio.search import HParams, draw
-from nescio.training import title_of, train_step
+from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training, Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 
-TRAIN, SEARCH = "train", "search hyper-parameters"  # stages
+TRAIN, SEARCH, EVALUATE = "train", "search hyper-parameters", "predict and evaluate"  # stages
 UNDERTRAINED_GAP = 0.05  # below the training accuracy of plain training
 Task = Literal["classification", "segmentation"]
 
@@ -77,7 +82,7 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
 
     augment  the augmentation of the plan, to mark groups that have another
     """
-    columns: Row = trials[0].describe() | {"members": len(trials)}
+    columns: Row = trials[0].describe() | {"members": len(trials), "task": trials[0].task}
     columns["method"] = name_of_average(trials[0].method, len(trials))
     other = augment is not None and trials[0].training.augment != augment
     return NetworkGroup(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
@@ -134,20 +139,105 @@ def search(
     return chosen
 
 
-def search_step(trial: Trial, root: str | None) -> Step:
-    """Train one trial and keep the NLL of its validation images."""
+def search_step(trial: Trial, root: str | None, spec: OutputSpec | None = None) -> Step:
+    """Train one trial and keep the NLL of its validation images.
+
+    spec  what is kept of the validation images (default: logits)
+    """
     images = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed)
-    spec = OutputSpec(fields=("logits",), precision="float32")
+    spec = spec or OutputSpec(fields=("logits",), precision="float32")
     predictions = predict_step(network_of_trial(trial, root), images, root=root, output_spec=spec)
     make = partial(_validation_nll, trial=trial, predictions=predictions)
     return make_evaluation("search", 1, title_of(trial), {"criterion": "nll"}, [predictions], make)
 
 
 def _validation_nll(step_folder: StepFolder, context: Context, trial: Trial, predictions: Step) -> Files:
-    results = RowBuilder(trial.describe() | {"members": 1, "evaluation": "search", "split": "val", "criterion": "nll"})
+    columns: Row = {"members": 1, "task": trial.task, "evaluation": "search", "split": "val", "criterion": "nll"}
+    results = RowBuilder(trial.describe() | columns)
     outcomes = measures.summary(load_predictions(predictions, context.store)).outcomes()
     results.add("nll", metrics.nll(outcomes), outcomes.n)
+    results.describe(strength=strength_of(trial))
     return files_of(results)
+
+
+# ---- evaluation
+
+
+def evaluate(
+    benchmark: tuple[str, int],
+    subjects: Sequence[Subject],
+    evaluations: Sequence[Evaluation],
+    work: Work,
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Predict every image set once per network, evaluate, and collect results and facts about the networks.
+
+    benchmark  its name and version, columns of all results
+    before     see `Work.run_stage`
+    """
+    planned = plan_steps(subjects, evaluations, work.context.root)
+    work.reasons += [reason for reason in planned.reasons if reason not in work.reasons]
+    work.evaluate(EVALUATE, planned.steps, before)
+    describe_training([subject.group for subject in subjects], work)
+    for row in work.rows:
+        row |= {"benchmark": benchmark[0], "version": benchmark[1]}
+
+
+# ---- regularisation strengths
+
+
+def with_strength(trial: Trial, number: int, count: int, default: bool = False) -> Trial:
+    """The trial at one of `count` regularisation strengths of its method, the weakest first; unchanged if count is 1.
+
+    default  the trial's strength replaces the nearest of them, so that a search does not miss a method's default
+    """
+    if count == 1:
+        return trial
+    method = methods[trial.method]
+    values = list(method.strength_grid(count))
+    if default and (present := strength_of(trial)):
+        values[min(range(count), key=lambda index: abs(math.log(values[index] / present)))] = present
+    value = values[number]
+    if method.strength_hparam == "spectral":
+        return replace(trial, trial=number, spectral=value)
+    return replace(trial, trial=number, hparams=replace(trial.hparams, **{method.varied_hparam(): value}))
+
+
+def strength_of(trial: Trial) -> float | None:
+    """The regularisation strength of a trial; None if its hyper-parameters have none."""
+    name = methods[trial.method].varied_hparam()
+    return trial.spectral if name == "spectral" else getattr(trial.hparams, name, None)
+
+
+# ---- facts about networks
+
+
+def describe_training(groups: Iterable[NetworkGroup], work: Work) -> None:
+    """Add facts about the trained networks to the table of networks."""
+    if not work.is_dry_run:
+        for group in groups:
+            facts = RowBuilder(group.columns)
+            facts.describe(**training_facts(group, work.context))
+            work.networks = merge_networks([*work.networks, *facts.networks])
+
+
+def training_facts(group: NetworkGroup, context: Context) -> NetworkFacts:
+    """The lowest training accuracy of the networks, their strength, and facts about bounds and Gaussians."""
+    facts = [facts_of(train_step(trial, context.root), context.store) for trial in group.trials]
+
+    def values(name: str) -> list[float]:
+        return [fact[name] for fact in facts if name in fact]
+
+    def mean(name: str) -> float | None:
+        return float(np.mean(values(name))) if values(name) else None
+
+    return {
+        "train_accuracy": min(values("train_accuracy"), default=None),
+        "strength": strength_of(group.trial) if group.trial else None,
+        "own_augmentation": group.own_augmentation or None,
+        "at_bound": mean("at_bound"),
+        "rows_per_feature": mean("rows_a_feature"),
+    }
 
 
 # ---- existing networks
@@ -162,9 +252,9 @@ def existing(names: Sequence[str], data: str, preprocessing: Preprocessing, work
     for name, network in zip(names, found, strict=True):
         if network.trial and not same_images(network.trial.data, data, root):
             refuse_other_classes(name, network.trial, data, root)
-    shared = {"dataset": data, "members": 1}
+    shared = {"dataset": data, "members": 1, "task": "classification"}
     columns = [
-        network.trial.describe() | shared
+        network.trial.describe() | shared | {"task": network.trial.task}
         if network.trial
         else shared | {"method": "pretrained", "backbone": network.name}
         for network in found
@@ -198,13 +288,16 @@ def mark_undertrained(networks: Sequence[Row], reference: float | None) -> list[
     """
     known = [entry for entry in networks if entry.get("train_accuracy") is not None]
     plain = [entry["train_accuracy"] for entry in known if (entry["method"], entry["members"]) == (MEMBER, 1)]
-    reference = median(plain) if reference is None and plain else reference
+    notes = []
+    if reference is None and plain:
+        reference = median(plain)  # the best would make a method at chance look undertrained
+        notes = [f"Reference accuracy: {reference:.3f}, the median training accuracy of {MEMBER}."]
     if reference is None:
         return ["No network is marked as undertrained: no reference accuracy is known."] if known else []
     low = [entry for entry in known if entry["train_accuracy"] < reference - UNDERTRAINED_GAP]
     for entry in low:
         entry["undertrained"] = True
-    return [
+    return notes + [
         f"Warning: {method} is undertrained: training accuracy "
         f"{min(entry['train_accuracy'] for entry in low if entry['method'] == method):.3f}, reference {reference:.3g}. "
         "Its results are not findings about the method."

@@ -6,6 +6,7 @@ from nescio.registry import canonical
 from nescio.specs import items
 
 ALL = "all"
+DEFAULT_MEASURES = ("native", "entropy")
 
 
 def method_names(text: str) -> tuple[str, ...]:

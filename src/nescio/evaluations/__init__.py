@@ -12,6 +12,7 @@ from nescio.evaluations import (
     ood,
     posthoc,
     reliability,
+    segmentation_shift,
     shift,
     transfer,
 )
@@ -32,6 +33,7 @@ BUILT_IN = (
     ood,
     graded_ood,
     shift,
+    segmentation_shift,
     transfer,
     crops,
     human,

@@ -65,6 +65,7 @@ class Subject:
     """What is evaluated: a group of networks and its data; for some evaluations, siblings that differ in their seeds.
 
     limit  size of a random sample of the images, drawn by `seed`
+    split  of the evaluated images; None: test images, or all images for networks from elsewhere
     """
 
     group: NetworkGroup
@@ -72,6 +73,7 @@ class Subject:
     root: str | None = None
     limit: int | None = None
     seed: int = 0
+    split: Literal["test", "test_or_all"] | None = None
 
     @property
     def trained_here(self) -> bool:
@@ -95,7 +97,7 @@ class Subject:
     @property
     def test_images(self) -> ImageSet:
         """Test images of the trained classes; all images of a set that is not divided, for networks from elsewhere."""
-        split: Literal["test", "test_or_all"] = "test" if self.trained_here else "test_or_all"
+        split = self.split or ("test" if self.trained_here else "test_or_all")
         return ImageSet(self.data, split, self.classes, sample_size=self.limit, sample_seed=self.seed)
 
     @property
@@ -184,12 +186,17 @@ class Evaluation(Validated):
     version: ClassVar[int] = 1  # a change that moves numbers raises it
     question: ClassVar[str] = ""
     fields: ClassVar[tuple[Field, ...]] = ("logits", "scores")  # outputs that it reads
+    dtype: ClassVar[Literal["float32", "float16"]] = "float32"  # of predictions on disk; the most precise is kept
     headlines: ClassVar[tuple[Headline, ...]] = ()  # the first is the one of a single column
     siblings: ClassVar[bool] = False  # it evaluates networks that differ in their seeds alone, stacked
 
     def image_sets(self, subject: Subject) -> Mapping[str, ImageSet]:
         """The images whose predictions it reads, by name; Inapplicable if the subject cannot be evaluated."""
         raise NotImplementedError
+
+    def prediction_steps(self, subject: Subject, images: ImageSet) -> Sequence[Step] | None:
+        """Steps that predict one image set; None: outputs of every network, shared with other evaluations."""
+        return None
 
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
         """Add the results of one subject."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput, Undefined
@@ -29,7 +29,8 @@ class Planned:
 def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], root: str | None) -> Planned:
     """One step for every subject and evaluation that apply to each other.
 
-    An evaluation of siblings has one step for all networks that differ in their seeds alone.
+    An evaluation of siblings has one step for all networks that differ in their seeds alone. All predictions have the
+    most precise type that an evaluation needs, so that scores of two image sets can be compared.
     """
     planned = Planned()
     pairs: list[tuple[Subject, Evaluation, Mapping[str, ImageSet]]] = []
@@ -44,24 +45,30 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
     for _, evaluation, sets in pairs:
         for images in sets.values():
             fields.setdefault(images, set()).update(evaluation.fields)
+    dtype: Literal["float32", "float16"] = max((evaluation.dtype for _, evaluation, _ in pairs), default="float32")
     predicted: dict[tuple[Network, ImageSet], Step] = {}
 
     def predictions_of(network: Network, images: ImageSet) -> Step:
         if (network, images) not in predicted:
-            spec = output_spec(fields[images])
+            spec = output_spec(fields[images], dtype)
             predicted[network, images] = predict_step(network, images, root=root, output_spec=spec)
         return predicted[network, images]
 
     for subject, evaluation, sets in pairs:
         networks = subject.group.networks
-        steps = {name: tuple(predictions_of(network, images) for network in networks) for name, images in sets.items()}
+        steps = {
+            name: evaluation.prediction_steps(subject, images)
+            or tuple(predictions_of(network, images) for network in networks)
+            for name, images in sets.items()
+        }
         planned.steps.append(_step(subject, evaluation, sets, steps))
     return planned
 
 
-def output_spec(fields: Iterable[str]) -> OutputSpec:
-    """What is kept of an image set, in float32: bf16 has too few digits to order neighbours."""
-    return OutputSpec(fields=tuple(name for name in get_args(Field) if name in set(fields)), precision="float32")
+def output_spec(fields: Iterable[str], dtype: Literal["float32", "float16"] = "float32") -> OutputSpec:
+    """What is kept of an image set, computed in float32: bf16 has too few digits to order neighbours."""
+    names = tuple(name for name in get_args(Field) if name in set(fields))
+    return OutputSpec(fields=names, dtype=dtype, precision="float32")
 
 
 def sibling_subjects(subjects: Sequence[Subject]) -> list[Subject]:
@@ -88,7 +95,8 @@ def _step(
     columns = {**subject.group.columns, "evaluation": evaluation.name}
     config = {"evaluation": evaluation, "columns": columns, "sets": list(sets)}
     make = partial(_evaluate, subject=subject, evaluation=evaluation, sets=sets, steps=steps, columns=columns)
-    parents = tuple(dict.fromkeys(step for members in steps.values() for step in members))
+    most = max(len(members) for members in steps.values())  # network by network: the last one that was built is kept
+    parents = tuple(dict.fromkeys(members[n] for n in range(most) for members in steps.values() if n < len(members)))
     return Step(f"{subject.group.title}, {evaluation.name}", "evaluate", config, make, parents, evaluation.version)
 
 

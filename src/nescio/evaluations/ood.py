@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from nescio.datasets.image_set import ImageSet
 from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
 from nescio.evaluations.scoring import SCORES, compute_scores, rank_sets
-from nescio.identity import canonical
+from nescio.identity import rename_content
 from nescio.rows import RowBuilder
 
 METRICS = ("auroc", "fpr_at_tpr@0.95")
@@ -24,7 +24,8 @@ def other_classes(subject: Subject, near: Sequence[str], far: Sequence[str]) -> 
     if subject.left_out:
         sets[f"{NEAR}:{LEFT_OUT}"] = ImageSet(subject.data, "out", subject.classes)
     for group, names in ((NEAR, near), (FAR, far)):
-        sets |= {f"{group}:{canonical(name)}": ImageSet(name, "all_ood", limit=MOST) for name in names}
+        prefix = f"{group}:"
+        sets |= {rename_content(name, prefix.__add__): ImageSet(name, "all_ood", limit=MOST) for name in names}
     return sets
 
 
@@ -34,6 +35,7 @@ class OutOfDistribution(Evaluation):
     """AUROC and FPR at a TPR of 95 % of near and far sets, by every score. Left-out classes are a near set."""
 
     fields: ClassVar[tuple[Field, ...]] = ("logits", "scores")
+    dtype: ClassVar[Literal["float32", "float16"]] = "float16"
     headlines: ClassVar[tuple[Headline, ...]] = (
         Headline("auroc", "higher", title="OOD AUROC", columns={"split": "mean", "target": None}),
     )

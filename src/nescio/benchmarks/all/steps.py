@@ -16,7 +16,6 @@ from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_m
 from nescio.datasets.names import absolute_name, name_for_keys
 from nescio.errors import BadInput
 from nescio.evaluations import Evaluation, Subject
-from nescio.evaluations.engine import plan_steps
 from nescio.identity import canonical
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
@@ -26,7 +25,6 @@ from nescio.search import HParams
 from nescio.trials import Trial
 from nescio.work.steps import Work
 
-EVALUATE = "predict and evaluate"  # stage
 # Settings that two studies must share before their lines stand in one leaderboard.
 SAME = (
     *("data", "left_out", "backbone", "near", "far", "downstream", "human", "corruptions", "severities", "limit"),
@@ -50,11 +48,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     else:
         groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
     subjects = [Subject(each, plan.data, root, plan.limit, plan.seed) for each in groups]
-    planned = plan_steps(subjects, configured_evaluations, root)
-    work.reasons += [reason for reason in planned.reasons if reason not in work.reasons]
-    work.evaluate(EVALUATE, planned.steps)
-    for row in work.rows:
-        row |= {"benchmark": NAME, "version": VERSION}
+    lineup.evaluate((NAME, VERSION), subjects, configured_evaluations, work)
     if plan.against:
         add_stored_lines(plan, work)
     work.add_notes(*lineup.mark_undertrained(work.networks, plan.reaches))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.budgets import CIFAR, SMALL
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
-from nescio.benchmarks.shift import CIFAR, SMALL
 from nescio.identity import Validated, tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
@@ -83,7 +83,7 @@ PRESETS = {
             f"{DEEP_ENSEMBLE}/resnet18",
         ),
         transformer_epochs=60,
-        training=CIFAR,  # of `shift`, which trains the same networks: one store has them once
+        training=CIFAR,  # as in `shift`: one store has these networks once
     ),
 }
 

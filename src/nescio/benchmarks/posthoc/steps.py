@@ -13,34 +13,23 @@ from nescio.analysis.results import Scorecard
 from nescio.analysis.score_choice import question_rows
 from nescio.analysis.scorecard import scorecard
 from nescio.analysis.significance import best_by_delong
-from nescio.benchmarks import shift
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
+from nescio.benchmarks import lineup
+from nescio.benchmarks.checks import refuse_classification
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
 from nescio.benchmarks.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
-from nescio.benchmarks.shift.steps import (
-    EVALUATE,
-    TRAIN,
-    Predictor,
-    ShiftRows,
-    average,
-    columns_of,
-    existing,
-    init_seed,
-    plain_trial,
-)
-from nescio.benchmarks.shift.steps import refuse_impossible as refuse_shift
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import absolute_name, name_for_keys, same_images
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.families import architecture
+from nescio.networks.groups import NetworkGroup
 from nescio.networks.network import Network
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import subset_limit_note
-from nescio.rows import Columns
+from nescio.rows import Columns, RowBuilder
 from nescio.specs import method_on
-from nescio.training import train_step
-from nescio.trials import Trial
+from nescio.trials import Training, Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 
@@ -54,16 +43,12 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = replace(plan, data=name_for_keys(plan.data, work.context.root, "test" if plan.networks else None))
     if plan.networks:
-        predictors = existing(
-            shift.Plan(data=plan.data, networks=plan.networks, preprocessing=plan.preprocessing), work
-        )
+        groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
     else:
         refuse_impossible(plan, root)
-        lines = trials_of(plan, root)
-        work.run_stage(TRAIN, [train_step(trial, root) for members in lines for trial in members])
-        done = [all(work.will_exist(train_step(trial, root)) for trial in members) for members in lines]
-        predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
-    work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
+        groups = lineup.train([lineup.average(trials, root) for trials in trials_of(plan, root)], work)
+    work.evaluate(lineup.EVALUATE, [evaluation_step(plan, group, root) for group in groups])
+    lineup.describe_training(groups, work)
     work.add_notes(subset_limit_note(plan.limit, plan.seed, "images of the test set and of each other set"))
     return plan
 
@@ -71,20 +56,21 @@ def compare(plan: Plan, work: Work) -> Plan:
 # ---- networks
 
 
-def as_shift(plan: Plan, pair: str) -> shift.Plan:
-    """One kind of network in the words of `shift`, whose trials these are; transformers have their own budget."""
-    method, backbone = method_on(pair)
+def training_of(plan: Plan, backbone: str) -> Training:
+    """The training budget of a backbone; transformers have their own."""
     training = plan.training
     if architecture(backbone) in TRANSFORMERS:
         training = replace(training, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)
         training = replace(training, lr=plan.transformer_lr, weight_decay=plan.transformer_weight_decay)
-    return shift.Plan(data=plan.data, methods=(method,), backbone=backbone, training=training)
+    return training
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
     for pair in plan.train_networks:
-        refuse_shift(NAME, as_shift(plan, pair), root)
+        method, backbone = method_on(pair)
+        names = trained_methods(own_names([method]))
+        refuse_classification(NAME, plan.data, names, (), backbone, training_of(plan, backbone), root)
     classes = len(datasets.load(plan.data, root).classes)
     if plan.held_out_classes > classes - 2:
         raise BadInput(f"Plan.held_out_classes must be at most {classes - 2}: {plan.data} has {classes} classes.")
@@ -95,10 +81,15 @@ def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
     known = range(len(datasets.load(plan.data, root).classes) - plan.held_out_classes)
 
     def members(pair: str, run: int) -> tuple[Trial, ...]:
-        own = shift.steps.by_own_names(as_shift(plan, pair))
-        seeds = [init_seed(run, at) for at in range(plan.ensemble_size if DEEP_ENSEMBLE in own.methods else 1)]
-        plain = [plain_trial(own, own.trained[0], run, seed) for seed in seeds]
-        return tuple(replace(trial, classes=tuple(known) if plan.held_out_classes else None) for trial in plain)
+        method, backbone = method_on(pair)
+        (name,) = own_names([method])
+        size = plan.ensemble_size if name == DEEP_ENSEMBLE else 1
+        trained, training = MEMBER if name == DEEP_ENSEMBLE else name, training_of(plan, backbone)
+        classes = tuple(known) if plan.held_out_classes else None
+        return tuple(
+            lineup.plain_trial(trained, plan.data, backbone, training, seed=run, member=member, classes=classes)
+            for member in range(size)
+        )
 
     return [members(pair, run) for pair in plan.train_networks for run in range(plan.seeds)]
 
@@ -135,7 +126,7 @@ def other_images(plan: Plan, network: Network, root: str | None) -> dict[str, Im
 # ---- rows
 
 
-def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
+def evaluation_step(plan: Plan, predictor: NetworkGroup, root: str | None) -> Step:
     """Predicts every set by every member, and takes every score of every set."""
     others = other_images(plan, predictor.networks[0], root)
     sets = own_images(plan, predictor.networks[0], root) | others
@@ -143,7 +134,7 @@ def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
         {name: predict_step(each, images, root=root, output_spec=KEEPING) for name, images in sets.items()}
         for each in predictor.networks
     ]
-    config = {"facts": predictor.facts, "sets": list(sets)}
+    config = {"facts": predictor.columns, "sets": list(sets)}
     make = partial(_evaluate, predictor=predictor, dumps=dumps, others=list(others))
     return make_evaluation(
         NAME, VERSION, predictor.title, config, [step for own in dumps for step in own.values()], make
@@ -153,12 +144,12 @@ def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
 def _evaluate(
     step_folder: StepFolder,
     context: Context,
-    predictor: Predictor,
+    predictor: NetworkGroup,
     dumps: Sequence[Mapping[str, Step]],
     others: Sequence[str],
 ) -> Files:
-    made = ShiftRows(columns_of((NAME, VERSION), predictor.facts))
-    made.network(predictor, context)
+    shared = {"benchmark": NAME, "version": VERSION, "split": "test"}
+    made = RowBuilder(shared | predictor.columns, reported=("method", "members"))
     members = [{name: load_predictions(step, context.store) for name, step in own.items()} for own in dumps]
     cards = [card_of(own, others) for own in members]
     card = cards[0] if len(cards) == 1 else card_of(ensemble(members, cards), others)
@@ -215,7 +206,7 @@ def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Score
     return whole
 
 
-def best_group(made: ShiftRows, card: Scorecard, group: str) -> None:
+def best_group(made: RowBuilder, card: Scorecard, group: str) -> None:
     """Which scores cannot be told from the best of a question: DeLong's paired test over rows, Holm's adjustment."""
     raw = card.raw
     assert raw is not None

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nescio.benchmarks.base import benchmark
-from nescio.benchmarks.names import measure_names, method_names
+from nescio.benchmarks.names import DEFAULT_MEASURES, measure_names, method_names
 from nescio.benchmarks.recipes import check_fixed, fixed_option
-from nescio.benchmarks.shift import MEASURES
 from nescio.errors import BadInput
 from nescio.identity import Validated, tag
 from nescio.options import nested, option
@@ -37,7 +36,7 @@ class Plan(Validated):
     degrees: tuple[float, ...] = option(
         tuple(range(20, 181, 20)), "rotation angles of test images", metavar="DEGREES,…"
     )
-    measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
+    measures: tuple[str, ...] = option(DEFAULT_MEASURES, parse=measure_names)
     training: Training = nested(Training())
 
     def check(self) -> None:

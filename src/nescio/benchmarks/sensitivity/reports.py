@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from nescio.benchmarks.shift.reports import about_gaussians
 from nescio.errors import Undefined
 from nescio.metrics import spearman
 from nescio.report.blocks import Blocks, Figure, SectionSpec, Story, Tabs
 from nescio.report.charts import scatter_chart
 from nescio.report.format import format_number, join_names, plural
 from nescio.report.frame import Frame
+from nescio.report.gaussians import singular_gaussians
 from nescio.report.labels import bare_label, dataset_label
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
@@ -151,7 +151,7 @@ def every_strength(frame: Frame) -> Table:
             [
                 f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
                 f"of a method{acting if bounded else ''}",
-                *about_gaussians(frame),
+                *singular_gaussians(frame),
             ]
         ),
     )

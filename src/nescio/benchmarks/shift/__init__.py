@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.budgets import CIFAR, SMALL
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
-from nescio.benchmarks.names import corruption_names, measure_names, method_names
+from nescio.benchmarks.names import DEFAULT_MEASURES, corruption_names, measure_names, method_names
 from nescio.benchmarks.recipes import check_fixed, fixed_option
 from nescio.errors import BadInput
 from nescio.identity import Validated, tag
@@ -20,8 +21,6 @@ from nescio.work.steps import Work
 NAME, VERSION = "shift", 3  # 2: corruptions as published; 3: drops of rain fade in, rows of pixels name corruptions
 PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
 DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
-MEASURES = ("native", "entropy")
-CORRUPTION = "corruption"  # shift_kind of pixels under a corruption: data has shifts of the same names
 
 
 @tag("plan:shift")
@@ -58,7 +57,7 @@ class Plan(Validated):
     networks: tuple[str, ...] = networks_option(
         "methods hparams backbone seeds strengths ensemble_sizes ensemble_methods reference_accuracy training"
     )
-    measures: tuple[str, ...] = option(MEASURES, parse=measure_names)
+    measures: tuple[str, ...] = option(DEFAULT_MEASURES, parse=measure_names)
     limit: int | None = option(None, unset="all")
     seed: int = option(0, introduced=0)
     reference_accuracy: float | None = option(
@@ -91,11 +90,7 @@ class Plan(Validated):
 
 # Training accuracies that `erm` comes close to with the presets' budgets: 0.997, 0.98, 0.906 and 0.982 were seen
 REACHED = {"digits": 0.99, "cifar10": 0.97, "scenes@64": 0.9, "scenes": 0.97}
-# For CIFAR's size: `erm` reaches a clean accuracy of 0.920 with it (results/shift)
-CIFAR = Training(
-    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
-)
-# … and the others with these, by one network for each of a few values (results/shift)
+# With the budget of CIFAR, each chosen by one network for each of a few values (results/shift)
 CIFAR_RECIPES = (
     "mc-dropout.mc_samples=50",  # they share the features; the mutual information of ten is noisy
     "dcu.pretraining=0.2",
@@ -105,7 +100,6 @@ CIFAR_RECIPES = (
     "postnet.latent=4",
     "postnet.lr=0.7",
 )
-SMALL = Training(lr=0.1, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, weight_decay=5e-4, augment="shift")
 STREETS = Training(lr=0.1, epochs=60, batch_size=8, schedule="cosine", warmup=1.0, weight_decay=5e-4, nesterov=True)
 PRESETS = {
     "small": Plan(hparams=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon

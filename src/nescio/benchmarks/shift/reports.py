@@ -9,21 +9,21 @@ from typing import Any
 
 from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER
-from nescio.benchmarks.shift import CORRUPTION
 from nescio.errors import BadInput
+from nescio.evaluations.segmentation_shift import CORRUPTION
+from nescio.evaluations.shift import ALL, CLEAN, RANKING
 from nescio.report.blocks import Blocks, Gallery, Panel, SectionSpec, Story, Tabs, flatten
 from nescio.report.charts import heat_figure, levels_figure
 from nescio.report.format import count_methods, format_number, join_names, plural
 from nescio.report.frame import Frame
+from nescio.report.gaussians import singular_gaussians
 from nescio.report.labels import bare_label, dataset_label, direction_of
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
-CLEAN = "clean"  # shift of test images as they are
 OWN, ENTROPY = "native", "entropy"
-RANKING = ("auroc", "raulc")  # metrics that depend on a measure
 MODEL = ("dataset", "method", "backbone", "members")
 LINE = (*MODEL, "measure")
 DATA = MODEL[:2]
@@ -34,7 +34,6 @@ ALTITUDES = ("sun", "darkness")  # shifts whose level is an angle
 TESTED = 3  # runs from which on lines are tested against the best
 LEVEL = 0.05  # of the test that tells two lines apart
 NAMED = 3  # lines, in the lead
-FEW = 2  # training rows of a class for each feature
 
 
 # ---- rows
@@ -52,7 +51,7 @@ def pixels(frame: Frame) -> Frame:
 
 def shifted(frame: Frame) -> Frame:
     """Rows of corrupted images: one level each, or (severity None) clean images and all levels together."""
-    return frame.where(split="test", shift=lambda name: name not in (None, CLEAN))
+    return frame.where(split="test", shift=lambda name: name not in (None, CLEAN, ALL))
 
 
 def pooled(frame: Frame) -> Frame:
@@ -472,7 +471,8 @@ def answers(frame: Frame) -> Blocks:
 @report("shift/ood", needs="rows about OOD sets")
 def out_of_distribution(frame: Frame) -> Table:
     """AUROC of images of other sets against clean test images."""
-    rows = compared(frame, frame.where(split="out", metric="auroc"), "target")
+    found = frame.where(evaluation="ood", metric="auroc", target=lambda name: name is not None)
+    rows = compared(frame, found, "target")
     heads = [Column(f"{target} ↑", where={"target": target}) for target in Frame(rows).unique("target")]
     title = "Does uncertainty tell images of other sets from test images?"
     lines = (*labels(frame), Index("measure", keep=True))
@@ -526,27 +526,10 @@ def training(frame: Frame) -> Blocks:
     titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
     rows = frame.facts(*titles).where(members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
     notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]
-    notes = [*(notes if frame.facts("at_bound") else []), *about_gaussians(frame)]
+    notes = [*(notes if frame.facts("at_bound") else []), *singular_gaussians(frame)]
     heads = [Column(titles[name], where={"metric": name}) for name in titles if name in rows.unique("metric")]
     lines, title = labels(frame)[:3], "What the networks learnt"
     return table(rows, title, index=lines, columns=heads, format=decimals(3), bold="none", note=". ".join(notes))
-
-
-def about_gaussians(frame: Frame) -> list[str]:
-    """Where classes have so few training rows for their features that Gaussians on them are singular, or nearly."""
-    few = frame.facts("rows_per_feature").where(value=lambda rows: rows < FEW)
-    sentences = []
-    for (data,), own in few.group_by("dataset"):
-        least = min(own.column("value"))
-        singular = "are singular" if least < 1 else "are nearly singular"
-        sentences.append(
-            f"{dataset_label(data)}: the smallest class has {format_number(least, 2)} training rows "
-            "for each feature, so that the "
-            f"class Gaussians of {join_names(own.unique('method'))} {singular}: their densities say "
-            "little more than how "
-            "far a row is from the span of a class's rows"
-        )
-    return sentences
 
 
 # ---- the page

@@ -164,8 +164,8 @@ def test_an_option_of_parts_gives_registered_names():
 
     @dataclass(frozen=True)
     class Plan:
-        metrics: tuple[str, ...] = option((), part="metric")
-        data: str | None = option(None, part="dataset")
+        metrics: tuple[str, ...] = option((), kind="metric")
+        data: str | None = option(None, kind="dataset")
 
     parser = argparse.ArgumentParser()
     add_options(parser, Plan)

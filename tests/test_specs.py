@@ -20,11 +20,11 @@ from nescio.specs import (
     assignments,
     counts,
     items,
+    location_of,
     mapping,
     method_on,
     numbers,
     parameter,
-    place_of,
     product,
     select,
     selections,
@@ -61,7 +61,7 @@ def test_names_page_examples_have_the_value_beside_them(example, function, value
 
 
 def test_names_page_shows_every_function_that_reads_a_form():
-    others = {"split", "unquote", "quote", "mapping", "place_of", "selections", "select", "literal"}
+    others = {"split", "unquote", "quote", "mapping", "location_of", "selections", "select", "literal"}
     public = {
         name
         for name, value in vars(specs).items()
@@ -106,7 +106,7 @@ def test_selections_inverts_select(data, selected):
 @given(st.text("abc_-./", min_size=1), st.text("abc:@ /", min_size=1), st.none() | st.integers(1, 999).map(str))
 def test_dataset_name_inverts_at(kind, path, size):
     name = DatasetName(kind, path, size)
-    assert DatasetName.of(name.at(path)) == name
+    assert DatasetName.parse(name.with_path(path)) == name
 
 
 @given(st.text(max_size=30))
@@ -129,7 +129,7 @@ def test_quotes_protect_separators():
     assert assignment(items('"a=b",c')[0]) == ("", "a=b")  # what was quoted is not split again
     assert unquote('"say ""a"""') == 'say "a"' and unquote('"a","b"') == '"a","b"'
     assert split('a"b,c"', ",") == ['a"b', 'c"']  # a quote begins a value
-    assert NetworkName.of('resnet18@"a@b.pth"').file == "a@b.pth" and source('folder:"a,b"') == ("folder", "a,b")
+    assert NetworkName.parse('resnet18@"a@b.pth"').file == "a@b.pth" and source('folder:"a,b"') == ("folder", "a,b")
 
 
 def test_a_path_that_exists_keeps_its_quotes(tmp_path, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_path_that_exists_keeps_its_quotes(tmp_path, monkeypatch):
     (tmp_path / '"a,b".npz').touch()
     (tmp_path / "zoo:erm").touch()
     assert items('"a,b".npz,c') == ['"a,b".npz', "c"]
-    assert place_of("zoo", "zoo:erm") is None and place_of("zoo", "zoo:vit") == "vit"
+    assert location_of("zoo", "zoo:erm") is None and location_of("zoo", "zoo:vit") == "vit"
 
 
 # ---- errors
@@ -158,7 +158,7 @@ def test_a_path_that_exists_keeps_its_quotes(tmp_path, monkeypatch):
         (parameter, "sac@x", 4),
         (method_on, "erm", 0),
         (variant, "resnet50:", 8),
-        (HyperParameter.of, "bound=100", 0),
+        (HyperParameter.parse, "bound=100", 0),
         (lambda text: selections(text, 2), "digits#0", 8),
         (lambda text: mapping([text]), "a.npz", 0),
         (lambda text: mapping(["a=1", text]), "a=2", 0),
@@ -170,7 +170,7 @@ def test_spec_error_names_text_position_and_a_form(read, text, position):
     error = caught.value
     assert isinstance(error, BadInput) and (error.text, error.position) == (text, position)
     assert text in str(error) and error.form in str(error) and str(error).count("\n") == 0
-    again = pickle.loads(pickle.dumps(error.of("--data")))
+    again = pickle.loads(pickle.dumps(error.with_option("--data")))
     assert again.option == "--data" and str(again).startswith("--data: ") and again.position == position
 
 

@@ -115,10 +115,10 @@ def _run(command: str | None, argv_left: Sequence[str]) -> int:
 
 def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
     """Says which word means nothing, and what may have been meant."""
-    from nescio.commands.parsing import names_part
+    from nescio.commands.parsing import names_registered
 
     if not word.startswith("-"):
-        flag = next((action.option_strings[0] for action in parser._actions if names_part(action, word)), "")
+        flag = next((action.option_strings[0] for action in parser._actions if names_registered(action, word)), "")
         cure = f": write {flag} {word}" if flag else ""
         if word.endswith(".json") and any("--format" in action.option_strings for action in parser._actions):
             cure = f": --format json prints, so write --format json > {word}"

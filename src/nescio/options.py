@@ -60,7 +60,7 @@ class Spec:
     style: Style = "commas"
     positional: bool = False
     selects: bool = False
-    part: str = ""
+    kind: str = ""
     instead_of: str = ""
 
 
@@ -77,7 +77,7 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, in_keys: 
     style       of a tuple, whose texts are separated by commas and whose option may be repeated: "commas"; "repeats",
                 of NAME=VALUE if a value may contain commas; "whole", which is only repeated
     selects     without --preset, it selects the first preset that has its value
-    part        kind of the registered parts that it names: aliases become registered names
+    kind        kind of the registered entries that it names: aliases become registered names
     instead_of  fields, separated by spaces, that have no effect beside it: setting both is refused
     introduced  see nescio.identity.added
     in_keys     see nescio.identity.names_in_keys
@@ -172,9 +172,9 @@ class Leaf:
                 return ()
             if self.spec.parse and not _means_none(text, hint, self.choices):
                 return self.spec.parse(text)
-            return _registered(self.spec.part, _value(text, hint, self.choices))
+            return _registered(self.spec.kind, _value(text, hint, self.choices))
         except SpecError as error:
-            raise error.of(self.flag) from None
+            raise error.with_option(self.flag) from None
         except BadInput:
             raise
         except ValueError:

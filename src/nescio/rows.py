@@ -157,12 +157,12 @@ class RowBuilder:
     times: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        known = {name: value for name, value in self.facts.items() if name in FACTS}
+        network_facts = {name: value for name, value in self.facts.items() if name in FACTS}
         self.facts = {"network": network_id(self.facts), "calibrated": False} | {
             name: value for name, value in self.facts.items() if name not in FACTS
         }
-        if known:
-            self.networks.append(self._named(known))
+        if network_facts:
+            self.networks.append(self._named(network_facts))
 
     def add(self, metric: str, value: float, n: int | None, **columns: Unpack[Columns]) -> None:
         self.rows.append(
@@ -271,8 +271,8 @@ def from_parquet(
             raise BadInput(
                 f"{path} has the column {name}, which this version of nescio does not know: update nescio to read it."
             )
-        if kind not in (wanted := getattr(pa, types[name])(), pa.null()):
-            raise BadInput(f"{path} has the column {name} as {kind}: nescio writes it as {wanted}.")
+        if kind not in (expected := getattr(pa, types[name])(), pa.null()):
+            raise BadInput(f"{path} has the column {name} as {kind}: nescio writes it as {expected}.")
     check_growth(str(path), 64 * count * len(schema.names), len(content))
     try:
         rows: list[Row] = file.read().to_pylist()  # read_table would import pandas

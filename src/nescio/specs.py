@@ -1,7 +1,7 @@
 """The grammar of texts that name data, networks, predictions, classes and settings: docs/names.md has every form.
 
     NAME=VALUE        a name for a value             svhn=svhn.npz
-    KIND:PLACE        where something is             npz:images.npz, store:1f2e3d4c5b6a7988
+    KIND:LOCATION     a file, a folder or a key      npz:images.npz, store:1f2e3d4c5b6a7988
     A,B               a list                         erm,mc-dropout
     BASE@DETAIL       a file, a size or a number     resnet50@best.pth, folder:cats@64, sac@0.95
     DATA#CLASSES      some classes of a dataset      cifar100#0-49,60
@@ -38,13 +38,13 @@ class SpecError(BadInput):
     def __init__(self, text: str, position: int, problem: str, form: str, option: str = "") -> None:
         self.text, self.position, self.problem, self.form, self.option = text, position, problem, form, option
         brief = text if len(text) <= 120 else f"{text[:120]}…"
-        at = f", character {position + 1}" if position else ""
-        super().__init__(f"{f'{option}: ' if option else ''}{brief!r}{at}: {problem}; write {form}.")
+        position_text = f", character {position + 1}" if position else ""
+        super().__init__(f"{f'{option}: ' if option else ''}{brief!r}{position_text}: {problem}; write {form}.")
 
     def __reduce__(self) -> Any:
         return type(self), (self.text, self.position, self.problem, self.form, self.option)
 
-    def of(self, option: str) -> SpecError:
+    def with_option(self, option: str) -> SpecError:
         """The same error with the name of the option."""
         return type(self)(self.text, self.position, self.problem, self.form, option)
 
@@ -113,16 +113,16 @@ def quote(text: str) -> str:
 
 def items(text: str) -> list[str]:
     """A,B → [A, B]; numbers after DATA#0-4,7 belong to DATA."""
-    found: list[str] = []
+    listed: list[str] = []
     numbered = False  # the last item ends with #NUMBERS
     for piece in split(text, ","):
         if numbered and CONTINUED.fullmatch(piece):
-            found[-1] += f",{piece}"
+            listed[-1] += f",{piece}"
             continue
-        found.append(piece)
+        listed.append(piece)
         selections = split(piece, "#")[1:]
         numbered = bool(selections and RANGE.fullmatch(selections[-1]))
-    return [unquote(item) for item in found]
+    return [unquote(item) for item in listed]
 
 
 def write_items(values: Iterable[str]) -> str:
@@ -188,7 +188,7 @@ def group_of(name: str) -> str:
 
 def numbers(text: str, what: str = "class numbers") -> tuple[int, ...]:
     """0-5,7 → (0, 1, 2, 3, 4, 5, 7)."""
-    found: list[int] = []
+    listed: list[int] = []
     position = 0
     for word in text.split(",") if text else []:
         match = RANGE.fullmatch(word)
@@ -196,11 +196,11 @@ def numbers(text: str, what: str = "class numbers") -> tuple[int, ...]:
         if last < first:
             problem = "the range counts down" if match else f"this is not a list of {what}"
             raise SpecError(text, position, problem, "numbers and rising ranges, such as 0-5,7")
-        if last - first >= MOST_NUMBERS - len(found):
+        if last - first >= MOST_NUMBERS - len(listed):
             raise SpecError(text, position, f"it lists more than {MOST_NUMBERS:,} {what}", "those that exist")
-        found += range(first, last + 1)
+        listed += range(first, last + 1)
         position += len(word) + 1
-    return tuple(found)
+    return tuple(listed)
 
 
 def write_numbers(values: Iterable[int]) -> str:
@@ -218,21 +218,21 @@ def write_numbers(values: Iterable[int]) -> str:
 
 
 def source(text: str) -> tuple[str, str]:
-    """KIND:PLACE → (KIND, PLACE); a text without a kind → ("", text)."""
-    kind, colon, place = text.partition(":")
-    return (kind, unquote(place)) if colon and kind and not isinstance(text, Quoted) else ("", text)
+    """KIND:LOCATION → (KIND, LOCATION); a text without a kind → ("", text)."""
+    kind, colon, location = text.partition(":")
+    return (kind, unquote(location)) if colon and kind and not isinstance(text, Quoted) else ("", text)
 
 
 def sources(text: str) -> dict[str, str]:
-    """KIND:PLACE,KIND:PLACE → {KIND: PLACE}; nothing if the text is a path that exists, or an item has no kind."""
+    """KIND:LOCATION,… → {KIND: LOCATION}; nothing if the text is a path that exists, or an item has no kind."""
     pairs = [] if Path(text).exists() else [source(item) for item in items(text)]
     return dict(pairs) if all(kind for kind, _ in pairs) else {}
 
 
-def place_of(kind: str, text: str) -> str | None:
-    """PLACE of KIND:PLACE of this kind; None for other texts and for a path that exists."""
-    found, place = source(text)
-    return place if found == kind and not Path(text).exists() else None
+def location_of(kind: str, text: str) -> str | None:
+    """LOCATION of KIND:LOCATION of this kind; None for other texts and for a path that exists."""
+    kind_of_text, location = source(text)
+    return location if kind_of_text == kind and not Path(text).exists() else None
 
 
 # ---- datasets
@@ -246,20 +246,20 @@ class DatasetName(NamedTuple):
     size: str | None
 
     @classmethod
-    def of(cls, text: str) -> DatasetName:
+    def parse(cls, text: str) -> DatasetName:
         """A path may contain colons and @; a text of another form is a name as a whole."""
         match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", text, re.DOTALL)
         return cls(*match.groups()) if match else cls(text, None, None)
 
-    def at(self, path: str | PurePath) -> str:
+    def with_path(self, path: str | PurePath) -> str:
         """The name of a set of the same kind and size at another path."""
         return f"{self.kind}:{path}" + ("" if self.size is None else f"@{self.size}")
 
 
 def split_severity(path: str) -> tuple[str, str]:
     """PATH#SHIFT/SEVERITY → (PATH, SHIFT/SEVERITY); a folder's name may contain a #."""
-    found = re.fullmatch("(.*)#([^#/]+/[^#/]+)", path, re.DOTALL)
-    return (found[1], found[2]) if found else (path, "")
+    match = re.fullmatch("(.*)#([^#/]+/[^#/]+)", path, re.DOTALL)
+    return (match[1], match[2]) if match else (path, "")
 
 
 def class_lists(text: str) -> tuple[str, list[str]]:
@@ -270,11 +270,11 @@ def class_lists(text: str) -> tuple[str, list[str]]:
 
 def selections(text: str, count: int) -> list[str]:
     """DATA#A#B, of which `count` texts follow the data → [DATA, A, B]: # is also allowed in DATA."""
-    found = text.rsplit("#", count)
-    if len(found) != count + 1:
+    pieces = text.rsplit("#", count)
+    if len(pieces) != count + 1:
         form = "DATA#" + "#".join(["0-4", "5", "0"][:count])
         raise SpecError(text, len(text), f"{count} lists or numbers after # are needed", form)
-    return found
+    return pieces
 
 
 def select(kind: str, data: str, *selected: str) -> str:
@@ -293,14 +293,14 @@ class NetworkName(NamedTuple):
     file: str | None = None  # its weights
 
     @classmethod
-    def of(cls, text: str) -> NetworkName:
+    def parse(cls, text: str) -> NetworkName:
         kind, name = source(text)
         if kind in (STORE, SIBLINGS):
             return cls(kind, name)
-        bare, at, file = text.partition("@")
+        bare, separator, file = text.partition("@")
         kind, name = source(bare)
         kind, name = (kind, name) if kind == TORCHVISION else ("", bare)
-        return cls(kind, name, unquote(file) if at else None)
+        return cls(kind, name, unquote(file) if separator else None)
 
     @property
     def published(self) -> str:
@@ -332,7 +332,7 @@ class HyperParameter(NamedTuple):
     value: str
 
     @classmethod
-    def of(cls, text: str) -> HyperParameter:
+    def parse(cls, text: str) -> HyperParameter:
         match = re.fullmatch(r"([^.=]+)\.([^.=]+)=(.+)", text, re.DOTALL)
         if not match:
             raise SpecError(text, 0, "this sets no field of a method", "METHOD.FIELD=VALUE, such as sngp.bound=100")
@@ -349,11 +349,11 @@ def literal(text: str) -> Any:
 
 def counts(text: str) -> dict[str, int]:
     """NAME=N,NAME=N → {NAME: N}."""
-    found = mapping(items(text), "NAME=N, such as moco=3")
-    for name, count in found.items():
+    count_texts = mapping(items(text), "NAME=N, such as moco=3")
+    for name, count in count_texts.items():
         if not re.fullmatch(r"\d{1,18}", count, re.ASCII):
             raise SpecError(text, text.find(f"{name}=") + len(name) + 1, f"{count!r} is not a number", "NAME=N")
-    return {name: int(count) for name, count in found.items()}
+    return {name: int(count) for name, count in count_texts.items()}
 
 
 def product(text: str) -> tuple[int, int]:
@@ -366,8 +366,8 @@ def product(text: str) -> tuple[int, int]:
 
 def parameter(text: str) -> tuple[str, float | int | None]:
     """METRIC@VALUE, such as sac@0.95 → (METRIC, VALUE); the value is None if it is not given."""
-    name, at, value = text.partition("@")
-    if not at:
+    name, separator, value = text.partition("@")
+    if not separator:
         return name, None
     try:
         return name, int(value) if value.isdecimal() else float(value)

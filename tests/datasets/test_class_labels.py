@@ -155,10 +155,10 @@ def test_bad_choices(tmp_path, options, sentence):
     ],
 )
 def test_the_parts_of_a_name(spec, parts):
-    name = DatasetName.of(spec)
+    name = DatasetName.parse(spec)
     assert name == parts
     if name.path is not None:
-        assert name.at(name.path) == spec
+        assert name.with_path(name.path) == spec
 
 
 def test_one_set_has_one_name(tmp_path, monkeypatch):

@@ -538,9 +538,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, run, protocol)
     mark.unlink()
     bad = tmp_path / "cifar-10-batches-py/data_batch_3"
     bad.write_bytes(data)
-    with pytest.raises(
-        BadInput, match=r"data_batch_3 .* asks to run [\w.]+,"
-    ):
+    with pytest.raises(BadInput, match=r"data_batch_3 .* asks to run [\w.]+,"):
         load("cifar10", tmp_path)
     assert not mark.exists()
 

@@ -22,7 +22,7 @@ def fixed_option(default: tuple[str, ...] = ()) -> Any:
 def check_fixed(words: Iterable[str]) -> None:
     """Refuses words of another form."""
     for word in words:
-        HyperParameter.of(word)
+        HyperParameter.parse(word)
 
 
 def refuse_fixed(words: Iterable[str]) -> None:
@@ -30,13 +30,13 @@ def refuse_fixed(words: Iterable[str]) -> None:
     from nescio.methods import registry as methods
 
     for word in words:
-        name = methods[HyperParameter.of(word).method].name
+        name = methods[HyperParameter.parse(word).method].name
         with_fixed(Trial(method=name, hparams=methods[name].hparams_class(), data="", backbone=""), [word])
 
 
 def with_fixed(trial: Trial, words: Iterable[str]) -> Trial:
     """The trial with the hyper-parameters that texts set for its method, and `spectral`, the bound of all layers."""
-    own = [setting for setting in map(HyperParameter.of, words) if setting.method == trial.method]
+    own = [setting for setting in map(HyperParameter.parse, words) if setting.method == trial.method]
     bounds = [setting.value for setting in own if setting.field == SPECTRAL]
     if len(bounds) > 1:
         raise BadInput(f"spectral of {trial.method} is given twice.")

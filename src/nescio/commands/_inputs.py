@@ -19,7 +19,7 @@ from nescio.predictions.model_predictions import predictions_from_text
 from nescio.predictions.names import is_field
 from nescio.predictions.shards import ShardFolder
 from nescio.predictions.subset import random_subset
-from nescio.specs import ZOO, assignment, mapping, place_of, sources
+from nescio.specs import ZOO, assignment, location_of, mapping, sources
 from nescio.work.store import Store
 
 AT_ONCE = 1 << 28  # bytes of a folder of shards that are read together; more are read one by one
@@ -52,7 +52,7 @@ class InputOptions:
     def read(self, text: str, seed: int = 0, *, ood: bool = False) -> Predictions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
         path = assignment(text)[1]
-        if place_of(ZOO, path):
+        if location_of(ZOO, path):
             predictions = predictions_from_text(path, Store(self.store)).load(ood=ood)
         elif arrays := _arrays(path):
             predictions = Predictions.from_files(ood=ood, **arrays)
@@ -86,7 +86,7 @@ class InputOptions:
         model = assignment(text)[1]
         for flag, other in others.items():
             path = assignment(other or model)[1]
-            if model != path and place_of(ZOO, model) and place_of(ZOO, path):
+            if model != path and location_of(ZOO, model) and location_of(ZOO, path):
                 raise BadInput(f"{flag} is {path}, and FILE is {model}: give rows of the same model.")
 
     def _names(self) -> dict[str, str]:
@@ -175,7 +175,7 @@ def check_apart(
 def model_names(texts: Sequence[str]) -> list[str]:
     """The given names; else those of the files without their endings where that tells them apart, else as given."""
     pairs = [assignment(text) for text in texts]
-    stems = [name or (path if place_of(ZOO, path) else Path(path).stem) for name, path in pairs]
+    stems = [name or (path if location_of(ZOO, path) else Path(path).stem) for name, path in pairs]
     names = stems if len(set(stems)) == len(stems) else [name or path for name, path in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"{twice} is given twice; compare different models, each under a name of its own.")

@@ -13,7 +13,7 @@ SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
 
 
 def logger(log: str | None, facts: dict[str, Any]) -> AbstractContextManager[Any]:
-    """KIND:PLACE as a context that gives a function of progress; None inside it without a log."""
+    """KIND:LOCATION as a context that gives a function of progress; None inside it without a log."""
     if log is None:
         return nullcontext()
     check_log(log)

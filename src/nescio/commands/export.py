@@ -40,7 +40,7 @@ class Options:
     )
     temperature: float | None = option(None, unset="that of the threshold's file, or 1")
     measure: str | None = option(
-        None, part="measure", unset="that of the threshold's file, or msp; loss_order with --loss-order"
+        None, kind="measure", unset="that of the threshold's file, or msp; loss_order with --loss-order"
     )
     loss_order: str | None = option(None, "loss-order score, as written by `LossOrder.save`", metavar="FILE")
     output: str | None = option(None, unset="MODEL.onnx")
@@ -53,7 +53,7 @@ class Options:
     preprocessing: Preprocessing = nested(Preprocessing())
     store: str = option("store")
     root: str | None = option(None, unset=DATA)
-    training_data: str | None = option(None, unset="its path at training", part="dataset")
+    training_data: str | None = option(None, unset="its path at training", kind="dataset")
     format: TextOrJson = option("text")
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    data: str = option(REQUIRED, part="dataset")
+    data: str = option(REQUIRED, kind="dataset")
     root: str | None = option(None, unset=DATA)
     features: str = option(
         "pixels",

@@ -99,7 +99,7 @@ def _add(group: Any, leaf: Leaf, flags: set[bool]) -> None:
     else:
         listed = is_tuple(leaf.hint) and leaf.spec.parse is None
         action = group.add_argument(leaf.flag, metavar=leaf.metavar, action="append" if listed else "store", **how)
-        action.part = leaf.spec.part
+        action.kind = leaf.spec.kind
         _offer(action, leaf.choices)
 
 
@@ -108,9 +108,9 @@ def _offer(action: argparse.Action, argv: Sequence[str]) -> None:
     action.offers = argv  # type: ignore[attr-defined]
 
 
-def names_part(action: argparse.Action, word: str) -> bool:
+def names_registered(action: argparse.Action, word: str) -> bool:
     """Whether an option takes parts of a kind, and the word is the name of one."""
-    kind = getattr(action, "part", "")
+    kind = getattr(action, "kind", "")
     return bool(kind and action.option_strings) and is_registered(kind, word)
 
 

@@ -34,7 +34,7 @@ class Options:
     split: Literal["test", "val", "out", "train"] = option(
         "test", "split of the data; out: test images of classes that were not trained"
     )
-    training_data: str | None = option(None, unset="its path at training", part="dataset")
+    training_data: str | None = option(None, unset="its path at training", kind="dataset")
     output: str = option(REQUIRED)
     limit: int | None = option(None, unset="all")
     seed: int = option(0)

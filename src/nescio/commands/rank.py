@@ -66,7 +66,7 @@ ROWS, LABELS, COMPARISON = "rows", "labels", "comparison"  # headings of options
 @dataclass(frozen=True, kw_only=True)
 class Options:
     candidates: tuple[str, ...] = argument("NAME=MEMBER,MEMBER,… or one MEMBER", metavar="CANDIDATE")
-    data: str | None = option(None, unset="none, for files", part="dataset", group=ROWS)
+    data: str | None = option(None, unset="none, for files", kind="dataset", group=ROWS)
     reference: str | None = option(None, unset="some of the rows or images", group=ROWS)
     limit: int | None = option(None, unset="all", group=ROWS)
     reference_size: int = option(5000, group=ROWS)
@@ -148,7 +148,7 @@ def named_members(text: str) -> NamedMembers:
 
 def _is_network(text: str) -> bool:
     """Files are known by their ending, by a folder in their path, or because they are there."""
-    if NetworkName.of(text).kind:
+    if NetworkName.parse(text).kind:
         return True
     is_file = text.lower().endswith(ENDINGS) or os.sep in text or Path(text).exists()
     return not is_file and ":" not in text
@@ -249,7 +249,7 @@ def _backbone_beside(file: Path) -> str | None:
         return None
     store = Store(folder.parents[1])
     predictions = predictions_from_store(store, folder.name)
-    if NetworkName.of(predictions.model).kind == STORE:
+    if NetworkName.parse(predictions.model).kind == STORE:
         store.verify("train", str(predictions.weights))
         return str(store.record("train", str(predictions.weights))["config"]["backbone"])
     return _architecture(predictions.model)
@@ -257,7 +257,7 @@ def _backbone_beside(file: Path) -> str | None:
 
 def _architecture(model: str) -> str:
     """torchvision:resnet50, resnet50.a1_in1k → resnet50."""
-    return NetworkName.of(model).name.partition(".")[0]
+    return NetworkName.parse(model).name.partition(".")[0]
 
 
 # ---- networks
@@ -273,7 +273,7 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     if options.reference_size < 1:
         raise BadInput(f"--reference-size is a number of references from 1 on, not {options.reference_size}.")
     texts = [text for candidate in networks for text in candidate.members]
-    ours = any(NetworkName.of(text).kind in (STORE, SIBLINGS) for text in texts)  # learnt from a part of the set
+    ours = any(NetworkName.parse(text).kind in (STORE, SIBLINGS) for text in texts)  # learnt from a part of the set
     whole = ImageSet(dataset_name(str(options.data)), "test_or_all")
     tests = _first_to_load([replace(whole, split="test"), whole], options.storage.root) if ours else whole
     tests = replace(tests, sample_size=options.limit, sample_seed=options.scoring.seed)

@@ -40,11 +40,11 @@ DEFAULT = "default"  # the method's own bound
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    method: str = option("erm", part="method")
+    method: str = option("erm", kind="method")
     hparams: tuple[str, ...] = option(())
     trial: int = option(0, "hyper-parameter setting; 0: default, others: drawn from the search ranges", metavar="N")
     task: Literal["classification", "segmentation"] = option("classification")
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     classes: tuple[int, ...] | None = option(None, unset="all")
     backbone: str = option("conv")
     spectral_bound: str = option(DEFAULT, "bound of each layer's spectral norm, or none", metavar="BOUND")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     model: str = argument("a network, or a file of its predictions", metavar="MODEL")
-    data: str | None = option(None, unset="none, for a file", part="dataset")
+    data: str | None = option(None, unset="none, for a file", kind="dataset")
     classes: tuple[int, ...] = option((), unset="all")
     crops: int = option(4, "number of random crops of every image", metavar="N")
     views: tuple[str, ...] = option(())

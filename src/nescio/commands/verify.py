@@ -24,9 +24,9 @@ from nescio.options import argument, option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    methods: tuple[str, ...] = argument("methods to check", default=(), metavar="METHOD", unset="all", part="method")
+    methods: tuple[str, ...] = argument("methods to check", default=(), metavar="METHOD", unset="all", kind="method")
     task: Literal["classification", "segmentation"] = option("classification")
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     root: str | None = option(None, unset=DATA)
     backbone: str = option("conv")
     epochs: int | None = option(None, unset="6; 12 for methods that do not classify")

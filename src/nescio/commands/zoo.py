@@ -75,8 +75,8 @@ class Options:
     families: tuple[str, ...] = option((), group="models")
     all_models: bool = option(False, "take every pretrained classifier of timm and torchvision", group="models")
     weights: str | None = option(None, unset=WEIGHTS, group="models")
-    data: str = option(REQUIRED, group="images", part="dataset")
-    ood_data: str | None = option(None, group="images", part="dataset")
+    data: str = option(REQUIRED, group="images", kind="dataset")
+    ood_data: str | None = option(None, group="images", kind="dataset")
     extra_ood: tuple[str, ...] = option((), style="repeats", group="images")
     classes: tuple[int, ...] | None = option(None, unset="all", group="images")
     class_names: str | None = option(None, unset="those of ImageNet-1k, or of the network", group="images")
@@ -197,7 +197,9 @@ def _run(options: Options, work: Work, grading: Work) -> int:
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
     inside = _inside(models_done)
-    published = [model for model in inside if NetworkName.of(model.model).file is None]  # of others it was said before
+    published = [
+        model for model in inside if NetworkName.parse(model.model).file is None
+    ]  # of others it was said before
     for sentence in group_by_preprocessing([_seen(model.model, model.facts) for model in published]):
         _tell(sentence)
     if options.published:

@@ -99,7 +99,7 @@ def maps(request: DatasetRequest) -> Dataset:
     path, level = split_severity(request.path)
     folder = requested_path(DatasetRequest(request.root, path))
     if level:
-        clean = DatasetName("maps", path, str(request.size) if request.size else None).at(path)
+        clean = DatasetName("maps", path, str(request.size) if request.size else None).with_path(path)
         return _shifted(load(clean, request.root, request.required), clean, folder, level)
     classes = _classes(folder / "classes.txt")
     parts = {split: _same_names(folder / split / "images", folder / split / "labels") for split in SPLITS}

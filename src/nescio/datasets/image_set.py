@@ -85,7 +85,7 @@ class ImageSet(Validated):
 
     def with_content_name(self, root: str | Path | None = None) -> ImageSet:
         """The same set by its absolute name, with a digest of its content for keys and seeds."""
-        if registry[DatasetName.of(self.data).kind].selectors:
+        if registry[DatasetName.parse(self.data).kind].selectors:
             return replace(self, data=name_for_keys(self.data, root))
         dataset = replace(self, readable=False).load(root).dataset
         return replace(self, data=content_name(absolute_name(str(self.data)), dataset))

@@ -15,7 +15,7 @@ from nescio.specs import DatasetName, select, selections, split_severity
 
 def is_dataset_name(spec: str) -> bool:
     """digits, folder:PATH … and not a folder on the disk."""
-    return DatasetName.of(spec).kind in registry
+    return DatasetName.parse(spec).kind in registry
 
 
 def dataset_name(spec: str) -> str:
@@ -28,17 +28,17 @@ def dataset_name(spec: str) -> str:
 def absolute_name(data: str) -> str:
     """A dataset's registered name, its path absolute: one set has one name, whatever its spelling or the folder."""
     data = registry.canonical(data)
-    name = DatasetName.of(data)
+    name = DatasetName.parse(data)
     if name.path is None:
         return data
     path, level = split_severity(name.path) if name.kind == "maps" else (name.path, "")
     location = Path(os.path.expanduser(path))
-    return name.at(f"{location.resolve()}{f'#{level}' if level else ''}") if location.exists() else data
+    return name.with_path(f"{location.resolve()}{f'#{level}' if level else ''}") if location.exists() else data
 
 
 def content_name(data: str, dataset: Dataset) -> str:
     """The name of a loaded set for keys: a path is replaced by a digest of what lies there."""
-    kind, path, size = DatasetName.of(data)
+    kind, path, size = DatasetName.parse(data)
     if path is None:
         return data
     if registry[kind].path is None:  # a published set in a folder of one's own: its revision is in keys as well
@@ -51,7 +51,7 @@ def name_for_keys(data: str, root: str | Path | None = None, required: RequiredI
 
     wanted  see `load`; None: the first that the set has of training and test images, test images, and all images
     """
-    kind, path, _ = DatasetName.of(data)
+    kind, path, _ = DatasetName.parse(data)
     if isinstance(data, ContentName) or path is None or kind not in registry:
         return data
     if selectors := registry[kind].selectors:
@@ -83,9 +83,9 @@ def same_images(one: str, other: str, root: str | Path | None = None) -> bool:
     """Whether two names are of the same images and labels: by their revisions, wherever they lie, whatever the size."""
     if one == other:
         return True
-    size, there = DatasetName.of(one).size, DatasetName.of(other)
+    size, there = DatasetName.parse(one).size, DatasetName.parse(other)
     if there.path is not None and there.size != size and registry[there.kind].size is not None:
-        other = there._replace(size=size).at(there.path)
+        other = there._replace(size=size).with_path(there.path)
     try:
         return load(one, root).revision == load(other, root).revision
     except BadInput:  # without training images, say

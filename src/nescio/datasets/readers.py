@@ -48,7 +48,7 @@ class _Readers(Registry[Reader]):
     """Readers by name; what stands behind the name of a set, `NAME:PATH@SIZE`, is left as it is."""
 
     def canonical(self, name: str) -> str:
-        kind = DatasetName.of(name).kind
+        kind = DatasetName.parse(name).kind
         if kind not in self and Path(os.path.expanduser(name)).exists():
             return name  # a folder of that name is not taken for the set of which it is an alias
         return super().canonical(kind) + name[len(kind) :]
@@ -107,7 +107,7 @@ def _load(
     spec: str, root: str | None, data_folder: str | None, working_folder: str, required: RequiredImages
 ) -> Dataset:
     """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
-    name, path, size = DatasetName.of(spec)
+    name, path, size = DatasetName.parse(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
         raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
     reader = _reader(spec, name)

@@ -197,7 +197,7 @@ def in_size(spec: str, size: int, root: str | Path | None) -> str:
     """The name of a set with images of so many pixels, where they are files that can be resized."""
     dataset = load_whole(spec, root)
     files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
-    if not isinstance(files_of, EncodedImages) or dataset.size == size or DatasetName.of(spec).size:
+    if not isinstance(files_of, EncodedImages) or dataset.size == size or DatasetName.parse(spec).size:
         return spec
     return name_for_keys(f"{spec}@{size}", root)
 

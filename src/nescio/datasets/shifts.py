@@ -117,7 +117,7 @@ class Level(NamedTuple):
 
 def levels(data: str, root: str | Path | None = None) -> list[Level]:
     """Every level of every shift of maps:PATH, in order of conditions and levels; a level itself has none."""
-    name = DatasetName.of(data)
+    name = DatasetName.parse(data)
     if name.kind != "maps":
         raise BadInput(f"{data} has no folders of shifted images: maps:PATH has.")
     path, level = split_severity(name.path or "")
@@ -125,6 +125,6 @@ def levels(data: str, root: str | Path | None = None) -> list[Level]:
         return []
     root_folder = requested_path(DatasetRequest(None if root is None else Path(root), path))
     return [
-        Level(condition, level, ImageSet(name.at(f"{root_folder}#{folder}")))
+        Level(condition, level, ImageSet(name.with_path(f"{root_folder}#{folder}")))
         for condition, level, folder in shift_levels(root_folder)
     ]

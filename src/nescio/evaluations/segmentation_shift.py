@@ -113,7 +113,7 @@ class SegmentationShift(Evaluation):
 
 def continuous_shifts(clean: ImageSet, root: str | None) -> dict[str, dict[Level, ImageSet]]:
     """The shifts of the data itself, levels in order: those of the street scenes, or of folders."""
-    kind = DatasetName.of(clean.data).kind
+    kind = DatasetName.parse(clean.data).kind
     if kind == "scenes":
         return {
             name: {(change.condition, change.level): replace(clean, change=change) for change in changes}

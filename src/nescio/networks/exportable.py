@@ -23,7 +23,7 @@ from nescio.networks.preprocessed import with_preprocessing
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predictions.model_predictions import STAGE, ModelPredictions, predictions_from_text
 from nescio.runtime import Runtime
-from nescio.specs import ZOO, place_of
+from nescio.specs import ZOO, location_of
 from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
@@ -79,7 +79,7 @@ def exportable_network(
     preprocessing  settings for a user's checkpoint
     data           new path of the training data of a network of the store
     """
-    stored = predictions_from_text(name, store) if place_of(ZOO, name) else None
+    stored = predictions_from_text(name, store) if location_of(ZOO, name) else None
     stored_preprocessing = stored.preprocessing if stored else {}
     data_names = () if data is None else (dataset_name(data),)
     named = find_network(stored.model if stored else name, store, root, data_names)

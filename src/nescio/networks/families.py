@@ -72,7 +72,7 @@ ORIGINS = ("hf_hub:", "hf-hub:", "timm/", "torchvision:", "tf_", "tv_", "gluon_"
 @cache
 def family(name: str) -> str:
     """The family of a network, such as "vit" or "xcit distilled"; an unknown architecture is a family of its own."""
-    if NetworkName.of(name).kind == STORE:
+    if NetworkName.parse(name).kind == STORE:
         return OWN
     bare = _bare(name)
     for name_of_family, (_, pattern) in FAMILIES.items():

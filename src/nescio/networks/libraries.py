@@ -127,7 +127,7 @@ def torchvision_network(name: str) -> Network | None:
     """torchvision:NAME, or torchvision:NAME.WEIGHTS for other weights than the default."""
     import torchvision
 
-    arch, _, tag = NetworkName.of(name).name.partition(".")
+    arch, _, tag = NetworkName.parse(name).name.partition(".")
     if f"{TORCHVISION}:{arch}" not in torchvision_names():
         return None
     entries = torchvision.models.get_model_weights(arch)

@@ -124,7 +124,7 @@ def find_network(name: str, store: Store, root: str | Path | None = None, data: 
 
     data  possible new names of the training data of a network of the store
     """
-    parsed = NetworkName.of(name)
+    parsed = NetworkName.parse(name)
     if parsed.file is not None:
         file = Path(os.path.expanduser(parsed.file))
         return replace(with_weights(find_network(parsed.published, store, root), file), name=name)
@@ -140,7 +140,7 @@ def find_network(name: str, store: Store, root: str | Path | None = None, data: 
 
 
 def _published(name: str) -> Network | None:
-    return torchvision_network(name) if NetworkName.of(name).kind == TORCHVISION else timm_network(name)
+    return torchvision_network(name) if NetworkName.parse(name).kind == TORCHVISION else timm_network(name)
 
 
 def network_of_trial(trial: Trial, root: str | Path | None = None) -> Network:

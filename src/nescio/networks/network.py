@@ -40,7 +40,7 @@ class Network:
 
     @property
     def parsed_name(self) -> NetworkName:
-        return NetworkName.of(self.name)
+        return NetworkName.parse(self.name)
 
     @property
     def arch(self) -> str:

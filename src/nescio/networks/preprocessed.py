@@ -34,7 +34,7 @@ def with_preprocessing(
             f"{preprocessing.set_fields[0]} applies to a checkpoint of your own, and none is named: write NAME@FILE. "
             "Published networks and networks of a store have the preprocessing of their training."
         )
-    size = DatasetName.of(data).size if data else None
+    size = DatasetName.parse(data).size if data else None
 
     def changed(network: Network) -> Network:
         if not network.custom_weights:

@@ -73,7 +73,7 @@ def published_of(model: ModelPredictions, table: Table) -> PublishedFacts | None
 
     A name without a tag means the first weights, as in old tables.
     """
-    plain = NetworkName.of(model.model).name
+    plain = NetworkName.parse(model.model).name
     lines = next((table[name] for name in (model.model, plain, *_tagged(plain)) if name in table), None)
     if lines is None:
         return None

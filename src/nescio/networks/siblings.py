@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nescio.specs import SIBLINGS, STORE, place_of
+from nescio.specs import SIBLINGS, STORE, location_of
 from nescio.work.store import Run, Store
 
 
@@ -13,7 +13,7 @@ def expand_siblings(names: Sequence[str], store: Store) -> list[str]:
     """Names of networks, each once, with siblings:KEY replaced by the names of KEY and its siblings."""
     members: list[str] = []
     for name in names:
-        key = place_of(SIBLINGS, name)
+        key = location_of(SIBLINGS, name)
         members += [name] if key is None else siblings(key, store)
     return list(dict.fromkeys(members))
 

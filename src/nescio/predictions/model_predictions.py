@@ -18,7 +18,7 @@ from nescio.identity import ContentName, canonical
 from nescio.predictions import Predictions
 from nescio.predictions.files import MANIFEST, check_format, near_file
 from nescio.predictions.subset import random_subset
-from nescio.specs import ZOO, assignment, place_of
+from nescio.specs import ZOO, assignment, location_of
 from nescio.work.store import Store
 from nescio.work.store_errors import Corrupted, StoreError
 
@@ -153,7 +153,7 @@ def collect_predictions(
     data     only of this dataset of the store, by its absolute name
     damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
-    if files and data and not all(place_of(ZOO, text) for text in files):
+    if files and data and not all(location_of(ZOO, text) for text in files):
         raise BadInput("data names a set of a store, and files are given: omit one of them.")
     if files:
         return [predictions_from_text(text, store, data) for text in files]
@@ -177,7 +177,7 @@ def collect_predictions(
 
 def predictions_from_text(text: str, store: Store, data: str | None = None) -> ModelPredictions:
     """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store, on a set if named."""
-    if model := place_of(ZOO, text):
+    if model := location_of(ZOO, text):
         return _stored_model(model, store, data)
     name, path = assignment(text)
     return predictions_from_file(path, name or None)

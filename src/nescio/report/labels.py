@@ -115,7 +115,7 @@ def measure_sort_key(measure: str | None) -> tuple[bool, bool]:
 
 def dataset_label(spec: str) -> str:
     """Return a title: npz:PATH/tiny.npz@32 → tiny at 32 pixels; maps:PATH/carla#sun/-5 → carla, sun -5."""
-    kind, path, size = DatasetName.of(spec)
+    kind, path, size = DatasetName.parse(spec)
     path, level = split_severity(path or kind) if kind == "maps" else (path or kind, "")
     name = PurePath(path).stem + (f", {level.replace('/', ' ')}" if level else "")
     return f"{name} at {size} pixels" if size else name

@@ -710,7 +710,9 @@ def test_regression_is_a_collection_of_tasks():
     numbers = tuple(side[0].embeddings[:, :2] for side in (train, tests))
     truth = downstream_losses(train, tests, "regression", numbers=numbers)
     assert set(truth.ensemble) == {"squared_error", "variance"} and set(truth.members) == {"squared_error"}
-    assert truth.members["squared_error"][0].mean() < 1e-3 < truth.members["squared_error"][1].mean()  # its own features
+    assert (
+        truth.members["squared_error"][0].mean() < 1e-3 < truth.members["squared_error"][1].mean()
+    )  # its own features
     rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
     assert "kendall_squared_error" in {row["metric"] for row in rows}
     with pytest.raises(Undefined, match="Regression needs the numbers"):

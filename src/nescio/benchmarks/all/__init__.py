@@ -27,7 +27,7 @@ CIFAR = Training(
 class Plan(Validated):
     """Networks, evaluations and the training budget."""
 
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     left_out: int = option(0, "number of last classes to use as a near OOD set", metavar="N")
     methods: tuple[str, ...] = option((), parse=method_names, unset="all, and deep-ensemble")
     hparams: tuple[str, ...] = fixed_option()
@@ -37,15 +37,15 @@ class Plan(Validated):
     search_seed: int = option(0)
     members: tuple[int, ...] = option((5,), name="ensemble-sizes", unset="none")
     ensembled: tuple[str, ...] = option(
-        (), "further methods whose networks are averaged as ensembles", name="ensemble-methods", part="method"
+        (), "further methods whose networks are averaged as ensembles", name="ensemble-methods", kind="method"
     )
     networks: tuple[str, ...] = networks_option(
         "methods hparams backbone seeds trials members ensembled left_out training"
     )
-    evaluations: tuple[str, ...] = option((), "evaluations to run", metavar="NAME,…", part="evaluation", unset="all")
+    evaluations: tuple[str, ...] = option((), "evaluations to run", metavar="NAME,…", kind="evaluation", unset="all")
     near: tuple[str, ...] = option((), "OOD sets that are similar to the data", name="near-ood", metavar="SET,…")
     far: tuple[str, ...] = option((), "OOD sets that are not similar to the data", name="far-ood", metavar="SET,…")
-    downstream: tuple[str, ...] = option((), part="dataset")
+    downstream: tuple[str, ...] = option((), kind="dataset")
     human: tuple[str, ...] = option((), "datasets with several human votes per image", metavar="SET,…")
     corruptions: tuple[str, ...] = option(
         (), "corruptions of the test images", metavar="NAME,…", parse=corruption_names, unset="all fifteen"

@@ -73,8 +73,8 @@ class Plan(Validated):
         unset="models of --store",
         group="models",
     )
-    data: str | None = option(None, group="models", part="dataset")
-    ood_data: str | None = option(None, group="models", part="dataset")
+    data: str | None = option(None, group="models", kind="dataset")
+    ood_data: str | None = option(None, group="models", kind="dataset")
     extra_ood: tuple[str, ...] = option((), style="repeats", unset="none", group="models")
     estimation_images: int = option(150, group="grading")
     test_images: int = option(50, group="grading")
@@ -86,7 +86,7 @@ class Plan(Validated):
         unset="as many as are in-distribution, at most half of the OOD classes",
         group="grading",
     )
-    measures: tuple[str, ...] = option(("msp", "entropy", MC_DROPOUT), group="grading", part="measure")
+    measures: tuple[str, ...] = option(("msp", "entropy", MC_DROPOUT), group="grading", kind="measure")
     limit: int | None = option(None, unset="all", group="grading", introduced=None)
     seed: int = option(0, group="grading")
     hierarchy: str | None = option(None, group=OVERLAP)

@@ -139,7 +139,7 @@ def overlapping_classes(
 
 def _of_imagenet(dump: ModelPredictions) -> bool:
     """Whether the model was trained on ImageNet-1k: a pretrained one of its number of classes."""
-    return dump.facts.get("classes") == imagenet.CLASSES and NetworkName.of(dump.model).kind != STORE
+    return dump.facts.get("classes") == imagenet.CLASSES and NetworkName.parse(dump.model).kind != STORE
 
 
 def _described(name: str, known: Mapping[str, tuple[int, ...]]) -> str:

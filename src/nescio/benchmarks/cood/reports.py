@@ -188,7 +188,7 @@ def _boxes(key: str, title: str, words: str, levels: Mapping[str, Values], axis:
 def _resnet(graded: GradedModels) -> str | None:
     """The plain ResNet-50, which ImageNet-O was made to fool."""
     names = graded.at(graded.middle)
-    return next((name for name in names if NetworkName.of(name).name.partition(".")[0] == "resnet50"), None)
+    return next((name for name in names if NetworkName.parse(name).name.partition(".")[0] == "resnet50"), None)
 
 
 # ---- what goes with detection at the median severity

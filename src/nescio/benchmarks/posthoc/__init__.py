@@ -32,7 +32,7 @@ AMONG_BEST = "among_best"  # 1 where a score cannot be told from the best of its
 class Plan(Validated):
     """Which networks are trained or taken, and what they are shown."""
 
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     train_networks: tuple[str, ...] = option(
         ("erm/conv", "mc-dropout/conv"),
         "networks to train, as METHOD/BACKBONE; deep-ensemble/BACKBONE is an ensemble",

@@ -27,10 +27,10 @@ class Plan(SweepOptions):
     """What to compare, on what, with which budget."""
 
     pretraining_data: tuple[str, ...] = option(
-        ("digits",), "datasets to pre-train networks on", part="dataset", metavar="SET,…"
+        ("digits",), "datasets to pre-train networks on", kind="dataset", metavar="SET,…"
     )
     downstream: tuple[str, ...] = option((), metavar="[SET=]SET,…", unset="the pre-training data")
-    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), part="method")
+    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), kind="method")
     backbones: tuple[str, ...] = option(("conv",))
     seeds: int = option(10)
     method_seeds: tuple[tuple[str, int], ...] = option(

@@ -55,9 +55,9 @@ class Plan(Validated):
     """Which models are judged, and how."""
 
     files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")
-    data: str | None = option(None, unset="the only set in the store", group="models", part="dataset")
+    data: str | None = option(None, unset="the only set in the store", group="models", kind="dataset")
     facts: str | None = option(None, group="models")
-    measures: tuple[str, ...] = option(MEASURES, part="measure")
+    measures: tuple[str, ...] = option(MEASURES, kind="measure")
     fit_rows: int = option(5000)
     limit: int | None = option(None, unset="all", introduced=None)
     seed: int = option(0)

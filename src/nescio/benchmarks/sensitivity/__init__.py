@@ -26,7 +26,7 @@ MOST_NETWORKS = 10_000  # of a method, in one direction
 class Plan(Validated):
     """Which strengths of which methods are trained, and how far images are turned."""
 
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option(("duq", "sngp", "mir", "ddu"), parse=method_names)
     hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp")

@@ -40,7 +40,7 @@ def refuse_fixed_strengths(plan: Plan, trained: tuple[str, ...]) -> None:
     if fixed := [name for name in trained if not _can_vary(methods[name])]:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
     for word in plan.hparams:
-        name, field, _ = HyperParameter.of(word)
+        name, field, _ = HyperParameter.parse(word)
         if name in methods and (method := methods[name]).name in trained and field == method.varied_hparam():
             raise BadInput(f"Plan.hparams has {word}, but {field} is the strength of {name} that is varied. Omit it.")
 

@@ -29,7 +29,7 @@ class Plan(Validated):
     """What is trained, how images are corrupted, and what is measured."""
 
     task: Literal["classification", "segmentation"] = option("classification", selects=True)
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option(PAPER, parse=method_names)
     hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("conv")
@@ -37,7 +37,7 @@ class Plan(Validated):
     strengths: int = option(1)
     ensemble_sizes: tuple[int, ...] = option((5,), unset="none")
     ensemble_methods: tuple[str, ...] = option(
-        (), "further methods whose networks are averaged as ensembles", part="method"
+        (), "further methods whose networks are averaged as ensembles", kind="method"
     )
     corruptions: tuple[str, ...] = option(
         (),
@@ -53,7 +53,7 @@ class Plan(Validated):
         metavar="PATH",
         introduced=None,
     )
-    ood: tuple[str, ...] = option((), part="dataset")
+    ood: tuple[str, ...] = option((), kind="dataset")
     networks: tuple[str, ...] = networks_option(
         "methods hparams backbone seeds strengths ensemble_sizes ensemble_methods reference_accuracy training"
     )

@@ -36,7 +36,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 class Plan(Validated):
     """What to compare, on what, with which budget."""
 
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option((), parse=_method_names, unset="all classifiers")
     backbones: tuple[str, ...] = option(("conv",))
     spectral_bounds: tuple[float | None, ...] = option(

@@ -29,11 +29,11 @@ MEASURES = ("entropy", "msp", "norm")
 class Plan(Validated):
     """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
 
-    data: str = option("digits", part="dataset")
+    data: str = option("digits", kind="dataset")
     classes: tuple[int, ...] | None = option((0, 1, 2, 3, 4), unset="all")
     downstream: tuple[str, ...] = option(("digits",), metavar="SET[#CLASSES],…")
     annotated: tuple[str, ...] = option((), "datasets with several annotations per image", metavar="SET,…")
-    methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), part="method")
+    methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), kind="method")
     ensemble_size: int = option(5, introduced=5)
     backbones: tuple[str, ...] = option(("conv",))
     input_sizes: tuple[int, ...] = option(

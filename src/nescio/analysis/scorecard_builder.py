@@ -66,7 +66,7 @@ class ScorecardBuilder:
 
     def add_raw(self, in_distribution: Predictions, ood: Mapping[str, Predictions], everything: Predictions) -> None:
         """Add all rows of the raw predictions; `everything` includes rows of other classes."""
-        cell = ScorecardCell(self.columns | {"calibrated": False}, self.split)
+        cell = ScorecardCell(self.columns, self.split)
         rows = self._add_predictions(in_distribution, cell)
         self._add_kinds([kind for kind in _model_kinds() if kind.whole_file], EvaluatedRows(everything), cell)
         self._add_gallery(everything, cell)
@@ -96,7 +96,7 @@ class ScorecardBuilder:
             raise BadInput(f"There is no group named {group!r}.{hint} There are: {names}.")
         kinds = [kind for kind in KINDS.values() if kind.by_group and kind.reads == "uncertainty"]
         for value in np.unique(in_distribution.groups[group]):
-            cell = ScorecardCell(self.columns | {"calibrated": False, "subgroup": f"{group}={value}"}, self.split)
+            cell = ScorecardCell(self.columns | {"subgroup": f"{group}={value}"}, self.split)
             rows = self._add_predictions(
                 in_distribution.take(in_distribution.groups[group] == value), cell, grouped=True
             )

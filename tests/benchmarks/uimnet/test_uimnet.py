@@ -194,32 +194,33 @@ def test_the_command_of_a_finished_plan_gives_it_again(study):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "names"),
     [
-        ("--methods mixpu", "There is no method named 'mixpu'. Did you mean 'mixup'?"),
-        ("--preset huge", "There is no preset named 'huge'"),
-        ("--ood-classes 3", "--ood-classes goes with --classes"),
-        ("--classes 0-12", "digits has no class 10: they run from 0 to 9."),
-        ("--classes 0-5 --ood-classes 5-9", "Class 5 is named twice"),
-        ("--classes 0-9", "no class is left to be outside"),
-        ("--classes a", "'a' is not a list of class numbers"),
-        ("--trials 0", "--trials is 0: it must be at least 1."),
-        ("--measures entrophy", "There is no measure named 'entrophy'. Did you mean 'entropy'?"),
-        ("--ensemble-sizes 0", "An ensemble has at least one member."),
-        ("--workers -1", "--workers is a number of processes"),
-        ("--momentum -1", "--momentum is -1.0: it must be at least 0."),
-        ("--clip 0", "--clip is 0.0: it must be above 0."),
-        ("--accumulate 3", "A batch of 64 cannot be cut into 3 equal parts."),
-        ("--accumulate 64", "too small: batch-norm needs two rows"),
-        ("--accumulate 3 --partition-features pixels", "A batch of 64 cannot be cut into 3 equal parts."),
-        ("--batch-size 5000", "There are 650 training rows, fewer than one batch of 5000"),
-        ("--log paper", "--log takes tensorboard:DIR or wandb:PROJECT"),
+        ("--methods mixpu", "'mixpu' 'mixup'"),
+        ("--preset huge", "'huge' demo"),
+        ("--ood-classes 3", "--ood-classes classes"),
+        ("--classes 0-12", "digits 10"),
+        ("--classes 0-5 --ood-classes 5-9", "Class 5"),
+        ("--classes 0-9", "digits 10"),
+        ("--classes a", "--classes 'a'"),
+        ("--trials 0", "--trials 0 1"),
+        ("--measures entrophy", "'entrophy' 'entropy'"),
+        ("--ensemble-sizes 0", "ensemble"),
+        ("--workers -1", "--workers"),
+        ("--momentum -1", "--momentum -1.0"),
+        ("--clip 0", "--clip 0.0"),
+        ("--accumulate 3", "64 3"),
+        ("--accumulate 64", "batch-norm"),
+        ("--accumulate 3 --partition-features pixels", "64 3"),
+        ("--batch-size 5000", "650 5000"),
+        ("--log paper", "--log tensorboard:DIR wandb:PROJECT"),
     ],
 )
-def test_bad_input_is_one_sentence_before_any_work(words, sentence, tmp_path, capsys):
+def test_bad_input_is_one_sentence_before_any_work(words, names, tmp_path, capsys):
     code = main(["run", "uimnet", "--workers", "0", "--store", str(tmp_path / "store"), *words.split()])
     err = capsys.readouterr().err
-    assert code == 2 and sentence in err and len(err.splitlines()) == 1 and not (tmp_path / "store").exists()
+    assert code == 2 and all(name in err for name in names.split()) and len(err.splitlines()) == 1
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("words", ["--augment warp", "--optimizer sgdd", "--precision half", "--lr much"])
@@ -321,7 +322,7 @@ def test_where_trials_failed_no_group_stands_twice(study):
     notes = []
     groups = chosen(rows, alive, notes)
     assert len(groups) == 4 and all(len(g.trials) == 1 for g in groups)
-    assert any("of the best 2 only 1 can be compared" in note for note in notes)
+    assert any("best 2" in note for note in notes)
 
 
 # ---- calibration
@@ -361,19 +362,17 @@ def test_calibration_of_single_networks_changes_no_answer_and_helps(study):
             )
 
 
-@pytest.mark.parametrize(
-    ("right", "reason"), [(True, "Every validation answer is right"), (False, "Every validation answer is wrong")]
-)
+@pytest.mark.parametrize(("right", "reason"), [(True, "right"), (False, "wrong")])
 def test_a_network_without_a_temperature_says_the_right_reason(right, reason, study):
     labels = np.arange(60) % 6
     logits = 4 * np.eye(6)[labels if right else (labels + 1) % 6]
     temperature, why = calibration.temperature_or_reason(
         Predictions(index=np.arange(60), labels=labels, logits=logits[:, None])
     )
-    assert temperature is None and why.startswith(reason)
+    assert temperature is None and reason in why
     trials = [t for t in steps.trials_of(PLAN) if t.method == "erm"]
     (note,) = steps._uncalibrated(dict.fromkeys(trials, why))
-    assert note.startswith("Some networks of erm keep the temperature 1.") and reason in note
+    assert "erm" in note and "temperature 1" in note and why in note
     assert not any("temperature 1" in note for note in study.notes)
 
 
@@ -381,7 +380,7 @@ def test_a_network_without_a_temperature_says_the_right_reason(right, reason, st
 
 
 def test_the_jacobian_is_exact_where_the_plan_asks_for_it(study, context):
-    assert "The norm of the Jacobian (the measure jacobian) is exact." in study.notes  # of six classes
+    assert any("jacobian" in note and "exact" in note for note in study.notes)  # of six classes
     ensemble = steps.Ensemble((steps.trials_of(PLAN)[0],), (None,))
     for exact in (False, True):
         step = steps.line_step(ensemble, False, replace(PLAN, exact_jacobian=exact), None)
@@ -599,7 +598,7 @@ def test_every_score_of_a_method_is_a_measure_from_training_to_a_row(two_scores,
     assert {r["measure"] for r in study.rows if r["method"] == "erm"} == {None, "entropy"}
     absent = {(reason["method"], reason["measure"]) for reason in study.reasons if reason["metric"] is None}
     assert {("erm", "length"), ("erm", "height"), ("erm", "native")} <= absent
-    with pytest.raises(BadInput, match="There is no measure named 'width'"):
+    with pytest.raises(BadInput, match="'width'"):
         run(replace(plan, measures=("width",)), context)
 
 
@@ -663,7 +662,7 @@ def test_a_reference_network_divides_by_its_features(tmp_path):
     seen = load_predictions(steps.dump_steps(trial, None, None, ("train",))["train"], context.store)
     assert len(seen) == 1078  # the training rows, without those held out
     expected = imagenot(datasets.load("digits"), class_means(seen.embeddings, seen.labels), "reference")
-    assert (found["inside"], found["outside"]) == (expected.inside, expected.outside)
+    assert (found["classes"], found["ood_classes"]) == (expected.inside, expected.outside)
 
 
 def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
@@ -671,24 +670,24 @@ def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
         raise training.Diverged("The loss became nan in epoch 1; a smaller learning rate may help.")
 
     monkeypatch.setattr(training.steps, "fit", broken)
-    with pytest.raises(StoreError, match="The classes could not be divided: The loss became nan"):
+    with pytest.raises(StoreError, match="nan in epoch 1"):
         run(replace(DIVIDED, partition_features="reference"), Context(Store(tmp_path), device="cpu"))
 
 
 def test_what_cannot_be_done_is_refused():
-    for field, value in (("features", "sounds"), ("search", "luck")):
-        with pytest.raises(BadInput, match=f"Plan.{field} is '{value}'"):
+    for field, value in (("partition_features", "sounds"), ("search", "luck")):
+        with pytest.raises(BadInput, match=f"Plan.{field}.*'{value}'"):
             replace(PLAN, **{field: value})
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--backbones", "nope"), "no backbone named 'nope'"),
-        (("--backbones", "mlp,nope"), "no backbone named 'nope'"),
-        (("--classes", "3"), "At least two classes"),
+        (("--backbones", "nope"), "'nope'"),
+        (("--backbones", "mlp,nope"), "'nope'"),
+        (("--classes", "3"), "two classes"),
         (("--spectral-bounds", "0"), "above 0"),
-        (("--methods", "simclr"), "uimnet compares classifiers, and simclr learns features without labels: omit it."),
+        (("--methods", "simclr"), "simclr"),
         (("--partition", "nowhere.json"), "nowhere.json"),
         (("--partition", "{partition}", "--classes", "0-5"), "omit --classes"),
         (("--partition", "{partition}", "--data", "npz:nothing.npz"), "nothing.npz"),
@@ -715,4 +714,4 @@ def test_a_partition_file_says_which_classes_are_in(tmp_path, capsys):
     assert planned("--partition", str(path)).partition == str(path)
     with make_launcher("local", 0) as launcher:
         found = steps._divided(plan, Work(Context(Store(tmp_path), device="cpu"), launcher))
-    assert (found.inside, found.outside, found.partition) == (made.inside, made.outside, None)
+    assert (found.classes, found.ood_classes, found.partition) == (made.inside, made.outside, None)

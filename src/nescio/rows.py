@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_type_hints
 
 from nescio.errors import BadInput, Undefined
-from nescio.files import check_growth, read_small
+from nescio.files import read_small
 from nescio.identity import ContentName
 
 Row = dict[str, Any]
@@ -122,6 +122,7 @@ TYPES = {name: _types(Result)[name] for name in COLUMNS}
 FACTS = _types(NetworkFacts)
 NETWORK_TYPES = {name: TYPES[name] for name in IDENTITY} | FACTS
 _REASON_COLUMNS = ("method", "backbone", "members", "target", "split", "shift", "severity", "measure", "metric")
+MAX_ROWS = 2_000_000  # of a study: 5 GB of memory
 NEEDED = ("metric", "value")  # what a file of rows cannot be without
 CHECKSUM, UNKNOWN = "nescio.sha256", b"0" * 64  # key of the file's metadata; its value while it is computed
 
@@ -273,7 +274,8 @@ def from_parquet(
             )
         if kind not in (expected := getattr(pa, types[name])(), pa.null()):
             raise BadInput(f"{path} has the column {name} as {kind}: nescio writes it as {expected}.")
-    check_growth(str(path), 64 * count * len(schema.names), len(content))
+    if count > MAX_ROWS:
+        raise BadInput(f"{path} announces {count:,} rows, more than {MAX_ROWS:,}: it is damaged.")
     try:
         rows: list[Row] = file.read().to_pylist()  # read_table would import pandas
     except (OSError, ValueError, OverflowError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -53,6 +53,12 @@ def questions(evaluations: Iterable[type[Evaluation]]) -> list[LeaderboardQuesti
     return [LeaderboardQuestion(each.name, headline) for each in evaluations for headline in each.headlines]
 
 
+@lru_cache(maxsize=4)
+def rows_by_evaluation(rows: Frame) -> dict[str, Frame]:
+    """Evaluation → its rows."""
+    return {str(name): group for (name,), group in rows.group_by("evaluation")}
+
+
 def line_of(row: Row) -> Line:
     return str(row["method"]), str(row["backbone"]), int(row["members"] or 1)
 
@@ -85,7 +91,8 @@ class Leaderboard:
 
     def _standings(self, question: LeaderboardQuestion) -> dict[Line, Standing]:
         headline = question.headline
-        rows = self.rows.where(evaluation=question.evaluation, metric=headline.metric, **headline.columns)
+        evaluated = rows_by_evaluation(self.rows).get(question.evaluation, Frame())
+        rows = evaluated.where(metric=headline.metric, **headline.columns)
         values: dict[Line, dict[int, float]] = {}
         chosen: dict[Line, str | None] = {}
         keys: dict[Line, list[str]] = {}

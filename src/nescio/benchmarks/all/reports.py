@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from statistics import fmean
 
 from nescio import evaluations
-from nescio.benchmarks.all.leaderboard import ENTROPY, NATIVE, Leaderboard, Line, Standing, line_of, questions
+from nescio.benchmarks.all.leaderboard import (
+    ENTROPY,
+    NATIVE,
+    Leaderboard,
+    Line,
+    Standing,
+    line_of,
+    questions,
+    rows_by_evaluation,
+)
 from nescio.errors import Undefined
 from nescio.metrics import spearman
 from nescio.report.blocks import Blocks, Details, Figure, SectionSpec, Story, Tabs
@@ -28,11 +37,12 @@ NOTE = (
 )
 
 
-def leaderboard_of(frame: Frame, scores: Sequence[str] = PREFERENCES[METHOD_SCORE]) -> Leaderboard:
+@lru_cache(maxsize=8)
+def leaderboard_of(frame: Frame, scores: tuple[str, ...] = PREFERENCES[METHOD_SCORE]) -> Leaderboard:
     """The leaderboard of the rows of a study."""
     columns = questions(evaluations.registry[name] for name in evaluations.registry)
     undertrained = frozenset(line_of(row) for row in frame.where(undertrained=True))
-    return Leaderboard(frame.where(evaluation=lambda name: name is not None), columns, scores, undertrained)
+    return Leaderboard(frame, columns, scores, undertrained)
 
 
 def line_label(line: Line, lines: Iterable[Line]) -> str:
@@ -53,7 +63,7 @@ def leaderboard(frame: Frame) -> Blocks:
     return Tabs("Score", {name: [leaderboard_table(frame, scores)] for name, scores in PREFERENCES.items()})
 
 
-def leaderboard_table(frame: Frame, scores: Sequence[str] = PREFERENCES[METHOD_SCORE]) -> Table:
+def leaderboard_table(frame: Frame, scores: tuple[str, ...] = PREFERENCES[METHOD_SCORE]) -> Table:
     """The leaderboard as a table: mean rank first, then every question."""
     board = leaderboard_of(frame, scores)
     rows: list[Row] = []
@@ -139,7 +149,7 @@ def profiles(frame: Frame) -> Blocks:
         ]
         formats = {"place": decimals(1), "of": COUNT}
         blocks = [table_from_records(records, "Every question", "question", formats=formats)]
-        evidence = frame.where(evaluation="activity", method=line[0], backbone=line[1])
+        evidence = rows_by_evaluation(frame).get("activity", Frame()).where(method=line[0], backbone=line[1])
         if line[2] == 1 and len(evidence):
             blocks.append(activity_table(evidence))
         options[line_label(line, board.lines)] = blocks
@@ -225,7 +235,8 @@ def score_correlations(frame: Frame) -> Table | None:
     board = leaderboard_of(frame)
     records = []
     for question in (question for question in board.standings if question.headline.by_score):
-        rows = frame.where(evaluation=question.evaluation, metric=question.headline.metric, **question.headline.columns)
+        headline = question.headline
+        rows = rows_by_evaluation(frame)[question.evaluation].where(metric=headline.metric, **headline.columns)
         means = {
             score: {line_of(group.rows[0]): group.mean() for _, group in own.group_by("method", "backbone", "members")}
             for (score,), own in rows.group_by("measure")
@@ -262,7 +273,7 @@ def evaluation_tables(frame: Frame) -> Tabs:
 
 def evaluation_table(frame: Frame, name: str) -> Table | None:
     """The pooled numbers of one evaluation: metrics as columns, methods and scores as rows."""
-    rows = frame.where(evaluation=name, severity=None, shots=None)
+    rows = rows_by_evaluation(frame).get(name, Frame()).where(severity=None, shots=None)
     if not len(rows):
         return None
     kept = rows.summarise(

@@ -62,7 +62,6 @@ PROSE_PENDING = {
     "specs",
 }
 ASSERTIONS_PENDING = {
-    "analysis",
     "commands",
     "benchmarks",
     "report",

@@ -282,7 +282,7 @@ def test_rows_that_were_not_taught_are_left_out():
     one, two = compare(marked, resamples=30), compare(known, resamples=30)
     assert one.n == 350
     assert one.rows == two.rows
-    with pytest.raises(BadInput, match="No shared row is in-distribution"):
+    with pytest.raises(BadInput, match="in-distribution"):
         compare({"a": a.replace(in_distribution=np.zeros(400, bool))})
 
 
@@ -629,7 +629,7 @@ def test_every_model_needs_rows_outside(sure_and_unsure, tmp_path, monkeypatch, 
         outside[name].save(f"{name}_svhn.npz")
     words = ["compare", "sure.npz", "unsure.npz", "--bootstrap", "50", "--format", "json", "--ood"]
     assert main([*words, "svhn=sure_svhn.npz"]) == 2
-    assert "write svhn=FILE for each, in the order sure, unsure." in capsys.readouterr().err
+    assert "svhn=FILE" in capsys.readouterr().err
     assert main([*words, "svhn=sure_svhn.npz,svhn=unsure_svhn.npz", "--metrics", "scod_augrc"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {(row["method"], row["split"]) for row in rows} == {("sure", "svhn"), ("unsure", "svhn")}

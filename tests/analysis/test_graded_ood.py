@@ -216,7 +216,7 @@ def test_scores_must_be_finite() -> None:
     with pytest.raises(BadInput, match="u_in is nan"):
         grade_ood(np.array([np.nan]), u, division, 1)
     u[7] = np.inf
-    with pytest.raises(BadInput, match="u_out is inf in row 7"):
+    with pytest.raises(BadInput, match="row 7"):
         grade_ood(np.zeros(3), u, division, 1)
 
 

@@ -234,8 +234,8 @@ def test_limits_leave_models_out_and_say_why(held):
 def test_a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
     unknown = entry("unknown", answers(30), tmp_path / "u.npz")
     found = quick([*held, unknown], Requirement(), Limits(params=10**12))
-    assert ("unknown", "parameters not known (--facts names a table that has them)") in found.left_out
-    with pytest.raises(BadInput, match=r"No model is left to choose from: 9 × parameters above 0\.00 M"):
+    assert any(model == "unknown" and "--facts" in reason for model, reason in found.left_out)
+    with pytest.raises(BadInput, match=r"9 × parameters above 0\.00 M"):
         quick(held, Requirement(), Limits(params=1))
 
 
@@ -281,7 +281,7 @@ def test_a_model_that_is_always_right_has_no_auroc(tmp_path, held):
     perfect = Predictions(labels=labels, index=held[0].load().index, logits=9.0 * np.eye(8)[labels])
     more = [*held, entry("perfect", perfect, tmp_path / "p.npz")]
     found = quick(more, Requirement())
-    assert ("perfect" in dict(found.left_out)) and "all rows are negative" in dict(found.left_out)["perfect"]
+    assert ("perfect" in dict(found.left_out)) and "rows are negative" in dict(found.left_out)["perfect"]
     found = quick(more, Requirement(accuracy=0.99))
     assert found.models[0]["model"] == "perfect" and found.models[0]["value"] == 1 and found.models[0]["auroc"] is None
     assert found.group == ["perfect"]
@@ -324,7 +324,7 @@ def test_a_store_of_models(store, held, capsys):
     small = json.loads(capsys.readouterr().out)
     assert all(line["params"] <= 20e6 for line in small["models"]) and small["left_out"]
     assert main([*args, "--data", "npz:others"]) == 2
-    assert "holds no predictions on npz:others" in capsys.readouterr().err
+    assert "npz:others" in capsys.readouterr().err
 
 
 def test_the_table_for_people(held, capsys):

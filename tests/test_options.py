@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from nescio.benchmarks.base import BUILT_IN
 from nescio.benchmarks.base import registry as benchmarks
+from nescio.commands._inputs import InputOptions
 from nescio.commands.parsing import Parser, add_options
-from nescio.errors import BadInput
+from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated, canonical, tag
 from nescio.option_help import HELP
 from nescio.options import (
@@ -394,6 +395,13 @@ def test_options_of_names_the_option_of_a_field(words, name):
 @pytest.mark.parametrize("sentence", ["Sizes.window must be at least 1.", "window must be at least 1."])
 def test_named_by_option_finds_class_and_field(sentence):
     assert str(named_by_option(BadInput(sentence), list(leaves(Sizes)))) == "--group-classes must be at least 1."
+
+
+def test_named_by_option_leaves_fields_of_a_map_alone():
+    every = list(leaves(InputOptions))
+    for sentence in ("give the map logits=x,labels=y.", "set --map logits=x,labels=y."):
+        assert "--map logits=x,labels=y." in str(named_by_option(BadInput(sentence), every))
+    assert isinstance(named_by_option(Undefined("Give labels."), every), Undefined)
 
 
 def test_named_by_option_keeps_other_sentences():

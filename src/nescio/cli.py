@@ -109,7 +109,7 @@ def _run(command: str | None, argv_left: Sequence[str]) -> int:
         file.apply(args, args._parser.prog.split()[1:], options)
     try:
         return int(args._run(args) or 0)
-    except BadInput as error:
+    except (BadInput, Undefined) as error:
         raise named_by_option(error, options) from None
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from nescio.errors import BadInput, did_you_mean
+from nescio.errors import BadInput, Undefined, did_you_mean
 from nescio.identity import IN_KEYS, INTRODUCED
 from nescio.option_help import HELP
 from nescio.registry import canonical_name
@@ -263,29 +263,38 @@ def options_of(
         raise named_by_option(error, every) from None
 
 
-def named_by_option(error: BadInput, every: Sequence[Leaf]) -> BadInput:
+def named_by_option(error: BadInput | Undefined, every: Sequence[Leaf]) -> BadInput | Undefined:
     """An error about fields with the names of their options."""
     text = with_flags(str(error), every)
-    return error if text == str(error) else BadInput(text)
+    if text == str(error):
+        return error
+    return Undefined(text) if isinstance(error, Undefined) else BadInput(text)
 
 
 def with_flags(text: str, every: Sequence[Leaf]) -> str:
-    """A library's sentence with options in place of fields: `FIELD is …`, `give A or B`, `set FIELD=VALUE`."""
+    """A library's sentence with options in place of fields: `FIELD is …`, `give A or B`, `set FIELD=VALUE`.
+
+    `give the map A=B,C=D` becomes `give --map A=B,C=D`, where A and C are fields of a file.
+    """
     flags = {name: leaf.flag for leaf in every for name in (leaf.path[-1], leaf.key) if not leaf.spec.positional}
     if not flags:
         return text
     field = rf"(?:[A-Z]\w*\.)?\b({'|'.join(sorted(flags, key=len, reverse=True))})\b"
-    text = re.sub(rf"\b([Ss]et )?{field}=(?=\w)", lambda match: f"{match[1] or ''}{flags[match[2]]} ", text)
+
+    def assigned(match: re.Match[str]) -> str:
+        return f"--map {match[1]}" if match[1] else f"{match[2] or ''}{flags[match[3]]} "
+
+    text = re.sub(rf"(?:--|\bthe )?\bmap (\w+=\S+)|\b([Ss]et )?{field}=(?=\w)", assigned, text)
     named, end = rf"{field}(?:(?: and | or |, ){field})*", r"(?![\w/`'-]|\.\w)"
     verb = r"\b(?:[Gg]ive|[Oo]mit)(?: both)? "
-    places = rf"^{named}(?=[ :])|{verb}{named}{end}|[A-Z]\w*\.{field}|(?<![\w./`'-]){field}{end}"
+    named_fields = rf"^{named}(?=[ :])|{verb}{named}{end}|[A-Z]\w*\.{field}|(?<![\w./`'-]){field}{end}"
 
     def renamed(match: re.Match[str]) -> str:
         text_found = match[0]
         prose = match.start() and not re.match(verb, text_found) and "_" not in text_found and "." not in text_found
         return text_found if prose else re.sub(field, lambda name: flags[name[1]], text_found)
 
-    return re.sub(places, renamed, text)
+    return re.sub(named_fields, renamed, text)
 
 
 def _refuse_empty(empty: Sequence[Leaf], values: Mapping[tuple[str, ...], Any], presets: Mapping[str, Any]) -> None:

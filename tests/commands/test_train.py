@@ -16,7 +16,7 @@ from nescio.benchmarks.base import registry as benchmarks
 from nescio.cli import main
 from nescio.commands import train
 from nescio.commands.parsing import add_options
-from nescio.datasets import images, readers
+from nescio.datasets import image_set, readers
 from nescio.methods import registry
 from nescio.predictions import Predictions
 from nescio.training import usual_batch
@@ -129,7 +129,7 @@ def test_predict_does_not_train_another_network_under_the_same_name(tmp_path, mo
         x, y = np.random.default_rng(seed).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
         np.savez("set.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
         readers._load.cache_clear()
-        images._loaded.cache_clear()
+        image_set._loaded.cache_clear()
 
     write(0)
     words = ["train", "--data", "npz:set.npz", "--method", "erm", "--backbone", "mlp", "--epochs", "1"]
@@ -228,7 +228,7 @@ def test_a_missing_gpu_is_one_sentence_before_any_work(tmp_path, capsys, monkeyp
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main([*words, "--device", "cuda", "--store", str(tmp_path / "store")]) == 2
     assert capsys.readouterr().err.strip().splitlines() == [
-        f"nescio {words[0]}: There is no GPU that torch can use here; say --device cpu."
+        f"nescio {words[0]}: There is no GPU that torch can use here; set --device cpu."
     ]
     assert not (tmp_path / "store").exists()
 

@@ -237,7 +237,7 @@ def test_images_that_are_no_squares(tmp_path):
     images, labels = rng.integers(0, 256, (60, 6, 10), np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "set.npz", x_train=images, y_train=labels, x_test=images[:9], y_test=labels[:9])
     words = [
-        "--training-data",
+        "--data",
         f"npz:{tmp_path / 'set.npz'}",
         "--backbone",
         "mlp",
@@ -445,7 +445,7 @@ def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_
     name = "tf_efficientnet_lite0"
     file = checkpoint(tmp_path / "w" / f"{name}.safetensors", name)
     data = f"npz:{pack(tmp_path / 'val.npz', n=2)}"
-    words = (name, "--weights", str(file.parent), "--training-data", data, "--mc-samples", "1", "--format", "json")
+    words = (name, "--weights", str(file.parent), "--data", data, "--mc-samples", "1", "--format", "json")
     for flag, padding in (([], "map"), (["--image-padding"], "image")):
         assert main(["zoo", *words, *flag, "--store", padding]) == 0
         made = exportable_network(f"zoo:{name}", Store(padding), weights=file)
@@ -534,7 +534,7 @@ def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path
     u = fitted(test)
     np.testing.assert_allclose(found, u, rtol=1e-3, atol=1e-3 * np.ptp(u))
     assert np.ptp(u) > 0
-    with pytest.raises(BadInput, match="another fitted score"):
+    with pytest.raises(BadInput, match=r"score\.safetensors is not the fitted score"):
         measures.FittedScore.load(tmp_path / "score.safetensors", "0" * 64)
 
 

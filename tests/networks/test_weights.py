@@ -354,7 +354,8 @@ def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
         "HF_HUB_OFFLINE forbids it",
         f"in {tmp_path};",
         "model.safetensors or pytorch_model.bin of timm/test_resnet.r160_in1k in",
-        "Put test_resnet.r160_in1k.safetensors or .pth into a folder and name it: --weights FOLDER",
+        "test_resnet.r160_in1k.safetensors or .pth",
+        "weights=FOLDER",
     ):
         assert words in str(no.value)
     with pytest.raises(BadInput, match=r"Looked for .*torch/hub/checkpoints/vgg11-8a719046\.pth"):

@@ -310,7 +310,7 @@ def test_small_votes_of_float16_give_no_warning():
         ("npz", b"PK\1\2", b"PK\1\2"),
         ("safetensors", b'"format"', b'"Format"'),
         ("safetensors", b"nescio predictions", b"nescio predictionS"),
-        ("safetensors", b'"sha256"', b'"Sha256"'),
+        ("safetensors", b'"nescio.sha256"', b'"nescio.Sha256"'),
         ("parquet", b"nescio", b"nescin"),
     ],
 )

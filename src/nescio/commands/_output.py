@@ -48,6 +48,17 @@ def emit(
         say((text.markdown if format == "markdown" else text.latex)(story()))
 
 
+def name_options(options: Any, *results: Any) -> None:
+    """Replace the names of fields by those of options, in the reasons and notes of results."""
+    from nescio.options import leaves, with_flags
+
+    every = list(leaves(type(options)))
+    for result in results:
+        for entry in result.reasons:
+            entry["reason"] = with_flags(entry["reason"], every)
+        result.notes[:] = [with_flags(note, every) for note in result.notes]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartOptions:
     """The options of a command that lists registered parts."""

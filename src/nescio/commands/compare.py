@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nescio.commands._inputs import InputOptions, check_apart, model_names, outside_of_models
-from nescio.commands._output import Format, emit, say
+from nescio.commands._output import Format, emit, name_options, say
 from nescio.options import argument, nested, option
 
 
@@ -56,6 +56,7 @@ def run(options: Options) -> int:
         ood=outside,
         ood_share=options.ood_share,
     )
+    name_options(options, comparison)
     story = report.scorecard_story([], comparison)
     if options.output:
         written = report.write_page(story, options.output, rows=comparison.rows)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nescio.commands._inputs import InputOptions, check_apart, outside_files, outside_sets
-from nescio.commands._output import Format, emit, say
+from nescio.commands._output import Format, emit, name_options, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
@@ -116,10 +116,11 @@ def run(options: Options) -> int:
         models = {file: options.inputs.read(file, options.seed) for file in files}
         cards = _cards(options, models)
         compared, incomparable = _comparison(options, models)
+    name_options(options, *cards, *([compared] if compared else []))
     if empty := next((card for card in cards if not card.rows), None):
         raise BadInput(
             f"{empty.name} holds nothing to evaluate: {'; '.join([*empty.notes][:3]) or 'it has no predictions.'} Name "
-            "its outputs with --map logits=NAME or --map probs=NAME, and the true classes with labels=NAME."
+            "its outputs with --map logits=NAME or --map probs=NAME, and the true classes with --map labels=NAME."
         )
     story = partial(report.scorecard_story, cards, compared, incomparable=incomparable)
     short = story if options.all else partial(report.short_story, cards, compared, incomparable)

@@ -204,7 +204,7 @@ class Rash(RND):
 class OneVoice(MIMO):
     """All heads say what the first one says."""
 
-    def answers(self, x):
+    def head_logits(self, x):
         logits, embeddings = super().head_logits(x)
         return logits[:, :1].expand_as(logits), embeddings
 

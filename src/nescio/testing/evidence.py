@@ -81,8 +81,7 @@ def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = No
     method, _ = fit(trial, dataset, runtime, None, float("inf"), watch)
     first, last = (sum(losses[epoch]) / len(losses[epoch]) for epoch in (min(losses), max(losses)))
     yield "loss falls", Evidence(f"{first:.3g} in the first epoch, {last:.3g} in the last", last < first)
-    with torch.no_grad():
-        yield from _general(method, trial, dataset, runtime)
+    yield from _general(method, trial, dataset, runtime)
     yield from method_evidence(method, trial, dataset, runtime).items()
     yield from _reproducible(trial, dataset, runtime, root)
     yield "spectral norm", _bounded(replace(trial, spectral=spectral), dataset, runtime)
@@ -128,6 +127,7 @@ def _training_images(trial: Trial, dataset: Dataset) -> Images:
     return datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
 
 
+@torch.no_grad()  # around each of its steps: the caller's gradients stay on between two
 def _general(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> Iterator[tuple[str, Evidence]]:
     x, _ = first_batch(_batches(trial, dataset, runtime), trial.training.batch_size if method.spec.dense else ROWS)
     check_output(method, method(x), None if method.spec.dense else len(x))

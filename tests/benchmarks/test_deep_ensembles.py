@@ -10,15 +10,14 @@ from nescio import measures
 from nescio.benchmarks import posthoc, sensitivity, shift, uimnet, url
 from nescio.benchmarks.base import registry
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_methods
+from nescio.benchmarks.lineup import average
 from nescio.benchmarks.posthoc.steps import trials_of as posthoc_trials
-from nescio.benchmarks.sensitivity.steps import trials_of as sensitivity_trials
-from nescio.benchmarks.shift.steps import average
-from nescio.benchmarks.shift.steps import trials_of as shift_trials
 from nescio.benchmarks.uimnet.steps import Ensemble
 from nescio.benchmarks.url.questions import averaged
 from nescio.errors import BadInput
 from nescio.metrics import retrieved
 from nescio.predictions import Predictions
+from tests.support.shift_trials import sensitivity_trials, shift_trials
 
 METHODS = ("erm", DEEP_ENSEMBLE)
 
@@ -47,7 +46,7 @@ def test_none_is_trained_unasked(module):
 def test_in_shift():
     plan = shift.Plan(methods=METHODS, ensemble_sizes=(3,), seeds=2)
     lines = shift_trials(plan, dict.fromkeys(plan.trained, 0))
-    assert [average(trials, None).facts["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
+    assert [average(trials, None).columns["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
     for trials in lines[2:]:
         alike_but_for_the_seed(trials, 3)
 
@@ -55,7 +54,7 @@ def test_in_shift():
 def test_in_sensitivity():
     plan = sensitivity.Plan(methods=METHODS, ensemble_size=3, seeds=1, strengths=2)
     lines = sensitivity_trials(plan)
-    assert [average(trials, None).facts["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
+    assert [average(trials, None).columns["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
     for one, several in zip(lines[:2], lines[2:], strict=True):
         alike_but_for_the_seed(several, 3)
         assert one[0] == several[0], "the first member is the network that stands alone"
@@ -65,8 +64,8 @@ def test_in_posthoc():
     plan = posthoc.Plan(train_networks=("erm/mlp", "deep-ensemble/mlp"), ensemble_size=4)
     one, several = posthoc_trials(plan, None)
     alike_but_for_the_seed(several, 4)
-    assert average(several, None).facts | {"backbone": "mlp"} == average(several, None).facts
-    assert one[0] == several[0] and average(several, None).facts["method"] == DEEP_ENSEMBLE
+    assert average(several, None).columns | {"backbone": "mlp"} == average(several, None).columns
+    assert one[0] == several[0] and average(several, None).columns["method"] == DEEP_ENSEMBLE
 
 
 def test_in_uimnet_networks_of_other_trials_are_no_deep_ensemble():

@@ -10,9 +10,10 @@ pytest.importorskip("torch")
 
 from nescio.benchmarks import posthoc, shift, url
 from nescio.benchmarks.posthoc.steps import own_images
-from nescio.benchmarks.shift.steps import CLEAN, note_ends, with_clean
+from nescio.benchmarks.shift.steps import add_notes, subjects_of
 from nescio.benchmarks.url.steps import Downstream, human
 from nescio.datasets.image_set import ImageSet
+from nescio.networks.groups import NetworkGroup
 
 STRANGER = SimpleNamespace(trial=None)
 
@@ -20,7 +21,8 @@ STRANGER = SimpleNamespace(trial=None)
 def shown(benchmark, **options):
     """The test images of a benchmark."""
     if benchmark == "shift":
-        return with_clean(replace(shift.Plan(), data="digits", **options), [])[CLEAN]
+        plan = replace(shift.Plan(), data="digits", **options)
+        return subjects_of(plan, [NetworkGroup((STRANGER,), {})], None)[0].test_images
     if benchmark == "url":
         return Downstream("digits", "digits", (), tuple(range(10))).images("test", replace(url.Plan(), **options))
     return own_images(replace(posthoc.Plan(), data="digits", **options), STRANGER, None)["test"]
@@ -38,12 +40,12 @@ def test_a_random_part_of_the_images_is_shown(benchmark):
 
 def test_without_a_limit_the_images_are_described_as_before():
     assert shown("shift") == ImageSet("digits", "test")
-    assert {shown("url").sample, shown("url").limit, human("digits", url.Plan(), None).sample} == {None}
+    assert {shown("url").sample_size, shown("url").limit, human("digits", url.Plan(), None).sample_size} == {None}
 
 
 def test_the_part_is_stamped():
     said = []
-    work = SimpleNamespace(rows=[], note=lambda *sentences: said.extend(sentences))
-    note_ends(replace(shift.Plan(), limit=1500, seed=3), work)
-    note_ends(shift.Plan(), work)
+    work = SimpleNamespace(rows=[], networks=[], add_notes=lambda *sentences: said.extend(sentences))
+    add_notes(replace(shift.Plan(), limit=1500, seed=3), work)
+    add_notes(shift.Plan(), work)
     assert said == ["A random sample: at most 1,500 test images (seed 3)."]

@@ -41,6 +41,9 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
                 pairs.append((subject, evaluation, evaluation.image_sets(subject)))
             except (Inapplicable, Undefined, BadInput) as reason:
                 planned.reasons.append(_reason(subject, evaluation, reason))
+    networks = dict.fromkeys(network for subject in subjects for network in subject.group.networks)
+    order = {network: position for position, network in enumerate(networks)}
+    pairs.sort(key=lambda pair: order[pair[0].group.networks[0]])  # the network that was built last is kept
     fields: dict[ImageSet, set[str]] = {}
     for _, evaluation, sets in pairs:
         for images in sets.values():
@@ -95,7 +98,7 @@ def _step(
     columns = {**subject.group.columns, "evaluation": evaluation.name}
     config = {"evaluation": evaluation, "columns": columns, "sets": list(sets)}
     make = partial(_evaluate, subject=subject, evaluation=evaluation, sets=sets, steps=steps, columns=columns)
-    most = max(len(members) for members in steps.values())  # network by network: the last one that was built is kept
+    most = max(len(members) for members in steps.values())
     parents = tuple(dict.fromkeys(members[n] for n in range(most) for members in steps.values() if n < len(members)))
     return Step(f"{subject.group.title}, {evaluation.name}", "evaluate", config, make, parents, evaluation.version)
 

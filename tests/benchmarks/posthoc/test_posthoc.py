@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from nescio import measures, metrics
-from nescio.benchmarks import base, shift
+from nescio.benchmarks import base, lineup, shift
+from nescio.benchmarks.budgets import CIFAR
 from nescio.benchmarks.posthoc import PRESETS, VIT, reports, steps
-from nescio.benchmarks.shift.steps import trials_of as shift_trials
 from nescio.errors import BadInput
 from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions
@@ -21,6 +21,7 @@ from nescio.report.frame import Frame
 from nescio.training import train_step
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Work
+from tests.support.shift_trials import shift_trials
 
 SMALL = PRESETS["small"]
 PLAN = replace(SMALL, train_networks=(*SMALL.train_networks, "deep-ensemble/conv"), ensemble_size=2, held_out_classes=4)
@@ -37,7 +38,7 @@ def study(context, use_one_thread):
 
 def collect_predictions(context, line):
     """The dumps of each member of a line of the tables, by set."""
-    predictor = steps.average(steps.trials_of(PLAN, None)[line], None)
+    predictor = lineup.average(steps.trials_of(PLAN, None)[line], None)
     parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
     names = ("train", "val", "test", "near-ood:left out")
     return [{name: load_predictions(next(parents), context.store) for name in names} for _ in predictor.networks]
@@ -56,9 +57,9 @@ def test_networks_of_the_gpu_preset_are_those_of_shift():
 
 def test_transformers_have_a_budget_of_their_own():
     plan = PRESETS["gpu"]
-    assert steps.as_shift(plan, "erm/resnet18").training == plan.training == shift.CIFAR
-    own = steps.as_shift(plan, f"erm/{VIT}").training
-    assert (own.optimizer, own.lr, own.epochs) == ("adamw", plan.transformer_lr, plan.transformer_epochs)
+    assert steps.training_of(plan, "resnet18") == plan.training == CIFAR
+    training = steps.training_of(plan, VIT)
+    assert (training.optimizer, training.lr, training.epochs) == ("adamw", plan.transformer_lr, plan.transformer_epochs)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ import pytest
 pytest.importorskip("torch")
 
 from nescio import metrics
-from nescio.benchmarks import base
+from nescio.benchmarks import base, lineup
 from nescio.benchmarks.sensitivity import PRESETS, reports, steps
-from nescio.benchmarks.shift.steps import KEEPING, strength_of
 from nescio.cli import main
 from nescio.datasets.changes import Rotation
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
+from nescio.evaluations.engine import output_spec
+from nescio.evaluations.shift import RotationShift
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import network_of_trial
@@ -28,7 +29,9 @@ from nescio.search import HParams
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
+from tests.support.shift_trials import sensitivity_trials
 
+OUTPUTS = output_spec(("logits", "scores"), "float16")
 PLAN = replace(
     PRESETS["small"],
     methods=("duq", "ddu"),
@@ -68,24 +71,29 @@ def test_the_plan_is_the_papers():
     paper = PRESETS["paper"]
     assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")
     assert paper.degrees == tuple(range(20, 181, 20)) and paper.strengths >= 8 and paper.seeds == 5
-    angles = [level for condition, level in steps.levels_of(paper) if condition == "rotation"]
+    angles = [change.level for change in RotationShift(paper.degrees).changes("mnist", None)]
     assert angles == [20.0 * step for step in range(1, 10)]
 
 
 def test_every_strength_meets_every_run():
-    trials = [trial for (trial,) in steps.trials_of(PLAN)]
+    trials = [trial for (trial,) in sensitivity_trials(PLAN)]
     assert len(trials) == len(set(trials)) == 2 * 2 * 2
     assert {(trial.data_seed, trial.init_seed) for trial in trials} == {(0, 0), (1, 1)}
-    bounds = {trial.trial: strength_of(trial) for trial in trials if trial.method == "ddu"}
+    bounds = {trial.trial: lineup.strength_of(trial) for trial in trials if trial.method == "ddu"}
     assert bounds[0] == 12.0 and bounds[1] == 0.5  # the smaller bound is the stronger one
 
 
 def test_all_angles_are_pooled(study, context):
-    (trial,) = [each for (each,) in steps.trials_of(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)]
+    (trial,) = [
+        each for (each,) in sensitivity_trials(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)
+    ]
     u, wrong = [], []
     for change in (None, Rotation(60.0), Rotation(180.0)):
         images = ImageSet("digits", change=change)
-        dump = load_predictions(predict_step(network_of_trial(trial), images, output_spec=KEEPING), context.store)
+        dump = load_predictions(
+            predict_step(network_of_trial(trial), images, output_spec=OUTPUTS),
+            context.store,
+        )
         u.append(dump.scores["density"])
         wrong.append(np.asarray(dump.logits[:, 0]).argmax(1) != dump.labels)
     expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))
@@ -158,7 +166,7 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
     decays = {(row["trial"], row["value"]) for row in found.frame.facts("strength")}
     assert decays == set(enumerate(methods["erm"].strength_grid(PLAN.strengths)))
-    assert {trial.hparams.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
+    assert {trial.hparams.weight_decay for (trial,) in sensitivity_trials(replace(PLAN, methods=("erm",)))} == {
         value for _, value in decays
     }
     assert sorted(decays)[0][1] == pytest.approx(0.1) and sorted(decays)[-1][1] == pytest.approx(10)
@@ -166,8 +174,8 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
 
 @pytest.mark.parametrize("name", classifiers())
 def test_every_method_can_be_asked(name):
-    values = {steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 3) for number in range(3)}
-    assert len({strength_of(trial) for trial in values}) == 3
+    values = {lineup.with_strength(steps.plain_trial(PLAN, name), number, 3) for number in range(3)}
+    assert len({lineup.strength_of(trial) for trial in values}) == 3
 
 
 def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):

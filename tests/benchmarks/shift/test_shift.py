@@ -7,7 +7,6 @@ import signal
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, stdev
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +15,17 @@ pytest.importorskip("torch")
 import torch
 
 from nescio import datasets, measures, metrics
-from nescio.benchmarks import base
+from nescio.benchmarks import base, lineup
+from nescio.benchmarks.checks import refuse_classification
 from nescio.benchmarks.shift import PRESETS, Plan, reports, steps
 from nescio.cli import main
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
+from nescio.evaluations import average_predictions
+from nescio.evaluations.ood import MOST
+from nescio.evaluations.scoring import rank_rows, rank_sets
+from nescio.evaluations.shift import RANKING, CorruptionShift
 from nescio.methods import registry as methods
 from nescio.networks.models import build, network_of_trial
 from nescio.predict import inputs, load_predictions, predict_step
@@ -31,12 +35,14 @@ from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.report.labels import metric_legend
 from nescio.report.studies import read_study
+from nescio.rows import RowBuilder
 from nescio.runtime import runtime_for
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
+from tests.support.shift_trials import shift_trials
 from tests.support.warm import Warm
 from tests.support.zoo_help import checkpoint, pack
 
@@ -100,7 +106,7 @@ def study(context, place, calls):
 
 def dump(trial, context, change=None, split="test", **more):
     images = ImageSet("digits", split, change=change, **more)
-    return load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.KEEPING), context.store)
+    return load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.OUTPUTS), context.store)
 
 
 def value(study, **facts):
@@ -110,7 +116,7 @@ def value(study, **facts):
 
 
 def lines(plan=PLAN, **numbers):
-    return steps.trials_of(plan, {"erm": 0, "ddu": 1, "mc-dropout": 0} | numbers)
+    return shift_trials(plan, {"erm": 0, "ddu": 1, "mc-dropout": 0} | numbers)
 
 
 # ---- which networks
@@ -147,7 +153,7 @@ def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
 
 def test_a_method_that_compares_views_has_augmentations_of_its_own():
     """On images that were only moved, contrastive training would have next to nothing to learn."""
-    kinds = {name: steps.plain_trial(PLAN, name, 0, 0).training.augment for name in ("erm", "dcu", "dcs")}
+    kinds = {name: steps.plain_trial(PLAN, name).training.augment for name in ("erm", "dcu", "dcs")}
     assert kinds == {"erm": "shift", "dcu": "full", "dcs": "shift"}
 
 
@@ -167,23 +173,22 @@ def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study)
 def test_a_line_with_two_networks_in_one_run_is_refused(study):
     """As of two studies, one of which chose another strength."""
     other = [row | {"trial": 2} for row in study.frame if row["method"] == "ddu"]
-    with pytest.raises(BadInput, match="Two networks of ddu in run 0 on digits have other strengths"):
+    with pytest.raises(BadInput, match="ddu in run 0 on digits"):
         reports.table_2(type(study.frame)([*study.frame, *other]))
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])
 def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
-    rows = steps.ShiftRows({"method": "erm", "members": 1, "split": "test"})
+    rows = RowBuilder({"method": "erm", "members": 1, "split": "test"})
     u = {"native": np.array([0.1, number, 0.3, 0.2]), "entropy": np.array([0.1, 0.4, 0.3, 0.2])}
-    outcome = SimpleNamespace(u=u, wrong=np.array([False, True, True, False]), missing={})
-    rows.ranking(outcome, ["native", "entropy"])
-    rows.detection(outcome, outcome, ["native", "entropy"], "noise")
+    rank_rows(u, np.array([False, True, True, False]), RANKING, rows)
+    rank_sets(u, u, ("auroc",), rows, target="noise")
     assert {row["measure"] for row in rows.rows} == {"entropy"} and len(rows.rows) == 3
     assert {entry["measure"] for entry in rows.reasons} == {"native"} and "finite" in rows.reasons[0]["reason"]
 
 
 def test_reasons_say_of_which_line_and_where():
-    rows = steps.ShiftRows({"method": "erm", "members": 5, "split": "test"})
+    rows = RowBuilder({"method": "erm", "members": 5, "split": "test"}, reported=("method", "members"))
     rows.attempt(
         "auroc",
         partial(metrics.auroc, [0.1, 0.2], [False, False]),
@@ -205,25 +210,25 @@ def test_other_methods_can_be_averaged_too():
 
 @pytest.mark.parametrize("name", [name for name in methods if methods[name].strength_hparam])
 def test_strengths_run_from_the_weakest_to_the_strongest(name):
-    trials = [steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 4) for number in range(4)]
-    values = [steps.strength_of(trial) for trial in trials]
+    trials = [lineup.with_strength(steps.plain_trial(PLAN, name), number, 4) for number in range(4)]
+    values = [lineup.strength_of(trial) for trial in trials]
     assert [trial.trial for trial in trials] == [0, 1, 2, 3] and len(set(values)) == 4
     assert values == sorted(values, reverse=methods[name].strength_direction == "smaller")
-    assert steps.with_strength(trials[0], 0, 1) == trials[0]  # one strength: as it is
+    assert lineup.with_strength(trials[0], 0, 1) == trials[0]  # one strength: as it is
 
 
 @pytest.mark.parametrize("name", [name for name in methods if methods[name].strength_hparam])
 def test_a_methods_own_strength_is_among_those_that_are_tried(name):
-    plain = steps.plain_trial(PLAN, name, 0, 0)
-    tried = [steps.strength_of(steps.with_strength(plain, number, 3, own=True)) for number in range(3)]
-    assert steps.strength_of(plain) in tried and len(set(tried) - set(methods[name].strength_grid(3))) <= 1
+    plain = steps.plain_trial(PLAN, name)
+    tried = [lineup.strength_of(lineup.with_strength(plain, number, 3, default=True)) for number in range(3)]
+    assert lineup.strength_of(plain) in tried and len(set(tried) - set(methods[name].strength_grid(3))) <= 1
     assert tried == sorted(tried, reverse=methods[name].strength_direction == "smaller")
 
 
 def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
     losses = []
     for number in range(3):
-        trial = steps.with_strength(steps.plain_trial(PLAN, "ddu", 0, 0), number, 3, own=True)
+        trial = lineup.with_strength(steps.plain_trial(PLAN, "ddu"), number, 3, default=True)
         held = dump(trial, context, split="val")
         p = np.exp(np.asarray(held.logits[:, 0], np.float64))
         losses.append(-np.log((p / p.sum(1, keepdims=True))[np.arange(len(held)), held.labels]).mean())
@@ -237,7 +242,7 @@ def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
 def test_one_strength_is_the_default_and_none_is_tried(context):
     with make_launcher("local", 0) as launcher:
         work = Work(context, launcher)
-        assert steps.chosen(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
+        assert steps.choose_strengths(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
     assert work.rows == []
     (ddu,) = {
         trial.hparams for trials in lines(replace(PLAN, strengths=1)) for trial in trials if trial.method == "ddu"
@@ -284,10 +289,10 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
 def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_information(study, context):
     first, second = next(trials for trials in lines() if len(trials) == 2)
     a, b = dump(first, context), dump(second, context)
-    assert steps.averaged([a]) is a
-    both = steps.averaged([a, b])
+    assert average_predictions([a]) is a
+    both = average_predictions([a, b])
     assert np.array_equal(both.scores["native"], measures.mutual_information(stack([a, b])))
-    same = steps.averaged([a, a])
+    same = average_predictions([a, a])
     assert np.allclose(measures.entropy(same), measures.entropy(a)) and np.allclose(same.scores["native"], 0, atol=1e-6)
 
 
@@ -303,13 +308,13 @@ def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
 def test_images_of_another_set_against_clean_ones(study, context, place):
     (trial,) = lines()[0]
     data = f"npz:{place / 'noise.npz'}"
-    images = ImageSet(data, "all_ood", limit=steps.OUT_ROWS)
-    out = load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.KEEPING), context.store)
+    images = ImageSet(data, "all_ood", limit=MOST)
+    out = load_predictions(predict_step(network_of_trial(trial), images, output_spec=steps.OUTPUTS), context.store)
     u, others = by_hand([dump(trial, context)])[0], measures.entropy(out)
     assert len(others) == 40
     wins = (others[:, None] > u).mean() + (others[:, None] == u).mean() / 2
     facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "auroc"}
-    assert value(study, **facts, split="out", target=data) == pytest.approx(wins, abs=1e-6)
+    assert value(study, **facts, evaluation="ood", target=data) == pytest.approx(wins, abs=1e-6)
 
 
 def test_every_corruption_is_computed_once_and_every_network_built_once(study, calls):
@@ -363,12 +368,12 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
         plan, corruptions=tuple(files), training=replace(plan.training, batch_size=8), reference_accuracy=None
     )
     found = run(plan, context)
-    (trial,) = steps.trials_of(plan, {"erm": 0})[0]
+    (trial,) = shift_trials(plan, {"erm": 0})[0]
     for name, array in files.items():
         for severity in plan.severities:
             other = tmp_path / f"{name}-{severity}.npz"
             np.savez(other, **clean, x_test=array[(severity - 1) * n : severity * n])
-            step = predict_step(network_of_trial(trial), ImageSet(f"npz:{other}"), output_spec=steps.KEEPING)
+            step = predict_step(network_of_trial(trial), ImageSet(f"npz:{other}"), output_spec=steps.OUTPUTS)
             step.run(context)
             u, wrong = by_hand([load_predictions(step, context.store)])
             facts = {"shift": name, "severity": severity, "split": "test"}
@@ -385,7 +390,7 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
 
 
 def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
-    trial = steps.plain_trial(PLAN, "erm", 0, 0)
+    trial = steps.plain_trial(PLAN, "erm")
     learnt = facts_of(train_step(trial), context.store)["train_accuracy"]
     easy = run(replace(PLAN, reference_accuracy=0.01), context)
     assert reports.undertrained(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
@@ -412,10 +417,10 @@ def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
     ]
     work = Work(Context(Store("nowhere")), None)
     work.networks = rows
-    steps.note_ends(Plan(data=data, reference_accuracy=reaches), work)
+    steps.add_notes(Plan(data=data, reference_accuracy=reaches), work)
     assert list(dict.fromkeys(row["method"] for row in rows if row.get("undertrained"))) == low
     assert all(f"{name} is undertrained" in " ".join(work.notes) for name in low)
-    assert any("erm, whose training accuracy is 0.810" in note for note in work.notes) == (data != "digits")
+    assert any("0.810, the median" in note for note in work.notes) == (data != "digits")
 
 
 def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
@@ -456,7 +461,7 @@ def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
     assert main(["run", "shift", *words]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["backbone"] for row in rows} == {f"test_resnet@{file}"}
-    assert {row["shift"] for row in rows} == {"clean", "fog", "contrast"}
+    assert {row["shift"] for row in rows} == {"clean", "fog", "contrast", "all"}
     assert not (tmp_path / "store" / "train").exists()
     assert not list((tmp_path / "store").rglob("*.png"))  # no corrupted image on the disk
 
@@ -492,7 +497,7 @@ def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context
 def test_networks_of_other_classes_are_refused(context, place, study):
     key = train_step(lines()[0][0]).key
     asked = replace(PLAN, data=f"npz:{place / 'noise.npz'}", networks=(f"store:{key}",))
-    with pytest.raises(BadInput, match=r"learnt digits, whose classes \(0, 1, 2 …\) are not those of npz:"):
+    with pytest.raises(BadInput, match=r"digits, whose classes \(0, 1, 2 …\).* npz:"):
         run(asked, context)
 
 
@@ -552,7 +557,7 @@ def test_the_presets_are_what_they_say():
         border="reflect",
     )
     assert (gpu.data, gpu.backbone, gpu.seeds, gpu.training) == ("cifar10", "resnet18", 3, expected)
-    every = [(change.name, change.severity) for change in steps.made_here(Plan())]
+    every = [(change.name, change.severity) for change in CorruptionShift().changes("digits", None)]
     assert every == [(name, severity) for name in CORRUPTIONS for severity in (1, 2, 3, 4, 5)]
 
 
@@ -562,7 +567,8 @@ def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, m
     assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
     kept = read_study(place / "page")
     pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["severity"] is None]
-    assert len(pooled) == 2 * 2 * (1 + 2 + 2 + 2)  # runs × corruptions × measures of erm, ddu, mc-dropout and two erm
+    measured = 1 + 2 + 2 + 2  # scores of erm, ddu, mc-dropout and two erm
+    assert len(pooled) == 2 * (2 + 1) * measured  # seeds × (corruptions and their mean)
     assert (
         main(["report", str(place / "store"), "--only", "shift/table2,shift/answers", "--output", str(place / "r")])
         == 0
@@ -684,21 +690,21 @@ def test_the_story_holds_every_table_and_figure(study):
 
 def test_hyper_parameters_of_one_method_can_be_fixed():
     plan = replace(PLAN, hparams=("ddu.lr=0.5", "mir.weight=3"))  # mir is not compared
-    ddu, erm = (steps.plain_trial(plan, name, 0, 0) for name in ("ddu", "erm"))
-    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), hparams=replace(ddu.hparams, lr=0.5))
-    assert erm == steps.plain_trial(PLAN, "erm", 0, 0)
-    assert steps.with_strength(ddu, 2, 3).hparams.lr == 0.5
+    ddu, erm = (steps.plain_trial(plan, name) for name in ("ddu", "erm"))
+    assert ddu == replace(steps.plain_trial(PLAN, "ddu"), hparams=replace(ddu.hparams, lr=0.5))
+    assert erm == steps.plain_trial(PLAN, "erm")
+    assert lineup.with_strength(ddu, 2, 3).hparams.lr == 0.5
 
 
 def test_the_bound_of_every_layer_can_be_fixed_too():
-    plain = {name: steps.plain_trial(PLAN, name, 0, 0) for name in ("due", "erm")}
+    plain = {name: steps.plain_trial(PLAN, name) for name in ("due", "erm")}
     assert (plain["due"].spectral, plain["erm"].spectral) == (3.0, None)
     plan = replace(PLAN, hparams=("due.spectral=12", "due.lr=2", "erm.spectral=0.7"))
-    fixed = {name: steps.plain_trial(plan, name, 0, 0) for name in ("due", "erm")}
+    fixed = {name: steps.plain_trial(plan, name) for name in ("due", "erm")}
     assert (fixed["due"].spectral, fixed["due"].hparams.lr, fixed["erm"].spectral) == (12.0, 2, 0.7)
     off = steps.plain_trial(replace(PLAN, hparams=("due.spectral=none",)), "due", 0, 0)
     assert off == replace(plain["due"], spectral=None)
-    assert steps.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word
+    assert lineup.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word
     with pytest.raises(BadInput, match=r"ddu has a bound of its own: write ddu\.bound=2"):  # rows name that one
         steps.plain_trial(replace(PLAN, hparams=("ddu.spectral=2",)), "ddu", 0, 0)
 
@@ -716,7 +722,7 @@ def test_the_bound_of_every_layer_can_be_fixed_too():
 )
 def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
     with pytest.raises(BadInput, match=reason):
-        steps.refuse_impossible("shift", replace(PLAN, hparams=(word,)), None)
+        refuse_classification("shift", "digits", PLAN.trained, (word,), PLAN.backbone, PLAN.training, None)
 
 
 def test_plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_them():
@@ -726,9 +732,9 @@ def test_plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_the
     ]
     work = Work(Context(Store("nowhere")), None)
     work.networks = rows
-    steps.note_ends(Plan(data="npz:mine.npz"), work)
+    steps.add_notes(Plan(data="npz:mine.npz"), work)
     assert not any("undertrained" in row for row in rows)
-    assert "erm, whose training accuracy is 0.440 here (the median of its networks)" in " ".join(work.notes)
+    assert "0.440, the median training accuracy of erm" in " ".join(work.notes)
 
 
 def words_of(frame, measures):
@@ -843,7 +849,7 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
 
 
 def test_networks_of_one_ensemble_have_titles_of_their_own():
-    members = steps.trials_of(replace(PLAN, methods=("erm", "deep-ensemble"), ensemble_sizes=(3,)), {"erm": 0})
+    members = shift_trials(replace(PLAN, methods=("erm", "deep-ensemble"), ensemble_sizes=(3,)), {"erm": 0})
     titles = {title_of(trial) for trials in members for trial in trials}
     assert len(titles) == 6 and "erm, mlp, trial 0, data seed 1, initial seed 2001" in titles
 

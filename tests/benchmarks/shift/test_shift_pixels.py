@@ -16,15 +16,18 @@ from PIL import Image
 pytest.importorskip("torch")
 import torch
 
-from nescio import metrics
+from nescio import metrics, predict
 from nescio.benchmarks import base
-from nescio.benchmarks.shift import DENSE, PRESETS, Plan, pixels, reports, steps
+from nescio.benchmarks.shift import DENSE, PRESETS, Plan, pictures, reports, steps
 from nescio.cli import main
 from nescio.commands import parser_for
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.dense import CAMVID, CITYSCAPES
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
+from nescio.evaluations import Subject
+from nescio.evaluations.engine import plan_steps
+from nescio.evaluations.segmentation_shift import SegmentationShift
 from nescio.networks.models import build, network_of_trial
 from nescio.options import options_of
 from nescio.predict import input_batches, load_counts
@@ -32,10 +35,12 @@ from nescio.report.blocks import Gallery, figures_of, tables_of, walk_blocks
 from nescio.report.studies import read_study
 from nescio.rows import from_parquet
 from nescio.runtime import runtime_for
+from nescio.training import train_step
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.shapes import VOID, write_folders, write_shapes
+from tests.support.shift_trials import levels_of, shift_trials
 
 pytestmark = pytest.mark.usefixtures("use_one_thread")
 HERE = runtime_for("cpu")
@@ -96,7 +101,7 @@ def value(study, **facts):
 def by_hand(plan, context, members, change=None):
     """Of the average of the first networks of erm, all pixels that are not void: labels, answers, entropy, and the
     mutual information."""
-    trials = next(each for each in steps.trials_of(plan, {"erm": 0}) if len(each) == members)
+    trials = next(each for each in shift_trials(plan, {"erm": 0}) if len(each) == members)
     shown, draws = ImageSet(plan.data, change=change).load(), []
     truth = shown.images.label_maps()
     for trial in trials:
@@ -164,8 +169,8 @@ def test_no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, 
 
 
 def test_a_network_of_the_store_gives_the_rows_it_had(study, plan, context):
-    (trial,) = steps.trials_of(plan, {"erm": 0})[0]
-    again = run(replace(plan, networks=(f"store:{steps.train_step(trial).key}",)), context)
+    (trial,) = shift_trials(plan, {"erm": 0})[0]
+    again = run(replace(plan, networks=(f"store:{train_step(trial).key}",)), context)
     facts = {"method": "erm", "members": 1, "shift": "contrast", "severity": None, "metric": "raulc"}
     assert value(again, **facts) == value(study, **facts, measure="entropy")
 
@@ -204,9 +209,10 @@ def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, mon
         scores = {name: own for name, own in counts.scores.items() if name != "entropy"}
         return replace(counts, scores=scores, infinite={"entropy": 3})
 
-    monkeypatch.setattr(pixels, "load_counts", broken)
-    (trials,) = [each for each in steps.trials_of(plan, {"erm": 0}) if len(each) == 2]
-    step = pixels.evaluation_step(steps.average(trials, None), pixels.levels_of(plan, None), plan.measures, None)
+    monkeypatch.setattr(predict, "load_counts", broken)
+    (group,) = [group for group in steps.groups_of(plan, {"erm": 0}, None) if len(group.networks) == 2]
+    evaluation = SegmentationShift(plan.corruptions, plan.severities, plan.measures)
+    (step,) = plan_steps([Subject(group, plan.data)], [evaluation], None).steps
     files = step.make(None, context)
     (tmp_path / "rows").write_bytes(files["rows.parquet"])
     lost = [("contrast", 5.0, "entropy"), ("contrast", None, "entropy")]
@@ -230,14 +236,14 @@ def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, mon
 
 def test_scenes_have_shifts_of_their_own_and_corruptions_by_name():
     plan = PRESETS["scenes"]
-    levels = list(pixels.levels_of(plan, None))
-    assert levels[0] == steps.CLEAN
+    levels = list(levels_of(plan))
+    assert levels[0] == ("clean", 0.0)
     count = {name: sum(condition == name for condition, _ in levels) for name in ("darkness", "fog", "rain")}
     assert count == {"darkness": 11, "fog": 8, "rain": 4} and len(levels) == 1 + 23
-    some = list(pixels.levels_of(replace(plan, corruptions=("fog", "motion_blur"), severities=(1, 3)), None))
-    assert some == [steps.CLEAN, ("fog", 0.005), ("fog", 0.02), ("motion_blur", 1.0), ("motion_blur", 3.0)]
+    some = list(levels_of(replace(plan, corruptions=("fog", "motion_blur"), severities=(1, 3))))
+    assert some == [("clean", 0.0), ("fog", 0.005), ("fog", 0.02), ("motion_blur", 1.0), ("motion_blur", 3.0)]
     with pytest.raises(BadInput, match="severities has 5"):
-        pixels.levels_of(replace(plan, severities=(5,)), None)
+        levels_of(replace(plan, severities=(5,)))
 
 
 def test_folders_of_shifted_images_are_levels(tmp_path):
@@ -248,15 +254,13 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
             image.save(tmp_path / folder / kind / "a.png")
     (tmp_path / "classes.txt").write_text("road\nsky\n")
     plan = replace(PLAN, data=f"maps:{tmp_path}", corruptions=(), severities=(), limit=1)
-    levels = pixels.levels_of(plan, None)
-    assert list(levels) == [steps.CLEAN, ("rain", 1.0), ("sun", 0.0), ("sun", 95.0)]  # the darkest last
+    levels = levels_of(plan)
+    assert list(levels) == [("clean", 0.0), ("rain", 1.0), ("sun", 0.0), ("sun", 95.0)]  # the darkest last
     assert levels["sun", 95.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample_size=1)
-    assert ("fog", 2.0) in pixels.levels_of(replace(plan, corruptions=("fog",), severities=(2,)), None)
+    assert ("fog", 2.0) in levels_of(replace(plan, corruptions=("fog",), severities=(2,)))
     shutil.copytree(tmp_path / "shift" / "rain" / "1", tmp_path / "shift" / "fog" / "0.5")
-    only = pixels.levels_of(
-        replace(plan, corruptions=("fog",)), None
-    )  # a folder comes before the corruption of its name
-    assert list(only) == [steps.CLEAN, ("fog", 0.5)]
+    only = levels_of(replace(plan, corruptions=("fog",)))  # a folder comes before the corruption of its name
+    assert list(only) == [("clean", 0.0), ("fog", 0.5)]
     (tmp_path / "shift" / "fog" / "0.5" / "labels" / "a.png").unlink()
     for number, kind in product(range(20), ("images", "labels")):  # enough to train
         shutil.copy(tmp_path / "train" / kind / "a.png", tmp_path / "train" / kind / f"{number}.png")
@@ -264,11 +268,11 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
         run(plan, Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
     shutil.rmtree(tmp_path / "shift")
-    assert len(pixels.levels_of(plan, None)) == 1 + 15 * 5
+    assert len(levels_of(plan)) == 1 + 15 * 5
 
 
 def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
-    levels = pixels.levels_of(replace(plan, corruptions=(), severities=()), None)
+    levels = levels_of(replace(plan, corruptions=(), severities=()))
     assert len(levels) == 1 + 15 * 5 and {name for name, _ in levels} == {"clean", *CORRUPTIONS}
 
 
@@ -379,7 +383,7 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
         return np.asarray(Image.open(io.BytesIO(b64decode(row["png"])))), row
 
     clean = ImageSet(plan.data, limit=2).load()
-    table = pixels.colours(clean.classes)
+    table = pictures.colours(clean.classes)
     labels, _ = picture(shift="clean", image=1, shows="labels")
     assert np.array_equal(labels, table[clean.images.label_maps()[0]]) and (labels[0, 0] == 0).all()  # void
     image, _ = picture(shift="clean", image=2, shows="image")
@@ -448,7 +452,7 @@ def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):
     classes = ImageSet(plan.data).load().classes
     assert [name for _, name, _ in bars] == [*classes, "void"]
     shown = [np.asarray(Image.open(io.BytesIO(png))) for png, _, _ in bars]
-    expected = pixels.colours(classes)[[*range(len(classes)), VOID]]
+    expected = pictures.colours(classes)[[*range(len(classes)), VOID]]
     assert [bar[0, 0].tolist() for bar in shown] == expected.tolist() and all((bar == bar[0, 0]).all() for bar in shown)
     assert all(name in (place / "page" / "index.html").read_text() for name in classes)
     old = [{name: value for name, value in row.items() if name != "classes"} for row in study.pictures]
@@ -460,6 +464,6 @@ def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):
     "classes", [tuple(CITYSCAPES), CAMVID, ("road", "tree", "sky", "vegetation"), tuple("abcdefghijk")]
 )
 def test_no_two_classes_have_one_colour_and_none_is_that_of_void(classes):
-    table = pixels.colours(classes)
+    table = pictures.colours(classes)
     assert len({tuple(colour) for colour in table[: len(classes)]}) == len(classes) and not table[len(classes) :].any()
     assert table[: len(classes)].any(1).all()

@@ -25,6 +25,7 @@ from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.shapes import write_folders
+from tests.support.shift_trials import levels_of, shift_trials
 
 pytestmark = pytest.mark.usefixtures("use_one_thread")
 PLAN = replace(
@@ -126,7 +127,7 @@ def test_images_that_are_turned_by_their_tag_are_taken(folders):
         tag[0x0112] = 6
         image.save(folders / "test/images" / f"{number}.jpg", exif=tag)
         (folders / "test/images" / f"{number}.png").unlink()
-    pixels.refuse_unreadable(list(pixels.levels_of(replace(DENSE, data=f"maps:{folders}"), None).values()), None)
+    pixels.refuse_unreadable(levels_of(replace(DENSE, data=f"maps:{folders}")).values(), None)
 
 
 def test_files_are_looked_at_once_and_not_when_all_is_done(folders, tmp_path, monkeypatch):
@@ -143,7 +144,7 @@ def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_i
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}", methods=("ddu",), seeds=2)
     assert run(plan, context).pictures
-    trials = steps.trials_of(steps.by_own_names(plan), {"ddu": 0})
+    trials = shift_trials(steps.with_registered_names(plan), {"ddu": 0})
     key = f"store:{train_step(next(each[0] for each in trials if each[0].data_seed == 1)).key}"
     asked = replace(plan, methods=("erm",), networks=(key,), measures=("density", "entropy"))
     study = run(asked, context)
@@ -155,7 +156,7 @@ def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}")
     before = run(plan, context)
-    ((trial,),) = steps.trials_of(steps.by_own_names(plan), {"erm": 0})
+    ((trial,),) = shift_trials(steps.with_registered_names(plan), {"erm": 0})
     shutil.copytree(folders, tmp_path / "alone", ignore=shutil.ignore_patterns("train"))
     alone = run(replace(plan, data=f"maps:{tmp_path / 'alone'}", networks=(f"store:{train_step(trial).key}",)), context)
 
@@ -168,7 +169,7 @@ def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_
 def test_a_classifier_of_ones_own_is_asked_for_its_own_score(tmp_path):
     context = Context(Store(tmp_path / "store"), device="cpu")
     run(replace(PLAN, methods=("ddu",)), context)
-    ((trial,),) = steps.trials_of(replace(PLAN, methods=("ddu",)), {"ddu": 0})
+    ((trial,),) = shift_trials(replace(PLAN, methods=("ddu",)), {"ddu": 0})
     asked = replace(PLAN, networks=(f"store:{train_step(trial).key}",), measures=("density",))
     assert "density" in {row["measure"] for row in run(asked, context).rows}
     with pytest.raises(BadInput, match="kernel"):  # of duq
@@ -208,7 +209,7 @@ def test_an_unknown_shift_names_those_of_the_data(folders):
     shutil.copytree(folders / "shift/rain", folders / "shift/sun")
     for data, own in ((f"maps:{folders}", "rain, sun"), ("scenes@32", "darkness, fog, rain")):
         with pytest.raises(BadInput, match=f"no shift named 'snoww'. There are: {own}, gaussian_noise"):
-            pixels.levels_of(replace(DENSE, data=data, corruptions=("snoww",)), None)
+            levels_of(replace(DENSE, data=data, corruptions=("snoww",)))
 
 
 @pytest.mark.parametrize("augment", ["full", "shift"])

@@ -41,9 +41,6 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
                 pairs.append((subject, evaluation, evaluation.image_sets(subject)))
             except (Inapplicable, Undefined, BadInput) as reason:
                 planned.reasons.append(_reason(subject, evaluation, reason))
-    networks = dict.fromkeys(network for subject in subjects for network in subject.group.networks)
-    order = {network: position for position, network in enumerate(networks)}
-    pairs.sort(key=lambda pair: order[pair[0].group.networks[0]])  # the network that was built last is kept
     fields: dict[ImageSet, set[str]] = {}
     for _, evaluation, sets in pairs:
         for images in sets.values():

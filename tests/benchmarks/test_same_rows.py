@@ -18,7 +18,10 @@ from tests.support.warm import Warm
 TINY = ("--epochs", "1", "--batch-size", "128")
 # benchmark → words, and the workers of the second run; the first has none beside itself
 RUNS = {
-    "uimnet": ("--methods erm,mc-dropout --backbones mlp --spectral none --members 1,2 --trials 2 --seeds 1", "0"),
+    "uimnet": (
+        "--methods erm,mc-dropout --backbones mlp --spectral-bounds none --ensemble-sizes 1,2 --trials 2 --seeds 1",
+        "0",
+    ),
     "shift": ("--methods erm,mc-dropout --backbone mlp --runs 1 --strengths 1 --ensemble-size 2 --severities 1,5", "0"),
     "sensitivity": ("--methods ddu,duq --strengths 2 --runs 1 --degrees 60,180", "0"),
     "url": ("--methods erm,mc-dropout --backbones mlp --trials 2 --seeds 2 --shots 1 --bootstrap 20", "0"),
@@ -26,7 +29,10 @@ RUNS = {
         "--methods simclr,byol --backbones mlp --seeds 2 --reference-size 100 --k 5 --reference-samples 2",
         "0",
     ),
-    "posthoc": ("--trained erm/mlp,mc-dropout/mlp --members 2 --left-out 2 --fitted 200", "0"),
+    "posthoc": (
+        "--train-networks erm/mlp,mc-dropout/mlp --ensemble-size 2 --held-out-classes 2 --fit-images 200",
+        "0",
+    ),
     "selective": ("FILES", "0"),
     "cood": ("PAIRS --estimation 6 --test 4", "2"),
 }

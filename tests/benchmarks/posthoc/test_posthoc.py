@@ -10,18 +10,19 @@ import pytest
 pytest.importorskip("torch")
 
 from nescio import measures, metrics
-from nescio.benchmarks import base, lineup, shift
-from nescio.benchmarks.budgets import CIFAR
+from nescio.benchmarks import base, shift
 from nescio.benchmarks.posthoc import PRESETS, VIT, reports, steps
+from nescio.benchmarks.shift.steps import groups_of as shift_groups
 from nescio.errors import BadInput
-from nescio.networks.models import network_of_trial
+from nescio.evaluations import Subject
+from nescio.evaluations.engine import plan_steps
 from nescio.predict import load_predictions
+from nescio.predictions import stack
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.training import train_step
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Work
-from tests.support.shift_trials import shift_trials
 
 SMALL = PRESETS["small"]
 PLAN = replace(SMALL, train_networks=(*SMALL.train_networks, "deep-ensemble/conv"), ensemble_size=2, held_out_classes=4)
@@ -37,19 +38,20 @@ def study(context, use_one_thread):
 
 
 def collect_predictions(context, line):
-    """The dumps of each member of a line of the tables, by set."""
-    predictor = lineup.average(steps.trials_of(PLAN, None)[line], None)
-    parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
-    names = ("train", "val", "test", "near-ood:left out")
-    return [{name: load_predictions(next(parents), context.store) for name in names} for _ in predictor.networks]
+    """The predictions of each member of a line of the tables, by set."""
+    group = steps.groups_of(PLAN, None)[line]
+    (step,) = plan_steps([Subject(group, "digits", None, PLAN.limit)], [steps.evaluation_of(PLAN, None)], None).steps
+    parents = iter(step.parents)
+    names = ("train", "val", "test", "near:left out")
+    return [{name: load_predictions(next(parents), context.store) for name in names} for _ in group.networks]
 
 
 def test_networks_of_the_gpu_preset_are_those_of_shift():
     plan = replace(PRESETS["gpu"], data="digits", seeds=2)
     theirs = replace(shift.PRESETS["gpu"], data="digits", seeds=2, methods=("erm", "deep-ensemble"))
-    theirs = shift_trials(theirs, {"erm": 0})
-    ours = [members for members in steps.trials_of(plan, None) if members[0].method == "erm"]
-    ours = [members for members in ours if members[0].backbone == "resnet18"]
+    theirs = [group.trials for group in shift_groups(theirs, {"erm": 0}, None)]
+    ours = [group.trials for group in steps.groups_of(plan, None)]
+    ours = [trials for trials in ours if (trials[0].method, trials[0].backbone) == ("erm", "resnet18")]
     assert [[train_step(t).key for t in each] for each in ours] == [
         [train_step(t).key for t in each] for each in theirs
     ]
@@ -57,7 +59,7 @@ def test_networks_of_the_gpu_preset_are_those_of_shift():
 
 def test_transformers_have_a_budget_of_their_own():
     plan = PRESETS["gpu"]
-    assert steps.training_of(plan, "resnet18") == plan.training == CIFAR
+    assert steps.training_of(plan, "resnet18") == plan.training == shift.PRESETS["gpu"].training
     training = steps.training_of(plan, VIT)
     assert (training.optimizer, training.lr, training.epochs) == ("adamw", plan.transformer_lr, plan.transformer_epochs)
 
@@ -77,7 +79,7 @@ def test_two_classes_must_be_left():
 
 def test_numbers_are_those_of_the_scores(study, context):
     ((dumps,), frame) = collect_predictions(context, 0), Frame(study.rows).where(method="erm", members=1)
-    u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near-ood:left out"))
+    u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
     wrong = measures.summary(dumps["test"]).outcomes().wrong
     own = frame.where(measure="vim")
     assert own.where(evaluation="misclassification", metric="aurc").first() == pytest.approx(metrics.aurc(u, wrong))
@@ -94,12 +96,12 @@ def test_numbers_are_those_of_the_scores(study, context):
 def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
     dumps, frame = collect_predictions(context, -1), Frame(study.rows).where(members=2)
     trains, tests = ([own[name] for own in dumps] for name in ("train", "test"))
-    wrong = measures.summary(steps.stack(tests)).outcomes().wrong
+    wrong = measures.summary(stack(tests)).outcomes().wrong
     for name in ("vim", "mds_plus", "gradnorm"):
         mean = measures.over_members(name, trains, tests)
         row = frame.where(measure=name, evaluation="misclassification", metric="auroc")
         assert row.first() == pytest.approx(metrics.auroc(mean, wrong)), name
-    largest = metrics.auroc(measures.msp(steps.stack(tests)), wrong)  # of the averaged answers
+    largest = metrics.auroc(measures.msp(stack(tests)), wrong)  # of the averaged answers
     assert frame.where(measure="msp", evaluation="misclassification", metric="auroc").first() == pytest.approx(largest)
     assert frame.where(measure="mutual_information", metric="auroc")
 
@@ -198,6 +200,7 @@ def test_other_sets_are_named_by_content_in_rows(tmp_path):
     for name in ("one", "two"):
         np.savez(tmp_path / f"{name}.npz", **arrays)
     plans = [replace(PRESETS["small"], far_ood=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
-    network = network_of_trial(steps.trials_of(plans[0], None)[0][0])
-    one, two = (steps.other_images(plan, network, None) for plan in plans)
-    assert list(one) == list(two) and any(name.startswith("far-ood:npz:content-") for name in one)
+    group = steps.groups_of(plans[0], None)[0]
+    one, two = (steps.evaluation_of(plan, None).image_sets(Subject(group, "digits", None, 9)) for plan in plans)
+    assert list(one) == list(two) and any(name.startswith("far:npz:content-") for name in one)
+    assert {images.sample_size for name, images in one.items() if ":" in name} == {9}

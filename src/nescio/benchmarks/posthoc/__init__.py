@@ -20,11 +20,6 @@ NAME, VERSION = "posthoc", 1
 VIT = "vit_tiny_patch16_224:patch4"
 TRANSFORMERS = ("vit", "deit", "swin", "swinv2", "xcit", "cait", "twins", "coat", "pit")  # families, trained by AdamW
 MISTAKES, NEAR, FAR = QUESTIONS = ("misclassification", "near-ood", "far-ood")  # evaluations
-METRICS = (
-    *("accuracy", "ece", "nll"),  # of answers
-    *("auroc", "aurc", "e_aurc", "naurc", "augrc", "fpr_at_tpr@0.95", "scod_aurc"),  # of scores
-)
-AMONG_BEST = "among_best"  # 1 where a score cannot be told from the best of its question, 0 where it can
 
 
 @tag("plan:posthoc")

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from nescio.benchmarks.posthoc import AMONG_BEST, MISTAKES, QUESTIONS, TRANSFORMERS
+from nescio.benchmarks.posthoc import MISTAKES, QUESTIONS, TRANSFORMERS
+from nescio.evaluations.posthoc import AMONG_BEST
 from nescio.networks.families import architecture
 from nescio.report.blocks import Blocks, Figure, Prose, SectionSpec, Story, Tabs
 from nescio.report.charts import heat_chart

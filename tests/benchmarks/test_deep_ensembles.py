@@ -13,8 +13,8 @@ from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_m
 from nescio.benchmarks.lineup import average
 from nescio.benchmarks.posthoc.steps import trials_of as posthoc_trials
 from nescio.benchmarks.uimnet.steps import Ensemble
-from nescio.benchmarks.url.questions import averaged
 from nescio.errors import BadInput
+from nescio.evaluations import average_predictions
 from nescio.metrics import retrieved
 from nescio.predictions import Predictions
 from tests.support.shift_trials import sensitivity_trials, shift_trials
@@ -88,7 +88,7 @@ def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():
     def unit(rows):
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-    whole = averaged(dumps)
+    whole = average_predictions(dumps)
     cosines = [unit(np.asarray(dump.embeddings)) @ unit(np.asarray(dump.embeddings)).T for dump in dumps]
     own = unit(np.asarray(whole.embeddings))
     assert own @ own.T == pytest.approx(np.mean(cosines, axis=0), abs=1e-6)
@@ -96,4 +96,4 @@ def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():
     assert np.linalg.norm(whole.embeddings, axis=1) == pytest.approx(lengths, rel=1e-6)
     assert retrieved(np.asarray(whole.embeddings), labels).shape == (12,)
     assert np.array_equal(measures.uncertainty("native", whole), whole.scores["native"])
-    assert averaged(dumps[:1]) is dumps[0]
+    assert average_predictions(dumps[:1]) is dumps[0]

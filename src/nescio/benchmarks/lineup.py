@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
 
@@ -26,12 +26,15 @@ from nescio.networks.preprocessed import describe_preprocessing, with_preprocess
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks
-from nescio.search import HParams, draw
+from nescio.search import HParams, draw, guided, searched
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training, Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
 
+L = TypeVar("L", bound=Hashable)  # a line: what is searched separately
+K = TypeVar("K", bound=Hashable)  # a candidate
+CriterionValues = Mapping[str, tuple[float, str]]  # criterion → value, and the uncertainty score that it is of
 TRAIN, SEARCH, EVALUATE = "train", "search hyper-parameters", "predict and evaluate"  # stages
 UNDERTRAINED_GAP = 0.05  # below the training accuracy of plain training
 Task = Literal["classification", "segmentation"]
@@ -240,17 +243,154 @@ def training_facts(group: NetworkGroup, context: Context) -> NetworkFacts:
     }
 
 
+# ---- guided search, early stopping and selection by criteria of validation
+
+
+def guided_search(
+    hparam_classes: Mapping[L, type[HParams]],
+    trial_of: Callable[[L, HParams, int], Trial],
+    evaluate: Callable[[Sequence[Trial]], Mapping[Trial, Trial]],
+    criterion: Callable[[Trial], float | None],
+    count: int,
+    work: Work,
+    *,
+    seed: int = 0,
+    extension: int = 0,
+) -> dict[L, list[Trial]]:
+    """The trials of every line (what is searched separately), suggested by Optuna from the results of those before.
+
+    trial_of   (line, hyper-parameters, their number) → trial
+    evaluate   train and evaluate trials; trial → the same at the epoch where it stopped
+    criterion  a number of an evaluated trial, higher is better; None if it has none
+    extension  further trials of a line whose best value is near a bound of its range
+
+    All draws are seeded: a second run suggests the same trials and finds them finished.
+    """
+    trials: dict[L, list[Trial]] = {}
+
+    def losses(number: int, suggested: Mapping[L, HParams]) -> dict[L, float | None]:
+        started = {line: trial_of(line, hparams, number) for line, hparams in suggested.items()}
+        for trial in started.values():
+            describe(work, trial.describe(), hparams=format_searched(trial.hparams))
+        stopped = evaluate(list(started.values()))
+        values: dict[L, float | None] = {}
+        for line, trial in started.items():
+            trials.setdefault(line, []).append(stopped[trial])
+            value = criterion(stopped[trial])
+            values[line] = None if value is None else -value
+        return values
+
+    guided(hparam_classes, count, losses, seed, extension)
+    extended = [trial for several in trials.values() for trial in several if trial.trial >= count]
+    if extended:
+        names = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in sorted(extended, key=lambda t: t.trial))
+        work.add_notes(f"The best value was at a bound of its range, and the range was extended: {', '.join(names)}.")
+    return trials
+
+
+def format_searched(hparams: HParams) -> str:
+    """The hyper-parameters that a search varies, as text."""
+    values = {name: getattr(hparams, name) for name in searched(type(hparams))}
+    texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in values.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
+
+
+def checkpoint_epochs(training: Training, count: int) -> tuple[int, ...]:
+    """The epochs before the last of `count` evenly spaced ones, at which a training may stop."""
+    last = training.epochs
+    return tuple(sorted({round(last * number / count) for number in range(1, count)} - {0, last}))
+
+
+def stop_early(
+    trials: Iterable[Trial],
+    evaluate: Callable[[Sequence[Trial]], None],
+    criterion: Callable[[Trial], float | None],
+    work: Work,
+) -> dict[Trial, Trial]:
+    """Every trial at the checkpoint with the highest criterion; the last one if none has a criterion, or in a tie."""
+    ends = {trial: [*(replace(trial, stop=epoch) for epoch in trial.kept), trial] for trial in trials}
+    evaluate([end for checkpoints in ends.values() if len(checkpoints) > 1 for end in checkpoints])
+
+    def value(end: Trial) -> float:
+        number = criterion(end)
+        return -math.inf if number is None else number
+
+    best = {
+        trial: max(reversed(checkpoints), key=value) if len(checkpoints) > 1 else trial
+        for trial, checkpoints in ends.items()
+    }
+    for trial, end in best.items():
+        if trial.kept:
+            describe(work, end.describe(), stopped_epoch=epoch_of(end))
+    return best
+
+
+def epoch_of(trial: Trial) -> int:
+    """The number of epochs after which the weights of a trial were taken."""
+    return trial.stop or trial.training.epochs
+
+
+def choose(
+    candidates: Mapping[K, Row], values: Mapping[K, CriterionValues | None], criteria: Iterable[str], work: Work
+) -> dict[str, K]:
+    """Criterion → the candidate with the highest value, which is added to the facts about networks.
+
+    candidates  their columns
+    """
+    chosen: dict[str, K] = {}
+    names: dict[K, list[str]] = {}
+    for criterion in criteria:
+        numbers = {key: each[criterion][0] for key, each in values.items() if each and criterion in each}
+        if numbers:
+            best = chosen[criterion] = max(numbers, key=lambda key: numbers[key])
+            names.setdefault(best, []).append(criterion)
+    for key, chosen_by in names.items():
+        _, measure = next(iter((values[key] or {}).values()))
+        describe(work, candidates[key], chosen_by=", ".join(chosen_by), chosen_measure=measure)
+    return chosen
+
+
+def describe(work: Work, columns: Row, **facts: Unpack[NetworkFacts]) -> None:
+    """Add facts about the network with these columns."""
+    builder = RowBuilder({"members": 1, **columns})
+    builder.describe(**facts)
+    work.networks = merge_networks([*work.networks, *builder.networks])
+
+
+def further_seeds(trial: Trial, seeds: int) -> list[Trial]:
+    """The trial with the seeds after 0, not stopped."""
+    return [replace(trial, data_seed=seed, init_seed=seed, stop=None) for seed in range(1, seeds)]
+
+
+def deep_ensemble(trial: Trial, size: int, root: str | None) -> NetworkGroup:
+    """The average of networks that differ from a trial in their initial weights alone."""
+    members = [replace(trial, init_seed=trial.init_seed + number * APART) for number in range(size)]
+    return average(members, root)
+
+
 # ---- existing networks
 
 
-def existing(names: Sequence[str], data: str, preprocessing: Preprocessing, work: Work) -> list[NetworkGroup]:
-    """Networks by name: timm's, torchvision's, checkpoints, and those of the store."""
+def existing(
+    names: Sequence[str],
+    data: str,
+    preprocessing: Preprocessing,
+    work: Work,
+    *,
+    further_data: Sequence[str] = (),
+    same_classes: bool = True,
+) -> list[NetworkGroup]:
+    """Networks by name: timm's, torchvision's, checkpoints, and those of the store.
+
+    further_data  further datasets that may be the training data of a network of the store
+    same_classes  refuse a network of the store that was trained on other classes than those of the data
+    """
     root = work.context.root
-    found = [with_weights(find_network(name, work.store, root, (data,))) for name in names]
+    found = [with_weights(find_network(name, work.store, root, (data, *further_data))) for name in names]
     found = with_preprocessing(found, preprocessing, data)
     work.add_notes(*describe_preprocessing(found))
     for name, network in zip(names, found, strict=True):
-        if network.trial and not same_images(network.trial.data, data, root):
+        if same_classes and network.trial and not same_images(network.trial.data, data, root):
             refuse_other_classes(name, network.trial, data, root)
     shared = {"dataset": data, "members": 1, "task": "classification"}
     columns = [

@@ -17,10 +17,10 @@ Outside packages add evaluations by the entry-point group `nescio.evaluations`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from nescio import datasets, measures
 from nescio.datasets.image_set import ImageSet, LoadedImages
 from nescio.datasets.names import same_images
 from nescio.errors import BadInput
-from nescio.identity import Validated, has_tag, tag
+from nescio.identity import Validated, canonical, has_tag, tag
 from nescio.predictions import Predictions, stack
 from nescio.registry import Registry
 from nescio.rows import Row, RowBuilder
@@ -58,6 +58,36 @@ class Headline:
     by_score: bool = True
     title: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class SetColumns(TypedDict):
+    """The columns of results that name an image set."""
+
+    split: str | None
+    target: str | None
+
+
+@tag("target-set")
+@dataclass(frozen=True)
+class TargetSet(Validated):
+    """Images to evaluate, and the columns that name them in results."""
+
+    images: ImageSet
+    split: str | None = None
+    target: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name among the image sets of an evaluation; content instead of paths, since keys contain it."""
+        return ":".join(str(canonical(column)) for column in (self.split, self.target) if column is not None) or "test"
+
+    @property
+    def columns(self) -> SetColumns:
+        return {"split": self.split, "target": self.target}
+
+
+def named_images(sets: Iterable[TargetSet]) -> dict[str, ImageSet]:
+    return {each.name: each.images for each in sets}
 
 
 @dataclass(frozen=True)

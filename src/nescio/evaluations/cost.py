@@ -27,7 +27,9 @@ class NetworkCost(Evaluation):
 
         store, root = outputs.context.store, outputs.context.root
         predicted = [read_json(step.folder(store) / FACTS) for step in outputs.steps["test"]]
-        results.add("parameters", sum(facts["params"] for facts in predicted), len(predicted), split=None)
+        params = sum(facts["params"] for facts in predicted)
+        results.add("parameters", params, len(predicted), split=None)
+        results.describe(params=params)
         results.time(inference_ms=sum(1000 / max(facts["images_per_second"], 1e-9) for facts in predicted))
         if trials := subject.group.trials:
             trained = [(facts_of(train_step(trial, root), store), trial.training.epochs) for trial in trials]

@@ -92,7 +92,7 @@ def _joined(group: Sequence[Subject]) -> Subject:
 def _step(
     subject: Subject, evaluation: Evaluation, sets: Mapping[str, ImageSet], steps: Mapping[str, Sequence[Step]]
 ) -> Step:
-    columns = {**subject.group.columns, "evaluation": evaluation.name}
+    columns = {"evaluation": evaluation.name, **subject.group.columns}
     config = {"evaluation": evaluation, "columns": columns, "sets": list(sets)}
     make = partial(_evaluate, subject=subject, evaluation=evaluation, sets=sets, steps=steps, columns=columns)
     most = max(len(members) for members in steps.values())

@@ -8,7 +8,17 @@ from typing import ClassVar
 
 from nescio import metrics
 from nescio.datasets.image_set import ImageSet
-from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
+from nescio.evaluations.base import (
+    Evaluation,
+    Field,
+    Headline,
+    Inapplicable,
+    Outputs,
+    Subject,
+    TargetSet,
+    evaluation,
+    named_images,
+)
 from nescio.evaluations.scoring import compute_scores
 from nescio.rows import RowBuilder
 
@@ -25,21 +35,27 @@ class HumanAlignment(Evaluation):
     voted: tuple[str, ...] = ()  # sets with several votes of every image
     limit: int | None = 10_000
     scores: tuple[str, ...] = ("native", "entropy", "msp", "norm")
+    sets: tuple[TargetSet, ...] = ()  # instead of `voted`
+
+    def target_sets(self, subject: Subject) -> tuple[TargetSet, ...]:
+        if self.sets:
+            return self.sets
+        if self.voted:
+            images = {name: ImageSet(name, "test_or_all", sample_size=self.limit) for name in self.voted}
+            return tuple(TargetSet(each, "human", name) for name, each in images.items())
+        if subject.test_images.load(subject.root).images.annotations is not None:
+            return (TargetSet(subject.test_images, "human", "test"),)
+        raise Inapplicable("The test images have no human votes: name a set that has, such as cifar10h.")
 
     def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
-        sets = {name: ImageSet(name, "test_or_all", sample_size=self.limit) for name in self.voted}
-        if not sets and subject.test_images.load(subject.root).images.annotations is not None:
-            sets = {"test": subject.test_images}
-        if not sets:
-            raise Inapplicable("The test images have no human votes: name a set that has, such as cifar10h.")
-        return sets
+        return named_images(self.target_sets(subject))
 
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
-        for target in outputs:
-            votes = outputs.images(target).images.annotations
-            if votes is None or len(votes) != len(outputs[target]):
-                results.omit("The images have no human votes.", target=target)
+        for target in self.target_sets(subject):
+            predictions, votes = outputs[target.name], outputs.images(target.name).images.annotations
+            if votes is None or len(votes) != len(predictions):
+                results.omit("The images have no human votes.", **target.columns)
                 continue
-            for name, values in compute_scores(outputs[target], self.scores, results).items():
+            for name, values in compute_scores(predictions, self.scores, results).items():
                 alignment = partial(metrics.human_alignment, values, votes)
-                results.attempt("human_alignment", alignment, len(values), split="human", target=target, measure=name)
+                results.attempt("human_alignment", alignment, len(values), **target.columns, measure=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Unpack
 
@@ -16,6 +16,7 @@ from nescio.predictions import Predictions
 from nescio.rows import Columns, RowBuilder
 
 SCORES = ("native", "entropy", "msp", "max_logit", "energy")  # read from logits alone, or given by the method
+METHOD_SCORES = "method scores"  # among the names of scores: all that the method gives itself
 
 
 def compute_scores(
@@ -23,13 +24,18 @@ def compute_scores(
 ) -> dict[str, Array]:
     """Score → uncertainty of every row; `results` keeps the reasons for missing ones."""
     scores: dict[str, Array] = {}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(expand_scores(names, predictions)):
         try:
             scores[name] = measures.uncertainty(name, predictions)
         except (Undefined, BadInput) as reason:
             if results is not None:
                 results.omit(reason, measure=name)
     return scores
+
+
+def expand_scores(names: Iterable[str], predictions: Predictions) -> Iterator[str]:
+    for name in names:
+        yield from measures.score_names(predictions) if name == METHOD_SCORES else (name,)
 
 
 def rank_rows(

@@ -29,6 +29,7 @@ from nescio.report.tables import Column, Index, Table, decimals, table
 from nescio.rows import Row
 
 TRANSFER, OWN_IMAGE, FEW_SHOT, MANY_SHOT = "transfer", "own-image", "few-shot", "many-shot"  # evaluations
+CHECKPOINTS = "checkpoints"
 BY_AREA, BY_RECALL = "r_auroc", "recall_at_1"  # what hyper-parameters are chosen by
 ERROR, NORMAL = 0.05, 1.96  # of the test that tells two lines apart; half of a 95 % interval in deviations
 LINE = ("method", "backbone")
@@ -64,6 +65,11 @@ RECALL: Quantity = ("recall_at_1", "test")
 # ---- rows
 
 
+def of_pretrained(evaluation: str) -> bool:
+    """Whether an evaluation is of pretrained networks, by labels or by single images."""
+    return evaluation not in (OWN_IMAGE, FEW_SHOT, MANY_SHOT, CHECKPOINTS)
+
+
 def chosen(frame: Frame, criterion: str = BY_AREA) -> dict[tuple[Any, ...], Row]:
     """(method, backbone) → the trial that was chosen, and by which of the method's scores (`chosen_measure`)."""
     networks = [rows.rows[0] for _, rows in frame.group_by(*LINE, "trial", "chosen_by")]
@@ -89,7 +95,7 @@ def judged(frame: Frame, criterion: str | None = None) -> Frame:
 
 def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) -> list[Row]:
     """One row per network that has all quantities, each the mean over downstream sets."""
-    shown, made = judged(frame, criterion).where(evaluation=TRANSFER), []
+    shown, made = judged(frame, criterion).where(evaluation=of_pretrained), []
     for key, own in shown.group_by(*NETWORK):
         values = {of: own.where(metric=of[0], split=of[1]) for of in quantities}
         if all(values.values()):
@@ -107,7 +113,7 @@ def name_of(row: Row, frame: Frame) -> str:
 def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
     """One row per method and backbone: mean, lowest and highest seed, its interval over images, and `best` where it
     cannot be told from the best (`against_best`)."""
-    own = judged(frame, criterion).where(metric=of[0], split=of[1], evaluation=TRANSFER)
+    own = judged(frame, criterion).where(metric=of[0], split=of[1], evaluation=of_pretrained)
     alike = {other["model"] for other in against_best(own) if other["adjusted"] is None or other["adjusted"] > ERROR}
     rows: list[Row] = []
     for key, part in own.group_by(*LINE):

@@ -1,180 +1,422 @@
 """What `url` does, in the order of the paper (Kirchhof et al. 2023, §3.2).
 
-Pretrain → stop where validation classes are best → embed validation and test classes of every downstream set → search
-hyper-parameters, chosen by validation classes → further seeds of the chosen ones → networks that learn from a few, or
-all, other images of the test classes → rows.
+Pretrain → stop at the best validation epoch → embed validation and test classes of every downstream set → search
+hyper-parameters by validation classes → further seeds of the chosen ones → networks trained further on a few, or all,
+labelled images of the test classes → results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from statistics import fmean
-from typing import Any, TypeVar, Unpack
 
 from nescio import datasets, measures
+from nescio.benchmarks import lineup
 from nescio.benchmarks.checks import refuse_measures, refuse_training
-from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
-from nescio.benchmarks.recipes import refuse_fixed, with_fixed
-from nescio.benchmarks.url import Plan
-from nescio.benchmarks.url.questions import TIED_SHARE, TRANSFER, Targets, evaluate_step
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
+from nescio.benchmarks.recipes import refuse_fixed
+from nescio.benchmarks.url import NAME, VERSION, Plan
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import name_for_keys, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
+from nescio.evaluations import Evaluation, Subject, TargetSet
+from nescio.evaluations.cost import NetworkCost
+from nescio.evaluations.crops import Crops
+from nescio.evaluations.engine import plan_steps
+from nescio.evaluations.human import HumanAlignment
+from nescio.evaluations.misclassification import Misclassification
+from nescio.evaluations.mixtures import UPSTREAM, Mixtures
+from nescio.evaluations.scoring import METHOD_SCORES
+from nescio.evaluations.transfer import R_AUROC, RECALL, TIED_SHARE, Transfer
 from nescio.identity import rename_content
 from nescio.methods import registry as methods
-from nescio.networks.models import find_network, network_of_trial, with_weights
-from nescio.networks.network import Network
-from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
+from nescio.networks.groups import NetworkGroup
+from nescio.networks.models import network_of_trial
 from nescio.predictions.subset import subset_limit_note
 from nescio.report.format import shorten_names
 from nescio.report.labels import dataset_label
-from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks, network_id
-from nescio.search import HParams, guided, searched
+from nescio.rows import Row, network_id
+from nescio.search import HParams
 from nescio.specs import SpecError, class_lists, mapping, numbers, product
 from nescio.training import train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
 
-TRAIN, STOP, FEW = "train, embed and evaluate", "evaluate kept epochs", "learn a few labelled images"  # stages
-CRITERIA = AREA, RECALL = "r_auroc", "recall_at_1"
-CHECKPOINTS, FEW_SHOT, MANY_SHOT = "checkpoints", "few-shot", "many-shot"  # evaluations
-SCORES = {"sngp": ("entropy",)}  # what the paper scores a method by, where that is not all of its own scores
-PRETRAINED = "pretrained"  # method of networks that were trained elsewhere
+TRAIN, STOP, FEW = "train, embed and evaluate", "evaluate checkpoints", "train on a few labelled images"  # stages
+CRITERIA = R_AUROC, RECALL
+TRANSFER, CHECKPOINTS, FEW_SHOT, MANY_SHOT = "transfer", "checkpoints", "few-shot", "many-shot"  # evaluations
+SCORES = {"sngp": ("entropy",)}  # scores by which the paper ranks a method, if not all of its native scores
 Line = tuple[str, str]  # method, backbone
-Judged = dict[str, tuple[float, str]]  # criterion → value, and the score that it is of; R-AUROC where it is defined
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Downstream:
-    """One downstream set: its name in rows, its data, and the classes that choose and those that test."""
+    """One downstream set: its name in results, its data, and its validation and test classes."""
 
     name: str
     data: str
     val: tuple[int, ...]
     test: tuple[int, ...]
 
-    def images(self, split: str, plan: Plan) -> ImageSet:
-        return outside(self.data, getattr(self, split), plan)
+    def target(self, split: str, plan: Plan) -> TargetSet:
+        return TargetSet(new_images(self.data, getattr(self, split), plan), split, self.name)
+
+
+@dataclass(frozen=True)
+class UrlStudy:
+    """A plan with its downstream sets, and the work that runs it."""
+
+    plan: Plan
+    sets: Sequence[Downstream]
+    work: Work
+
+    @property
+    def root(self) -> str | None:
+        return self.work.context.root
+
+    @property
+    def before(self) -> Callable[[], None] | None:
+        """The checks before the first training."""
+        return None if self.plan.networks else partial(refuse_impossible, self.plan, self.root)
+
+    @property
+    def selection_split(self) -> str:
+        """The classes that select; the test classes if there is one trial, and nothing is selected."""
+        return "val" if all(each.val for each in self.sets) else "test"
+
+    @cached_property
+    def human(self) -> tuple[TargetSet, ...]:
+        """The test images of sets with human votes."""
+        names = [name_for_keys(name, self.root) for name in self.plan.annotated]
+        counts = {name: len(load_whole(name, self.root).classes) for name in names}
+        return tuple(
+            TargetSet(new_images(name, range(count), self.plan), "human", name) for name, count in counts.items()
+        )
+
+    def targets(self, *splits: str) -> tuple[TargetSet, ...]:
+        return tuple(each.target(split, self.plan) for each in self.sets for split in splits if getattr(each, split))
+
+    # ---- evaluations
+
+    def evaluate(self, stage: str, subjects: Iterable[tuple[Subject, list[Evaluation]]]) -> None:
+        """Train the networks of the subjects, and run the evaluations of each."""
+        steps: list[Step] = []
+        for subject, evaluations in subjects:
+            planned = plan_steps([subject], evaluations, self.root)
+            steps += planned.steps
+            self.work.reasons += [reason for reason in planned.reasons if reason not in self.work.reasons]
+        self.work.evaluate(stage, steps, self.before)
+
+    def evaluate_pretrained(self, groups: Iterable[NetworkGroup]) -> None:
+        subjects = [self.subject(group) for group in groups]
+        self.evaluate(TRAIN, [(subject, self.evaluations(subject)) for subject in subjects])
+
+    def subject(self, group: NetworkGroup) -> Subject:
+        data = group.trial.data if group.trial else self.plan.data
+        return Subject(group, data, self.root, self.plan.limit, self.plan.seed)
+
+    def evaluations(self, subject: Subject) -> list[Evaluation]:
+        """All evaluations of a pretrained network, or of an average of several."""
+        upstream, test = TargetSet(subject.test_images, UPSTREAM), self.targets("test")
+        scores, resamples = self.scores(subject.group), self.plan.bootstrap
+        kinds: list[Evaluation] = [
+            self.transfer(scores, upstream, *self.targets("val", "test"), *self.human),
+            Crops(scores=scores, sets=(upstream, *test, *self.human), retrieval=True, bootstrap=resamples),
+            Misclassification(scores=scores, metrics=("accuracy", "auroc"), split=UPSTREAM),
+            Mixtures(scores=scores, sets=test, bootstrap=resamples),
+            NetworkCost(),
+        ]
+        return [*kinds, HumanAlignment(scores=scores, sets=self.human)] if self.human else kinds
+
+    def transfer(self, scores: tuple[str, ...], *sets: TargetSet) -> Transfer:
+        return Transfer(scores=scores, sets=sets, bootstrap=self.plan.bootstrap, gallery=False)
+
+    def scores(self, group: NetworkGroup) -> tuple[str, ...]:
+        return (*ranking_scores(group.trial.method if group.trial else None), *self.plan.measures, METHOD_SCORES)
+
+    # ---- what is selected
+
+    def criterion_values(
+        self, columns: Row, scores: Sequence[str], split: str, least: float = 0.0
+    ) -> lineup.CriterionValues | None:
+        return criterion_values(self.work.rows, columns, scores, split, least)
+
+    def validated(self, trial: Trial) -> lineup.CriterionValues | None:
+        """The criteria of a trial by validation classes; by test classes if nothing is selected."""
+        columns, scores = trial.describe(), ranking_scores(trial.method)
+        values = None
+        if self.selection_split == "val":
+            values = self.criterion_values(columns, scores, "val", self.plan.min_recall)
+        if self.plan.trials == 1 and (self.selection_split == "test" or (values and R_AUROC not in values)):
+            values = self.criterion_values(columns, scores[:1], "test")
+        return values
+
+    def stop_early(self, trials: Iterable[Trial]) -> dict[Trial, Trial]:
+        """Every trial at the epoch with the best R-AUROC of validation classes."""
+        val = self.targets("val")
+
+        def columns(end: Trial) -> Row:
+            return end.describe() | {"members": 1, "evaluation": CHECKPOINTS, "epoch": lineup.epoch_of(end)}
+
+        def evaluate(ends: Sequence[Trial]) -> None:
+            groups = [NetworkGroup((network_of_trial(end, self.root),), columns(end)) for end in ends]
+            kinds = [self.transfer((*ranking_scores(end.method), METHOD_SCORES), *val) for end in ends]
+            self.evaluate(STOP, [(self.subject(group), [kind]) for group, kind in zip(groups, kinds, strict=True)])
+
+        def area(end: Trial) -> float | None:
+            scores = ranking_scores(end.method)
+            values = self.criterion_values(columns(end), scores, "val", self.plan.min_recall)
+            return values[R_AUROC][0] if values and R_AUROC in values else None
+
+        return lineup.stop_early(trials, evaluate, area, self.work)
+
+    def finish(self, trials: Sequence[Trial]) -> dict[Trial, Trial]:
+        """Train and evaluate trials; trial → the same at the epoch where it stopped."""
+        ends = self.stop_early(trials)
+        self.evaluate_pretrained(lineup.average([end], self.root) for end in ends.values())
+        return ends
+
+    # ---- networks
+
+    def run(self) -> None:
+        """Search, further seeds, deep ensembles, and networks that are trained further."""
+        chosen = self.search()
+        seeds = {trial: lineup.further_seeds(trial, self.plan.seeds) for trial in chosen}
+        ends = self.finish([trial for several in seeds.values() for trial in several])
+        best = {
+            trial: [trial, *(ends[each] for each in seeds[trial])]
+            for trial, criteria in chosen.items()
+            if R_AUROC in criteria
+        }
+        if DEEP_ENSEMBLE in self.plan.methods:
+            for trial, trials in best.items():
+                if trial.method == MEMBER:
+                    self.evaluate_ensembles(trials)
+        further = [*self.few_shot(trial for trials in best.values() for trial in trials), *self.many_shot()]
+        self.evaluate(FEW, further)
+
+    def search(self) -> dict[Trial, list[str]]:
+        """The chosen trial of every method and backbone, with the criteria that chose it."""
+        plan, root = self.plan, self.root
+        lines = [(method, backbone) for backbone in plan.backbones for method in trained_methods(plan.methods)]
+        kept = lineup.checkpoint_epochs(plan.training, plan.checkpoints) if self.selection_split == "val" else ()
+
+        def trial(line: Line, hparams: HParams, number: int) -> Trial:
+            return replace(trial_of(plan, line, hparams, number, root=root), kept=kept)
+
+        values: dict[Trial, lineup.CriterionValues | None] = {}
+
+        def area(end: Trial) -> float | None:
+            known = values[end] = self.validated(end)
+            return known[R_AUROC][0] if known and R_AUROC in known else None
+
+        hparams = {line: methods[line[0]].hparams_class for line in lines}
+        extension = plan.extension if plan.trials > 1 else 0
+        trials = lineup.guided_search(
+            hparams, trial, self.finish, area, plan.trials, self.work, seed=plan.search_seed, extension=extension
+        )
+        if self.work.is_dry_run:
+            return {several[0]: [*CRITERIA] for several in trials.values()}
+        chosen: dict[Trial, list[str]] = {}
+        for (method, backbone), several in trials.items():
+            if not any(R_AUROC in (values[each] or {}) for each in several):
+                self.work.add_notes(
+                    f"No network of {method} with {backbone} can be chosen by R-AUROC: R@1 of validation classes is "
+                    f"below {plan.min_recall:g}, or always right, so that it has no R-AUROC."
+                )
+            columns = {each: each.describe() for each in several}
+            for criterion, each in lineup.choose(
+                columns, {each: values[each] for each in several}, CRITERIA, self.work
+            ).items():
+                chosen.setdefault(each, []).append(criterion)
+        return chosen
+
+    def evaluate_ensembles(self, trials: Sequence[Trial]) -> None:
+        """Averages of each network with others that differ in the initial weights alone."""
+        groups = [lineup.deep_ensemble(trial, self.plan.ensemble_size, self.root) for trial in trials]
+        self.evaluate_pretrained(groups)
+        self.mark_chosen(groups[0], ranking_scores(MEMBER), self.selection_split)
+
+    def mark_chosen(self, group: NetworkGroup, scores: Sequence[str], split: str) -> None:
+        """Mark a network that was not selected among others, with its best score."""
+        values = self.criterion_values(group.columns, scores, split)
+        lineup.choose({0: group.columns}, {0: values}, CRITERIA, self.work)
+
+    # ---- labelled images of the test classes (§4.2, C.6)
+
+    def few_shot(self, trials: Iterable[Trial]) -> Iterator[tuple[Subject, list[Evaluation]]]:
+        """Chosen networks that are trained further on k images of each test class, and without any."""
+        for trial in trials if self.plan.shots else ():
+            start = f"store:{train_step(trial, self.root).key}"
+            for downstream in self.sets:
+                unseen = shots_spec(downstream.data, downstream.test, 0, trial.data_seed)
+                target = TargetSet(ImageSet(unseen, "all_ood"), "test", downstream.name)
+                yield self.labelled(trial, target, FEW_SHOT, 0)
+                for shots in self.plan.shots:
+                    further, target = further_training(trial, downstream, shots, start, self.root)
+                    yield self.labelled(further, target, FEW_SHOT, shots)
+
+    def many_shot(self) -> Iterator[tuple[Subject, list[Evaluation]]]:
+        """The upper bound: networks of plain cross-entropy that are trained on the test classes themselves."""
+        for downstream in self.sets if self.plan.upper_bound else ():
+            for backbone in self.plan.backbones:
+                for seed in range(self.plan.seeds):
+                    hparams = methods[MEMBER].hparams_class()
+                    trial = trial_of(self.plan, (MEMBER, backbone), hparams, 0, seed, self.root)
+                    further, target = further_training(trial, downstream, None, trial.start, self.root)
+                    yield self.labelled(further, target, MANY_SHOT, None)
+
+    def labelled(
+        self, trial: Trial, target: TargetSet, evaluation: str, shots: int | None
+    ) -> tuple[Subject, list[Evaluation]]:
+        columns = trial.describe() | {"dataset": self.plan.data, "evaluation": evaluation, "shots": shots}
+        columns["network"] = network_id(columns, evaluation, target.target)
+        group = NetworkGroup((network_of_trial(trial, self.root),), columns | {"members": 1})
+        return self.subject(group), [self.transfer(self.scores(group), target)]
 
 
 def compare(plan: Plan, work: Work) -> Plan:
-    """Does what is missing in the store; returns the plan with its methods and data by their own names."""
+    """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
     data = name_for_keys(plan.data, root, "test" if plan.networks else None)
     plan = replace(plan, data=data, methods=own_names(plan.methods))
-    given = existing(plan, work)
-    sets = [downstream(text, plan, root, given) for text in plan.downstream]
+    groups = existing(plan, work)
+    sets = [downstream(text, plan, root, groups) for text in plan.downstream]
     if plan.limit is not None:
         work.add_notes(subset_limit_note(plan.limit, plan.seed, "images of each set"))
     refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
+    study = UrlStudy(plan, sets, work)
     if plan.networks:
-        work.add_notes(*describe_preprocessing(given))
-        work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
-        for each in given:
-            facts = (
-                each.trial.describe()
-                if each.trial
-                else {"method": PRETRAINED, "backbone": each.name, "trial": 0, "data_seed": 0}
-            )
-            scores = own_scores(each.trial.method if each.trial else None)
-            choose(work, "test", {"given": facts}, {"given": judged(work.rows, facts, scores[:1], "test", 0.0)})
-        note_tied(work)
-        return plan
-    before = partial(refuse_impossible, plan, sets, root)
-    chosen = search(plan, sets, work, before)
-    seeds = {
-        trial: [replace(trial, data_seed=seed, init_seed=seed, stop=None) for seed in range(1, plan.seeds)]
-        for trial in chosen
-    }
-    ends = early_stopped([trial for own in seeds.values() for trial in own], plan, sets, work, before)
-    work.evaluate(TRAIN, [step_of(network_of_trial(trial, root), plan, sets, root) for trial in ends.values()], before)
-    best = [trial for trial, criteria in chosen.items() if CRITERIA[0] in criteria]
-    if DEEP_ENSEMBLE in plan.methods:
-        for trial in (trial for trial in best if trial.method == MEMBER):
-            deep_ensembles([trial, *(ends[each] for each in seeds[trial])], plan, sets, work, before)
-    few = [
-        step
-        for trial in best
-        for first in [trial, *(ends[each] for each in seeds[trial])]
-        for step in few_steps(first, plan, sets, root)
-    ]
-    many = many_steps(plan, sets, root) if plan.upper_bound else []
-    work.evaluate(FEW, [*few, *many])
+        study.evaluate_pretrained(groups)
+        for group in groups:
+            scores = ranking_scores(group.trial.method if group.trial else None)
+            study.mark_chosen(group, scores[:1], "test")
+    else:
+        study.run()
     note_tied(work)
+    for row in work.rows:
+        row |= {"benchmark": NAME, "version": VERSION}
     return plan
+
+
+def criterion_values(
+    rows: Iterable[Row], columns: Row, scores: Sequence[str], split: str, least: float = 0.0
+) -> lineup.CriterionValues | None:
+    """Criterion → (mean over downstream sets, the score that it is of); None if R@1 is below `least`.
+
+    Of several scores the best one counts. R-AUROC is missing if all images, or none, of a set are right.
+    """
+    columns = {"evaluation": TRANSFER, **columns}
+    rows = [row for row in rows if row["split"] == split and row["target"]]
+    rows = [row for row in rows if all(row[name] == value for name, value in columns.items())]
+    recalls = [row["value"] for row in rows if row["metric"] == RECALL]
+    if not recalls or fmean(recalls) < least:
+        return None
+    areas = {
+        name: [row["value"] for row in rows if (row["metric"], row["measure"]) == (R_AUROC, name)] for name in scores
+    }
+    means = {name: fmean(values) for name, values in areas.items() if len(values) == len(recalls)}
+    measure = max(means, key=lambda name: means[name]) if means else scores[0]
+    best = {R_AUROC: (means[measure], measure)} if means else {}
+    return best | {RECALL: (fmean(recalls), measure)}
+
+
+def note_tied(work: Work) -> None:
+    """Name the scores that do not differ between most images of a set."""
+    tied = [row for row in work.rows if row["metric"] == TIED_SHARE]
+    for method, measure in dict.fromkeys((row["method"], row["measure"]) for row in tied):
+        rows = [row for row in tied if (row["method"], row["measure"]) == (method, measure)]
+        sets = shorten_names((dataset_label(row["target"] or row["split"]) for row in rows), limit=6)
+        share = min(row["value"] for row in rows)
+        most = "all" if share == 1 else f"{share:.0%} or more"
+        work.add_notes(
+            f"{measure} of {method} has one value for {most} of the images of {sets}: it ranks none of them."
+        )
+
+
+def ranking_scores(method: str | None) -> tuple[str, ...]:
+    """The scores that a method is ranked by: its native ones, else the entropy, or the length of its embeddings."""
+    if method is None:
+        return ("entropy",)
+    if names := SCORES.get(method, methods[method].scores):
+        return tuple(f"{measures.SCORE}{name}" if name in measures.registry else name for name in names)
+    return ("entropy",) if methods[method].classifies else ("norm",)
 
 
 # ---- the plan, checked before any work
 
 
-def existing(plan: Plan, work: Work) -> list[Network]:
-    """The networks of the plan that are not trained here."""
-    root = work.context.root
-    known = (plan.data, *(name_for_keys(class_lists(text)[0], root) for text in plan.downstream))
-    networks = [with_weights(find_network(name, work.store, root, known)) for name in plan.networks]
-    return with_preprocessing(networks, plan.preprocessing, plan.data)
+def existing(plan: Plan, work: Work) -> list[NetworkGroup]:
+    """The networks of the plan that exist already."""
+    names = [name_for_keys(class_lists(text)[0], work.context.root) for text in plan.downstream]
+    groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work, further_data=names, same_classes=False)
+    return [replace(group, columns={"trial": 0, "data_seed": 0} | group.columns) for group in groups]
 
 
-def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()) -> Downstream:
-    """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
-    data, words = class_lists(text)
-    data, given = name_for_keys(data, root), [numbers(word) for word in words]
-    if len(given) > 2:
+def downstream(text: str, plan: Plan, root: str | None, groups: Sequence[NetworkGroup] = ()) -> Downstream:
+    """A downstream set from DATA, DATA#TEST or DATA#VALIDATION#TEST."""
+    data, texts = class_lists(text)
+    data, lists = name_for_keys(data, root), [numbers(each) for each in texts]
+    if len(lists) > 2:
         raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
-    if given:
-        val, test = (given[0] if len(given) == 2 else ()), given[-1]
+    if lists:
+        val, test = (lists[0] if len(lists) == 2 else ()), lists[-1]
     else:
-        val, test = divided(data, plan, root, networks)
+        val, test = divide_classes(data, plan, root, groups)
     if plan.trials > 1 and not val and not plan.networks:
         raise BadInput(
             f"{text} has no validation classes to choose hyper-parameters by: name some, or set trials to 1."
         )
     if overlap := set(val) & set(test):
         raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
-    name = rename_content(data, lambda name: "#".join([name, *words]))
+    name = rename_content(data, lambda name: "#".join([name, *texts]))
     return Downstream(name, data, val, test)
 
 
-def divided(
-    data: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()
+def divide_classes(
+    data: str, plan: Plan, root: str | None, groups: Sequence[NetworkGroup] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(validation classes, test classes) of a set: its own division by classes, or the first and the other ones.
 
-    networks  those that exist already: the classes that each learnt are omitted, in place of those of the plan
+    groups  existing networks, whose classes are omitted instead of those of the plan
     """
     dataset = load_whole(data, root)
-    train, test = (sorted(set(part.labels.tolist())) for part in (dataset.train, dataset.test))
+    train, test = (sorted(set(images.labels.tolist())) for images in (dataset.train, dataset.test))
     if train and disjoint(dataset):
         return tuple(train[len(train) // 2 :]), tuple(test)
-    trained_on = [(each.trial.data, each.trial.classes) for each in networks if each.trial]
+    trained_on = [(group.trial.data, group.trial.classes) for group in groups if group.trial]
     if not plan.networks:
         trained_on = [(plan.data, plan.classes)]
-    learnt = [
+    trained = [
         set(test if classes is None else classes) for name, classes in trained_on if same_images(data, name, root)
     ]
-    others = sorted(set(test).difference(*learnt))
+    others = sorted(set(test).difference(*trained))
     if test and not others:
         cure = (
             "name other downstream sets"
             if plan.networks
             else "set classes to some of them, and the others are downstream"
         )
-        raise BadInput(f"All classes of {data} are learnt: {cure}.")
-    choosing = round(plan.validation_share * len(others))
-    return tuple(others[:choosing]), tuple(others[choosing:])
+        raise BadInput(f"All classes of {data} are trained: {cure}.")
+    count = round(plan.validation_share * len(others))
+    return tuple(others[:count]), tuple(others[count:])
 
 
-def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
+def refuse_impossible(plan: Plan, root: str | None) -> None:
     refuse_fixed(plan.hparams)
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone, root), root)
         rows = len(datasets.split_dataset(dataset, plan.classes, 0).train)
         for method in trained_methods(plan.methods):
             refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
+
+
+def new_images(data: str, classes: Sequence[int], plan: Plan) -> ImageSet:
+    """Images of some classes of a set that no network was trained on, or a random sample of them."""
+    return ImageSet(part_spec(data, classes), "all_ood", sample_size=plan.limit, sample_seed=plan.seed)
 
 
 # ---- trials
@@ -188,304 +430,43 @@ def data_of(plan: Plan, backbone: str, root: str | None) -> str:
 
 
 def budget(plan: Plan, method: str, backbone: str) -> Training:
-    """The budget, with the batches that a method has of its own."""
-    own = mapping(plan.batches)
-    if size := own.get(f"{method}/{backbone}", own.get(method)):
-        parts, images = product(size)
-        return replace(plan.training, batch_size=parts * images, accumulate=parts)
+    """The training budget, with the batches that the plan sets for a method."""
+    sizes = mapping(plan.batches)
+    if size := sizes.get(f"{method}/{backbone}", sizes.get(method)):
+        blocks, images = product(size)
+        return replace(plan.training, batch_size=blocks * images, accumulate=blocks)
     return plan.training
 
 
 def trial_of(plan: Plan, line: Line, hparams: HParams, number: int, seed: int = 0, root: str | None = None) -> Trial:
     method, backbone = line
-    trial = Trial(
-        method=method,
+    trial = lineup.plain_trial(
+        method,
+        data_of(plan, backbone, root),
+        backbone,
+        plan.training,
+        seed=seed,
+        fixed=plan.hparams,
         hparams=hparams,
-        data=data_of(plan, backbone, root),
-        backbone=backbone,
-        training=budget(plan, method, backbone),
         classes=plan.classes,
-        spectral=methods[method].spectral_default,
-        trial=number,
-        data_seed=seed,
-        init_seed=seed,
-        start=plan.starts[plan.backbones.index(backbone)] if plan.starts else None,
+        number=number,
     )
-    return with_fixed(trial, plan.hparams)
+    start = plan.starts[plan.backbones.index(backbone)] if plan.starts else None
+    return replace(trial, training=budget(plan, method, backbone), start=start)  # one augmentation for all methods
 
 
-def own_scores(method: str | None) -> tuple[str, ...]:
-    """What a method is judged by: its own scores, else the entropy of its answers, or the length of its embeddings."""
-    if method is None:
-        return ("entropy",)
-    if names := SCORES.get(method, methods[method].scores):
-        return tuple(f"{measures.SCORE}{name}" if name in measures.registry else name for name in names)
-    return ("entropy",) if methods[method].classifies else ("norm",)
+def further_training(
+    trial: Trial, downstream: Downstream, shots: int | None, start: str | None, root: str | None
+) -> tuple[Trial, TargetSet]:
+    """The trial, trained further on labelled images of the test classes, and their other images.
 
-
-def step_of(
-    network: Network,
-    plan: Plan,
-    sets: Sequence[Downstream],
-    root: str | None,
-    others: Sequence[Network] = (),
-) -> Step:
-    """Everything that is measured of one pretrained network, or of an average of it and others."""
-    splits = [split for split in ("val", "test") if any(getattr(each, split) for each in sets)]
-    targets = Targets(
-        upstream=ImageSet(plan.data, "test_or_all", sample_size=plan.limit, sample_seed=plan.seed)
-        if network.trial is None
-        else ImageSet(network.trial.data, "test", network.trial.classes, sample_size=plan.limit, sample_seed=plan.seed),
-        downstream={
-            (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
-        },
-        human={name: human(name, plan, root) for name in (name_for_keys(name, root) for name in plan.annotated)},
-    )
-    names = own_scores(network.trial.method if network.trial else None)
-    facts = {"method": DEEP_ENSEMBLE, "members": 1 + len(others)} if others else {}
-    return evaluate_step(network, targets, (*names, *plan.measures), plan, root, facts, others)
-
-
-def human(data: str, plan: Plan, root: str | None) -> ImageSet:
-    """The test images of a set with human votes."""
-    return outside(data, range(len(load_whole(data, root).classes)), plan)
-
-
-def outside(data: str, classes: Sequence[int], plan: Plan) -> ImageSet:
-    """Images of some classes of a set that no network learnt, or a random part of them."""
-    return ImageSet(part_spec(data, classes), "all_ood", sample_size=plan.limit, sample_seed=plan.seed)
-
-
-# ---- search (§3.2, appendix B)
-
-
-def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> dict[Trial, list[str]]:
-    """Trials that Optuna suggests from the validation R-AUROC of those before, all evaluated on the way; returns the
-    chosen trial of every method and backbone with the criteria that chose it.
-
-    Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
+    shots  images of each class; None: all that are not evaluated
     """
-    lines = [(method, backbone) for backbone in plan.backbones for method in trained_methods(plan.methods)]
-    results: dict[Trial, Judged | None] = {}
-    root = work.context.root
-    split = _judging(sets)
-
-    def losses(number: int, hparam_sets: Mapping[Line, HParams]) -> dict[Line, float | None]:
-        made = {line: trial_of(plan, line, hparams, number, root=root) for line, hparams in hparam_sets.items()}
-        if split == "val":
-            made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
-        for trial in made.values():
-            describe(work, trial.describe(), hparams=searched_words(trial.hparams))
-        ends = early_stopped(made.values(), plan, sets, work, before)
-        work.evaluate(
-            TRAIN, [step_of(network_of_trial(trial, root), plan, sets, root) for trial in ends.values()], before
-        )
-        results.update({trial: validated(trial) for trial in ends.values()})
-        found = {line: results[ends[trial]] for line, trial in made.items()}
-        return {line: -best[AREA][0] if best and AREA in best else None for line, best in found.items()}
-
-    def validated(trial: Trial) -> Judged | None:
-        facts, scores = trial.describe(), own_scores(trial.method)
-        best = judged(work.rows, facts, scores, "val", plan.min_recall) if split == "val" else None
-        if plan.trials == 1 and (split == "test" or (best and AREA not in best)):  # nothing is chosen
-            best = judged(work.rows, facts, scores[:1], "test", 0.0)
-        return best
-
-    hparam_sets = {line: methods[line[0]].hparams_class for line in lines}
-    guided(hparam_sets, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
-    note_extended(plan, results, work)
-    chosen: dict[Trial, list[str]] = {}
-    if work.is_dry_run:
-        return {
-            next(trial for trial in results if (trial.method, trial.backbone) == line): [*CRITERIA] for line in lines
-        }
-    for line in lines:
-        own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
-        if not any(best and AREA in best for best in own.values()):
-            work.add_notes(
-                f"No network of {line[0]} with {line[1]} can be chosen by R-AUROC: R@1 of validation classes is below "
-                f"{plan.min_recall:g}, or always right, so that it has no R-AUROC."
-            )
-        for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
-            chosen.setdefault(trial, []).append(criterion)
-    return chosen
-
-
-def _judging(sets: Sequence[Downstream]) -> str:
-    """The classes that choose; those that test where there is one trial, and nothing is chosen."""
-    return "val" if all(each.val for each in sets) else "test"
-
-
-def deep_ensembles(firsts: Sequence[Trial], plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> None:
-    """Averages of each chosen network of plain training with others that differ in the initial seed alone."""
-    root, split = work.context.root, _judging(sets)
-    steps = []
-    for first in firsts:
-        further = [
-            replace(first, init_seed=first.init_seed + number * APART) for number in range(1, plan.ensemble_size)
-        ]
-        others = [network_of_trial(trial, root) for trial in further]
-        steps.append(step_of(network_of_trial(first, root), plan, sets, root, others))
-    work.evaluate(TRAIN, steps, before)
-    facts = firsts[0].describe() | {"method": DEEP_ENSEMBLE, "members": plan.ensemble_size}
-    choose(work, split, {"deep": facts}, {"deep": judged(work.rows, facts, own_scores(MEMBER), split, 0.0)})
-
-
-def searched_words(hparams: HParams) -> str:
-    """The hyper-parameters that a search may move."""
-    values = {name: getattr(hparams, name) for name in searched(type(hparams))}
-    texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in values.items()}
-    return ", ".join(f"{name} {text}" for name, text in texts.items())
-
-
-def kept_epochs(plan: Plan) -> tuple[int, ...]:
-    """The epochs before the last at which a training may stop."""
-    last = plan.training.epochs
-    return tuple(sorted({round(last * number / plan.checkpoints) for number in range(1, plan.checkpoints)} - {0, last}))
-
-
-def early_stopped(
-    trials: Iterable[Trial], plan: Plan, sets: Sequence[Downstream], work: Work, before: Any
-) -> dict[Trial, Trial]:
-    """Every trial with those of its kept weights that have the best R-AUROC on validation classes; the last ones where
-    none can be judged."""
-    root = work.context.root
-    ends = {trial: [*(replace(trial, stop=epoch) for epoch in trial.kept), trial] for trial in trials}
-    several = {
-        end: {"evaluation": CHECKPOINTS, "epoch": epoch_of(end)} for own in ends.values() if len(own) > 1 for end in own
-    }
-    work.evaluate(STOP, [val_step(end, plan, sets, root, facts) for end, facts in several.items()], before)
-
-    def area(end: Trial) -> float:
-        found = judged(work.rows, end.describe() | several[end], own_scores(end.method), "val", plan.min_recall)
-        return found[AREA][0] if found and AREA in found else -1.0
-
-    best = {trial: max(reversed(own), key=area) if len(own) > 1 else trial for trial, own in ends.items()}
-    for trial, end in best.items():
-        if trial.kept:
-            describe(work, end.describe(), stopped_epoch=epoch_of(end))
-    return best
-
-
-def epoch_of(trial: Trial) -> int:
-    """After how many epochs a trial's weights were taken."""
-    return trial.stop or trial.training.epochs
-
-
-def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None, facts: Row) -> Step:
-    """R@1 and R-AUROC on validation classes alone."""
-    targets = Targets(downstream={(each.name, "val"): each.images("val", plan) for each in sets})
-    return evaluate_step(network_of_trial(end, root), targets, own_scores(end.method), plan, root, facts)
-
-
-def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
-    """criterion → the best network by its results on a split, which is noted."""
-    chosen: dict[str, T] = {}
-    criteria: dict[T, list[str]] = {}
-    for criterion in CRITERIA:
-        known = {key: result[criterion] for key, result in results.items() if result and criterion in result}
-        if known:
-            best = chosen[criterion] = max(known, key=lambda key: known[key][0])
-            criteria.setdefault(best, []).append(criterion)
-    for key, names in criteria.items():
-        _, measure = next(iter((results[key] or {}).values()))
-        describe(work, facts[key], chosen_by=", ".join(names), chosen_measure=measure)
-    return chosen
-
-
-def describe(work: Work, network: Row, **facts: Unpack[NetworkFacts]) -> None:
-    """Note facts about a network with these columns."""
-    builder = RowBuilder({"members": 1, **network})
-    builder.describe(**facts)
-    work.networks = merge_networks([*work.networks, *builder.networks])
-
-
-def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, least: float) -> Judged | None:
-    """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least`. Of several
-    scores of a method the best one counts; R-AUROC is missing where all images, or none, of a set are right."""
-    facts = {"evaluation": TRANSFER, **facts}
-    own = [row for row in rows if row["split"] == split and row["target"]]
-    own = [row for row in own if all(row[name] == value for name, value in facts.items())]
-    recalls = [row["value"] for row in own if row["metric"] == RECALL]
-    if not recalls or fmean(recalls) < least:
-        return None
-    areas = {name: [row["value"] for row in own if (row["metric"], row["measure"]) == (AREA, name)] for name in scores}
-    means = {name: fmean(values) for name, values in areas.items() if len(values) == len(recalls)}
-    measure = max(means, key=lambda name: means[name]) if means else scores[0]
-    best = {AREA: (means[measure], measure)} if means else {}
-    return best | {RECALL: (fmean(recalls), measure)}
-
-
-def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
-    extended = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in trials if trial.trial >= plan.trials)
-    if extended:
-        work.add_notes(
-            f"The best value lay at a bound of its range, and the range was extended: {', '.join(extended)}."
-        )
-
-
-def note_tied(work: Work) -> None:
-    """Names the measures that do not differ between most images of a set."""
-    same = [row for row in work.rows if row["metric"] == TIED_SHARE]
-    for method, measure in dict.fromkeys((row["method"], row["measure"]) for row in same):
-        own = [row for row in same if (row["method"], row["measure"]) == (method, measure)]
-        sets = shorten_names((dataset_label(row["target"] or row["split"]) for row in own), limit=6)
-        share = min(row["value"] for row in own)
-        most = "all" if share == 1 else f"{share:.0%} or more"
-        work.add_notes(f"{measure} of {method} has one value for {most} of the images of {sets}: it says nothing.")
-
-
-# ---- labelled images of the test classes (§4.2, C.6)
-
-
-def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
-    """A chosen network that learns further from k images of each test class, and without any."""
-    steps = []
-    for each in sets if plan.shots else ():
-        unseen = shots_spec(each.data, each.test, 0, first.data_seed)
-        none = Targets(tests={(each.name, 0): ImageSet(unseen, "all_ood")})
-        steps.append(shots_step(network_of_trial(first, root), none, FEW_SHOT, plan, root, 0))
-        for shots in plan.shots:
-            further = labelled(first, each, shots, plan, root, f"store:{train_step(first, root).key}")
-            steps.append(shots_step(*further, FEW_SHOT, plan, root, shots))
-    return steps
-
-
-def many_steps(plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
-    """The upper reference: networks of plain cross-entropy that learn the test classes themselves."""
-    hparams = methods["erm"].hparams_class()
-    return [
-        shots_step(*labelled(first, each, None, plan, root, first.start), MANY_SHOT, plan, root)
-        for each in sets
-        for backbone in plan.backbones
-        for seed in range(plan.seeds)
-        for first in [trial_of(plan, ("erm", backbone), hparams, 0, seed, root)]
-    ]
-
-
-def labelled(
-    first: Trial, each: Downstream, shots: int | None, plan: Plan, root: str | None, start: str | None
-) -> tuple[Network, Targets]:
-    """The network that learns further from labelled images of the test classes, and their other images."""
-    size = datasets.load(first.data, root).size
-    data = shots_spec(in_size(each.data, size, root), each.test, shots, first.data_seed)
+    size = datasets.load(trial.data, root).size
+    data = shots_spec(in_size(downstream.data, size, root), downstream.test, shots, trial.data_seed)
     rows = len(datasets.load(data, root).train)
-    batch = max(2, min(first.training.batch_size, rows))
-    training = (
-        first.training
-        if batch == first.training.batch_size
-        else replace(first.training, batch_size=batch, accumulate=1)
-    )
-    trial = replace(first, data=data, classes=each.test, training=training, start=start, kept=(), stop=None)
-    return network_of_trial(trial, root), Targets(tests={(each.name, shots): ImageSet(data, "test", each.test)})
-
-
-def shots_step(
-    network: Network, targets: Targets, evaluated: str, plan: Plan, root: str | None, shots: int | None = None
-) -> Step:
-    trial = network.trial
-    assert trial is not None
-    names = (*own_scores(trial.method), *plan.measures)
-    (target, _), *_ = targets.tests
-    facts = trial.describe() | {"dataset": plan.data, "evaluation": evaluated, "shots": shots}
-    return evaluate_step(network, targets, names, plan, root, facts | {"network": network_id(facts, evaluated, target)})
+    batch, training = max(2, min(trial.training.batch_size, rows)), trial.training
+    if batch != training.batch_size:
+        training = replace(training, batch_size=batch, accumulate=1)
+    further = replace(trial, data=data, classes=downstream.test, training=training, start=start, kept=(), stop=None)
+    return further, TargetSet(ImageSet(data, "test", downstream.test), "test", downstream.name)

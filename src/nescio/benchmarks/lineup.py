@@ -85,10 +85,15 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
 
     augment  the augmentation of the plan, to mark groups that have another
     """
-    columns: Row = trials[0].describe() | {"members": len(trials), "task": trials[0].task}
+    columns = columns_of(trials[0]) | {"members": len(trials)}
     columns["method"] = name_of_average(trials[0].method, len(trials))
     other = augment is not None and trials[0].training.augment != augment
     return NetworkGroup(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
+
+
+def columns_of(trial: Trial) -> Row:
+    """The columns of all results of one trained network."""
+    return trial.describe() | {"members": 1, "task": trial.task}
 
 
 def train(groups: Sequence[NetworkGroup], work: Work, before: Callable[[], None] | None = None) -> list[NetworkGroup]:
@@ -271,7 +276,7 @@ def guided_search(
     def losses(number: int, suggested: Mapping[L, HParams]) -> dict[L, float | None]:
         started = {line: trial_of(line, hparams, number) for line, hparams in suggested.items()}
         for trial in started.values():
-            describe(work, trial.describe(), hparams=format_searched(trial.hparams))
+            describe(work, columns_of(trial), hparams=format_searched(trial.hparams))
         stopped = evaluate(list(started.values()))
         values: dict[L, float | None] = {}
         for line, trial in started.items():
@@ -321,7 +326,7 @@ def stop_early(
     }
     for trial, end in best.items():
         if trial.kept:
-            describe(work, end.describe(), stopped_epoch=epoch_of(end))
+            describe(work, columns_of(end), stopped_epoch=epoch_of(end))
     return best
 
 
@@ -352,7 +357,7 @@ def choose(
 
 def describe(work: Work, columns: Row, **facts: Unpack[NetworkFacts]) -> None:
     """Add facts about the network with these columns."""
-    builder = RowBuilder({"members": 1, **columns})
+    builder = RowBuilder(columns)
     builder.describe(**facts)
     work.networks = merge_networks([*work.networks, *builder.networks])
 
@@ -392,11 +397,11 @@ def existing(
     for name, network in zip(names, found, strict=True):
         if same_classes and network.trial and not same_images(network.trial.data, data, root):
             refuse_other_classes(name, network.trial, data, root)
-    shared = {"dataset": data, "members": 1, "task": "classification"}
+    shared: Row = {"dataset": data, "members": 1}
     columns = [
-        network.trial.describe() | shared | {"task": network.trial.task}
+        columns_of(network.trial) | shared
         if network.trial
-        else shared | {"method": "pretrained", "backbone": network.name}
+        else shared | {"task": "classification", "method": "pretrained", "backbone": network.name}
         for network in found
     ]
     named = [(line["method"], line["backbone"]) for line in columns]

@@ -299,7 +299,12 @@ def test_search_without_validation_classes_uses_the_first_score(url_study, monke
 @pytest.mark.parametrize(("recall", "chosen"), [(0.09, False), (0.11, True)])
 def test_search_with_one_trial_skips_a_network_below_the_minimum_recall(url_study, monkeypatch, recall, chosen):
     def finish(study, trials):
-        columns = trials[0].describe() | {"target": "x", "split": "val", "evaluation": "transfer", "measure": None}
+        columns = lineup.columns_of(trials[0]) | {
+            "target": "x",
+            "split": "val",
+            "evaluation": "transfer",
+            "measure": None,
+        }
         study.work.rows.append(columns | {"metric": "recall_at_1", "value": recall})
         study.work.rows.append(columns | {"metric": "r_auroc", "measure": "entropy", "value": 0.6})
         return {trial: trial for trial in trials}

@@ -146,7 +146,7 @@ class UrlStudy:
 
     def validated(self, trial: Trial) -> lineup.CriterionValues | None:
         """The criteria of a trial by validation classes; by test classes if nothing is selected."""
-        columns, scores = trial.describe(), ranking_scores(trial.method)
+        columns, scores = lineup.columns_of(trial), ranking_scores(trial.method)
         values = None
         if self.selection_split == "val":
             values = self.criterion_values(columns, scores, "val", self.plan.min_recall)
@@ -159,7 +159,7 @@ class UrlStudy:
         val = self.targets("val")
 
         def columns(end: Trial) -> Row:
-            return end.describe() | {"members": 1, "evaluation": CHECKPOINTS, "epoch": lineup.epoch_of(end)}
+            return lineup.columns_of(end) | {"evaluation": CHECKPOINTS, "epoch": lineup.epoch_of(end)}
 
         def evaluate(ends: Sequence[Trial]) -> None:
             groups = [NetworkGroup((network_of_trial(end, self.root),), columns(end)) for end in ends]
@@ -227,7 +227,7 @@ class UrlStudy:
                     f"No network of {method} with {backbone} can be chosen by R-AUROC: R@1 of validation classes is "
                     f"below {plan.min_recall:g}, or always right, so that it has no R-AUROC."
                 )
-            columns = {each: each.describe() for each in several}
+            columns = {trial: lineup.columns_of(trial) for trial in several}
             for criterion, each in lineup.choose(
                 columns, {each: values[each] for each in several}, CRITERIA, self.work
             ).items():
@@ -272,9 +272,9 @@ class UrlStudy:
     def labelled(
         self, trial: Trial, target: TargetSet, evaluation: str, shots: int | None
     ) -> tuple[Subject, list[Evaluation]]:
-        columns = trial.describe() | {"dataset": self.plan.data, "evaluation": evaluation, "shots": shots}
+        columns = lineup.columns_of(trial) | {"dataset": self.plan.data, "evaluation": evaluation, "shots": shots}
         columns["network"] = network_id(columns, evaluation, target.target)
-        group = NetworkGroup((network_of_trial(trial, self.root),), columns | {"members": 1})
+        group = NetworkGroup((network_of_trial(trial, self.root),), columns)
         return self.subject(group), [self.transfer(self.scores(group), target)]
 
 

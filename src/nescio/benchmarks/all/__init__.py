@@ -35,16 +35,16 @@ class Plan(Validated):
     seeds: int = option(3)
     trials: int = option(1)
     search_seed: int = option(0)
-    members: tuple[int, ...] = option((5,), name="ensemble-sizes", unset="none")
-    ensembled: tuple[str, ...] = option(
-        (), "further methods whose networks are averaged as ensembles", name="ensemble-methods", kind="method"
+    ensemble_sizes: tuple[int, ...] = option((5,), unset="none")
+    ensemble_methods: tuple[str, ...] = option(
+        (), "further methods whose networks are averaged as ensembles", kind="method"
     )
     networks: tuple[str, ...] = networks_option(
-        "methods hparams backbone seeds trials members ensembled left_out training"
+        "methods hparams backbone seeds trials ensemble_sizes ensemble_methods left_out training"
     )
     evaluations: tuple[str, ...] = option((), "evaluations to run", metavar="NAME,…", kind="evaluation", unset="all")
-    near: tuple[str, ...] = option((), "OOD sets that are similar to the data", name="near-ood", metavar="SET,…")
-    far: tuple[str, ...] = option((), "OOD sets that are not similar to the data", name="far-ood", metavar="SET,…")
+    near_ood: tuple[str, ...] = option((), "OOD sets that are similar to the data", metavar="SET,…")
+    far_ood: tuple[str, ...] = option((), "OOD sets that are not similar to the data", metavar="SET,…")
     downstream: tuple[str, ...] = option((), kind="dataset")
     human: tuple[str, ...] = option((), "datasets with several human votes per image", metavar="SET,…")
     corruptions: tuple[str, ...] = option(
@@ -53,9 +53,8 @@ class Plan(Validated):
     severities: tuple[int, ...] = option((), "severities of corruptions, from 1 (weakest)", metavar="LIST", unset="all")
     limit: int | None = option(None, unset="all")
     seed: int = option(0)
-    reaches: float | None = option(
+    reference_accuracy: float | None = option(
         None,
-        name="reference-accuracy",
         unset="the median of erm",
     )
     against: str | None = option(None, "finished study to compare with: its folder or rows.parquet", metavar="STUDY")
@@ -67,16 +66,16 @@ class Plan(Validated):
         check_fixed(self.hparams)
         self.require_min(1, "seeds", "trials", "limit")
         self.require_min(0, "left_out", "seed", "search_seed")
-        if min(self.members, default=2) < 2:
-            raise BadInput("Plan.members must be at least 2: single networks are always evaluated.")
-        if self.reaches is not None and not 0 < self.reaches <= 1:
-            raise BadInput(f"Plan.reaches is {self.reaches:g}: it must be between 0 and 1.")
+        if min(self.ensemble_sizes, default=2) < 2:
+            raise BadInput("Plan.ensemble_sizes must be at least 2: single networks are always evaluated.")
+        if self.reference_accuracy is not None and not 0 < self.reference_accuracy <= 1:
+            raise BadInput(f"Plan.reference_accuracy is {self.reference_accuracy:g}: it must be between 0 and 1.")
 
 
 SMALL = Plan(left_out=4, training=DIGITS)
 PRESETS = {
     "small": SMALL,
-    "quick": replace(SMALL, seeds=2, members=(), severities=(1, 3, 5), training=replace(DIGITS, epochs=10)),
+    "quick": replace(SMALL, seeds=2, ensemble_sizes=(), severities=(1, 3, 5), training=replace(DIGITS, epochs=10)),
     "gpu": Plan(data="cifar10", backbone="resnet18", training=CIFAR),
 }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,19 +17,29 @@ from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_m
 from nescio.datasets.names import absolute_name, name_for_keys
 from nescio.errors import BadInput
 from nescio.evaluations import Evaluation, Subject
-from nescio.identity import canonical
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
-from nescio.report.studies import read_study
-from nescio.rows import merge_networks
+from nescio.report.studies import Study, read_study
+from nescio.rows import Row, merge_networks
 from nescio.search import HParams
 from nescio.trials import Trial
 from nescio.work.steps import Work
 
 # Settings that two studies must share before their lines stand in one leaderboard.
 SAME = (
-    *("data", "left_out", "backbone", "near", "far", "downstream", "human", "corruptions", "severities", "limit"),
-    *("seed", "training"),
+    *(
+        "data",
+        "left_out",
+        "backbone",
+        "near_ood",
+        "far_ood",
+        "downstream",
+        "human",
+        "corruptions",
+        "severities",
+        "limit",
+    ),
+    "seed",
 )
 
 
@@ -38,46 +49,58 @@ def compare(plan: Plan, work: Work) -> Plan:
     plan = replace(
         plan,
         data=name_for_keys(plan.data, root, "test" if plan.networks else None),
-        methods=own_names(plan.methods or (*sorted(methods), *([DEEP_ENSEMBLE] if plan.members else []))),
+        methods=own_names(plan.methods or (*sorted(methods), *([DEEP_ENSEMBLE] if plan.ensemble_sizes else []))),
     )
     configured_evaluations = evaluations_of(plan)
-    for name in (*plan.near, *plan.far, *plan.downstream, *plan.human):
+    for name in (*plan.near_ood, *plan.far_ood, *plan.downstream, *plan.human):
         datasets.load(absolute_name(name), root, "all")  # a missing set is refused before hours of training
+    stored = read_comparable(plan) if plan.against else None
     if not plan.networks:
         groups = lineup.train(groups_of(plan, work), work, partial(refuse_impossible, plan, root))
     else:
         groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
     subjects = [Subject(each, plan.data, root, plan.limit, plan.seed) for each in groups]
     lineup.evaluate((NAME, VERSION), subjects, configured_evaluations, work)
-    if plan.against:
-        add_stored_lines(plan, work)
-    work.add_notes(*lineup.mark_undertrained(work.networks, plan.reaches))
+    if stored is not None:
+        add_lines(stored, plan, work)
+    work.add_notes(*lineup.mark_undertrained(work.networks, plan.reference_accuracy))
     return plan
 
 
-def add_stored_lines(plan: Plan, work: Work) -> None:
-    """Add the lines of a finished study that this one does not have, if both have the same budget and image sets."""
+def read_comparable(plan: Plan) -> Study:
+    """The finished study to compare with; refused unless both have the same budget and image sets."""
     path = str(plan.against)
     study = read_study(path)
     if study.benchmark != NAME or not study.plan:
         raise BadInput(f"{path} is not a study of `nescio run all` with its plan: name its folder.")
-    mine = canonical(plan)
-    different = [name for name in SAME if canonical(study.plan.get(name)) != mine.get(name)]
+    theirs, mine = settings_of(study.plan), settings_of(json.loads(json.dumps(asdict(plan))))
+    different = [name for name in mine if theirs.get(name) != mine[name]]
     if different:
-        raise BadInput(
-            f"{path} was made with another {', '.join(different)}: its numbers cannot be compared with these. "
-            "Use the same settings, or train its methods again."
-        )
-    known = {line_of(row) for row in work.rows}
-    rows = [row for row in study.rows if line_of(row) not in known]
+        values = "; ".join(f"{name} is {theirs.get(name)} there and {mine[name]} here" for name in different)
+        raise BadInput(f"The numbers of {path} cannot be compared with these: {values}. Use the same settings.")
+    return study
+
+
+def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that two studies must share, those of the training one by one."""
+    shared = {name: plan.get(name) for name in SAME}
+    return shared | {f"training.{name}": value for name, value in (plan.get("training") or {}).items()}
+
+
+def add_lines(study: Study, plan: Plan, work: Work) -> None:
+    """Add the lines of a finished study that this one does not have."""
+    present = {line_of(row) for row in work.rows}
+    rows = [row for row in study.rows if line_of(row) not in present]
     networks = {row["network"] for row in rows}
+
+    def entries(stored: Sequence[Row]) -> list[Row]:
+        return [entry for entry in stored if entry["network"] in networks]
+
     work.rows += rows
-    work.networks = merge_networks(
-        [*work.networks, *(entry for entry in study.networks if entry["network"] in networks)]
-    )
-    work.times = merge_networks([*work.times, *(entry for entry in study.times if entry["network"] in networks)])
+    work.networks = merge_networks([*work.networks, *entries(study.networks)])
+    work.times = merge_networks([*work.times, *entries(study.times)])
     names = dict.fromkeys(str(row["method"]) for row in rows)
-    work.add_notes(f"Read from {path}: {', '.join(names)}." if names else f"{path} has no further methods.")
+    work.add_notes(f"Read from {plan.against}: {', '.join(names)}." if names else f"{plan.against} adds no method.")
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
@@ -125,15 +148,15 @@ def groups_of(plan: Plan, work: Work) -> list[NetworkGroup]:
         trials = [trial_of(name, hparams, number, seed, member) for member in range(size)]
         return lineup.average(trials, root, plan.training.augment)
 
-    lines = lineup.lines(plan.methods, plan.ensembled, plan.members)
+    lines = lineup.lines(plan.methods, plan.ensemble_methods, plan.ensemble_sizes)
     return [group(name, size, seed) for seed in range(plan.seeds) for name, size in lines]
 
 
 def evaluations_of(plan: Plan) -> list[Evaluation]:
     """The evaluations of the plan; a setting that the plan has by the same name takes its value."""
     settings: dict[str, Any] = {
-        "near": tuple(map(absolute_name, plan.near)),
-        "far": tuple(map(absolute_name, plan.far)),
+        "near": tuple(map(absolute_name, plan.near_ood)),
+        "far": tuple(map(absolute_name, plan.far_ood)),
         "downstream": tuple(map(absolute_name, plan.downstream)),
         "voted": tuple(map(absolute_name, plan.human)),
         "corruptions": plan.corruptions,

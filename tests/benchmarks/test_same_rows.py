@@ -18,23 +18,21 @@ from tests.support.warm import Warm
 TINY = ("--epochs", "1", "--batch-size", "128")
 # benchmark → words, and the workers of the second run; the first has none beside itself
 RUNS = {
+    "all": ("--methods erm,mc-dropout --backbone mlp --seeds 2 --ensemble-sizes none --severities 1,5", "0"),
     "uimnet": (
         "--methods erm,mc-dropout --backbones mlp --spectral-bounds none --ensemble-sizes 1,2 --trials 2 --seeds 1",
         "0",
     ),
-    "shift": ("--methods erm,mc-dropout --backbone mlp --runs 1 --strengths 1 --ensemble-size 2 --severities 1,5", "0"),
-    "sensitivity": ("--methods ddu,duq --strengths 2 --runs 1 --degrees 60,180", "0"),
+    "shift": ("--methods erm,mc-dropout --backbone mlp --seeds 1 --strengths 1 --severities 1,5", "0"),
+    "sensitivity": ("--methods ddu,duq --strengths 2 --seeds 1 --degrees 60,180", "0"),
     "url": ("--methods erm,mc-dropout --backbones mlp --trials 2 --seeds 2 --shots 1 --bootstrap 20", "0"),
     "reliability": (
         "--methods simclr,byol --backbones mlp --seeds 2 --reference-size 100 --k 5 --reference-samples 2",
         "0",
     ),
-    "posthoc": (
-        "--train-networks erm/mlp,mc-dropout/mlp --ensemble-size 2 --held-out-classes 2 --fit-images 200",
-        "0",
-    ),
+    "posthoc": ("--train-networks erm/mlp,mc-dropout/mlp --held-out-classes 2 --fit-images 200", "0"),
     "selective": ("FILES", "0"),
-    "cood": ("PAIRS --estimation 6 --test 4", "2"),
+    "cood": ("PAIRS --estimation-images 6 --test-images 4", "2"),
 }
 
 
@@ -59,11 +57,11 @@ def words_of(name: str, folder: Path) -> list[str]:
                 dump.save(folder / f"{model}-{side}.npz")
         pairs = [w for m in "ab" for w in ("--pair", f"{m}={folder / m}-in.npz,{folder / m}-out.npz")]
         return [*pairs, *words[1:]]
-    more = ["--corruptions", "gaussian_noise,fog"] if name == "shift" else []
+    more = ["--corruptions", "gaussian_noise,fog"] if name in ("all", "shift") else []
     return [*words, *more, *TINY]
 
 
-SLOW = ("uimnet", "sensitivity", "reliability", "posthoc")
+SLOW = ("all", "uimnet", "sensitivity", "reliability", "posthoc")
 CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNS]
 
 
@@ -80,4 +78,4 @@ def test_rows_do_not_depend_on_hash_seeds_nor_on_workers(name: str, servers: lis
     first, second = ((study / ROWS).read_bytes() for study in studies)
     assert first == second
     assert studies[0].name == studies[1].name, "times have no part in a study's key"
-    assert (studies[0] / TIMES).is_file() == (name == "url")
+    assert (studies[0] / TIMES).is_file() == (name in ("all", "url"))

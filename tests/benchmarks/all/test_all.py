@@ -27,7 +27,7 @@ PLAN = Plan(
     backbone="mlp",
     seeds=2,
     ensemble_sizes=(2,),
-    left_out=4,
+    held_out_classes=4,
     far_ood=("china-flower",),
     evaluations=EVALUATIONS,
     reference_accuracy=0.1,
@@ -98,7 +98,10 @@ def trained(folder: Path) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"training": Training(epochs=2, batch_size=128, augment="none")}, "epochs"), ({"left_out": 2}, "left_out")],
+    [
+        ({"training": Training(epochs=2, batch_size=128, augment="none")}, "epochs"),
+        ({"held_out_classes": 2}, "held_out_classes"),
+    ],
 )
 def test_against_refuses_another_budget_before_training(
     change: dict[str, object], named: str, finished: tuple[Path, Study], tmp_path: Path

@@ -28,7 +28,7 @@ class Plan(Validated):
     """Networks, evaluations and the training budget."""
 
     data: str = option("digits", kind="dataset")
-    left_out: int = option(0, "number of last classes to use as a near OOD set", metavar="N")
+    held_out_classes: int = option(0, "number of last classes to use as a near OOD set", metavar="N")
     methods: tuple[str, ...] = option((), parse=method_names, unset="all, and deep-ensemble")
     hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("conv")
@@ -40,13 +40,13 @@ class Plan(Validated):
         (), "further methods whose networks are averaged as ensembles", kind="method"
     )
     networks: tuple[str, ...] = networks_option(
-        "methods hparams backbone seeds trials ensemble_sizes ensemble_methods left_out training"
+        "methods hparams backbone seeds trials ensemble_sizes ensemble_methods held_out_classes training"
     )
     evaluations: tuple[str, ...] = option((), "evaluations to run", metavar="NAME,…", kind="evaluation", unset="all")
     near_ood: tuple[str, ...] = option((), "OOD sets that are similar to the data", metavar="SET,…")
     far_ood: tuple[str, ...] = option((), "OOD sets that are not similar to the data", metavar="SET,…")
     downstream: tuple[str, ...] = option((), kind="dataset")
-    human: tuple[str, ...] = option((), "datasets with several human votes per image", metavar="SET,…")
+    annotated: tuple[str, ...] = option((), "datasets with several annotations per image", metavar="SET,…")
     corruptions: tuple[str, ...] = option(
         (), "corruptions of the test images", metavar="NAME,…", parse=corruption_names, unset="all fifteen"
     )
@@ -65,14 +65,14 @@ class Plan(Validated):
         check_preprocessing(self)
         check_fixed(self.hparams)
         self.require_min(1, "seeds", "trials", "limit")
-        self.require_min(0, "left_out", "seed", "search_seed")
+        self.require_min(0, "held_out_classes", "seed", "search_seed")
         if min(self.ensemble_sizes, default=2) < 2:
             raise BadInput("Plan.ensemble_sizes must be at least 2: single networks are always evaluated.")
         if self.reference_accuracy is not None and not 0 < self.reference_accuracy <= 1:
             raise BadInput(f"Plan.reference_accuracy is {self.reference_accuracy:g}: it must be between 0 and 1.")
 
 
-SMALL = Plan(left_out=4, training=DIGITS)
+SMALL = Plan(held_out_classes=4, training=DIGITS)
 PRESETS = {
     "small": SMALL,
     "quick": replace(SMALL, seeds=2, ensemble_sizes=(), severities=(1, 3, 5), training=replace(DIGITS, epochs=10)),

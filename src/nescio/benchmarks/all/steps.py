@@ -29,7 +29,7 @@ from nescio.work.steps import Work
 SAME = (
     *(
         "data",
-        "left_out",
+        "held_out_classes",
         "backbone",
         "near_ood",
         "far_ood",
@@ -52,7 +52,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         methods=own_names(plan.methods or (*sorted(methods), *([DEEP_ENSEMBLE] if plan.ensemble_sizes else []))),
     )
     configured_evaluations = evaluations_of(plan)
-    for name in (*plan.near_ood, *plan.far_ood, *plan.downstream, *plan.human):
+    for name in (*plan.near_ood, *plan.far_ood, *plan.downstream, *plan.annotated):
         datasets.load(absolute_name(name), root, "all")  # a missing set is refused before hours of training
     stored = read_comparable(plan) if plan.against else None
     if not plan.networks:
@@ -113,12 +113,14 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 
 def trained_classes(plan: Plan, root: str | None) -> tuple[int, ...] | None:
     """The classes that networks are trained on; None: all."""
-    if not plan.left_out:
+    if not plan.held_out_classes:
         return None
     count = len(datasets.load(plan.data, root).classes)
-    if count - plan.left_out < 2:
-        raise BadInput(f"{plan.data} has {count} classes: at least two must be trained, not {count - plan.left_out}.")
-    return tuple(range(count - plan.left_out))
+    if count - plan.held_out_classes < 2:
+        raise BadInput(
+            f"{plan.data} has {count} classes: at least two must be trained, not {count - plan.held_out_classes}."
+        )
+    return tuple(range(count - plan.held_out_classes))
 
 
 def groups_of(plan: Plan, work: Work) -> list[NetworkGroup]:
@@ -158,7 +160,7 @@ def evaluations_of(plan: Plan) -> list[Evaluation]:
         "near": tuple(map(absolute_name, plan.near_ood)),
         "far": tuple(map(absolute_name, plan.far_ood)),
         "downstream": tuple(map(absolute_name, plan.downstream)),
-        "voted": tuple(map(absolute_name, plan.human)),
+        "voted": tuple(map(absolute_name, plan.annotated)),
         "corruptions": plan.corruptions,
         "severities": plan.severities,
         "limit": plan.limit,

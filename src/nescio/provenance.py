@@ -53,6 +53,7 @@ def recorded_command(argv: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         _argv[:] = previous
+        _config.clear()
         _config.update(config)
 
 

@@ -336,8 +336,8 @@ def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path)
 # ---- the folder
 
 
-def test_write_fills_a_folder(tmp_path: Path) -> None:
-    cards = [sample_card(name="dumps/forest.npz"), sample_card(name="dumps/tree.npz")]
+def test_write_page_fills_a_folder(tmp_path: Path) -> None:
+    cards = [sample_card(name="predictions/forest.npz"), sample_card(name="predictions/tree.npz")]
     story = report.scorecard_story(cards, sample_comparison())
     path = report.write_page(story, tmp_path / "new" / "out", rows=report.all_rows(cards), files={"extra.bin": b"x"})
     assert path == tmp_path / "new" / "out" / "index.html"

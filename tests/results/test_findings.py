@@ -1445,8 +1445,8 @@ SCRATCH = {
         "`hib` ({hib:.3f}), `nivmf` ({nivmf:.3f}) and `mc-infonce` ({mc_infonce:.3f})."
     ),
     hib_hardly_retrieves: (
-        "`hib` has an R@1 of {hib:.3f} on validation classes, the lowest of all: `--min-recall` leaves out such networks "
-        "today, as the paper does."
+        "`hib` has an R@1 of {hib:.3f} on validation classes, the lowest of all: `--min-recall` leaves out such "
+        "networks today, as the paper does."
     ),
     human_votes: (
         "Entropy follows the votes of people (rank correlation {erm:.3f} for `erm`, {low:.3f} for the least of "

@@ -12,10 +12,9 @@ from nescio.measures.siblings import SCORES
 from nescio.report.blocks import Figure, tables_of
 from nescio.report.frame import Frame
 from nescio.report.named_reports import find_report, report_names
-from nescio.report.studies import Study, read_study
+from nescio.report.studies import Study
 from nescio.report.tables import Table
 from nescio.rows import COLUMNS
-from tests.support.paths import ROOT
 
 WORDS = {name: score.word for name, score in SCORES.items()}
 
@@ -318,36 +317,3 @@ def test_one_sample_has_no_spread_and_nothing_is_no_table():
     assert all("±" not in str(cell) for table in made("table4", rows) for cell in table.cells().values())
     for name in report_names("reliability"):
         assert made(name, []) == [], name
-
-
-# ---- rows of older versions
-
-
-def older(row):
-    """A row as version 2 had it."""
-    group = row["distance"]
-    if row["group"] == "k":
-        group = f"k {row['level']}"
-    elif row["group"] == "M":
-        group = f"M {row['members']}"
-    packed = {"version": 2, "split": row["target"], "data_seed": row["draw"], "sweep": group}
-    return row | packed | dict.fromkeys(("target", "draw", "distance", "level"))
-
-
-def test_the_stored_study_has_the_numbers_it_was_published_with():
-    """results/reliability: rows of version 2, and the tables that were written of them."""
-    import csv
-
-    folder = ROOT / "results" / "reliability"
-    study = read_study(folder)
-    cells = {
-        (table.title, " · ".join(labels), head): cell
-        for table in tables_of(reports.story(study))
-        for (labels, head), cell in table.cells().items()
-    }
-    with (folder / "tables.csv").open(newline="", encoding="utf-8") as file:
-        published = list(csv.DictReader(file))
-    texts = {  # an apostrophe stands before a minus, so that no spreadsheet computes it
-        (entry["table"], entry["line"], entry["column"]): entry["text"] for entry in published
-    }
-    assert {place: str(cell) for place, cell in cells.items()} == texts

@@ -27,7 +27,6 @@ from nescio.report.tables import Cell, Table
 from nescio.rows import COLUMNS, Row, to_parquet
 from nescio.work.launchers import Failure
 from tests.report.test_pages import HARMLESS, NASTY, Reader, browse, chart, console, figures_of
-from tests.support.paths import ROOT
 
 METHODS = ("erm", "mixup", "due")
 MEASURES = ("msp", "entropy", "native")
@@ -243,23 +242,6 @@ def test_the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
     high = [row | {"value": 0.99} if row["measure"] == "native" else row for row in rows_of()]
     words = " ".join(reports.lead(study_of(high)))
     assert "Of the measures that every method has, " in words and ", native notices" not in words
-
-
-def test_the_published_study_has_the_numbers_that_its_tables_hold() -> None:
-    """Rows of an older schema, upgraded, give every cell of the tables that are published beside them."""
-    study = read_study(ROOT / "results/uimnet")
-    shown = {
-        (table.title, " · ".join(labels), head): cell
-        for table in tables_of(reports.story(study))
-        for (labels, head), cell in table.cells().items()
-    }
-    with (ROOT / "results/uimnet/tables.csv").open() as file:
-        published = list(csv.DictReader(file))
-    assert len(shown) == len(published) > 100
-    for entry in published:
-        cell = shown[entry["table"], entry["row"], entry["column"]]
-        assert cell.value == pytest.approx(float(entry["value"]), rel=1e-12)
-        assert str(cell) == entry["text"]
 
 
 # ---- the files

@@ -1,8 +1,8 @@
-"""Batches of images on a device. Small sets live there as uint8 and are augmented there, all images of a batch at once.
+"""Batches of images on a device. Small sets are stored and augmented there as uint8, all images of a batch at once.
 
-What an epoch shows is a function of the seed alone: the order of the rows and, for each batch, a row of draws for each
-image. They are drawn on the CPU, so that every device shows the same. Every process of several draws for the whole
-batch and keeps its own rows, so that their number does not change what is shown.
+The seed alone decides an epoch: the order of rows and, for each batch, the random numbers of each image. They are drawn
+on the CPU, so that all devices get the same images. Each process draws for the whole batch and keeps its own rows, so
+the number of processes changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AUGMENTATIONS = {
     "label maps: scaled by 0.5 to 2, moved and mirrored together with them",
     "full": "a random part of at least 20 %, mirrored, recoloured, greyed and blurred: for contrastive methods",
 }
-SMALL = 64  # pixels up to which a crop moves the image and above which it cuts a part out
+SMALL = 64  # up to this size a crop shifts the image, above it a crop cuts a window
 WORKERS = 16  # processes, at most, that read images from the disk
 SCALES = 0.5, 2.0  # of images with label maps
 DRAWS = 13  # numbers in [0, 1) for each image
@@ -42,8 +42,8 @@ PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 
 class Batches:
     """Yields (images (b, ch, h, w), normalised, labels (b,), index (b,)); several views are (views, b, ch, h, w).
 
-    Where images have label maps, these are the labels, (b, h, w), and an augmentation acts on both alike.
-    Its length is that of the whole epoch; `start` leaves out the batches that were seen before a restart.
+    Label maps are labels (b, h, w), and an augmentation transforms both.
+    Its length is that of the whole epoch; `start` skips the batches before a restart.
     """
 
     images: Images
@@ -51,7 +51,7 @@ class Batches:
     device: torch.device
     batch: int = 256
     augment: str = "none"
-    border: str = "black"  # what a moved image shows beyond its edge: black, or reflect
+    border: str = "black"  # border of a shifted image: black, or reflect
     seed: int = 0
     shuffle: bool = False
     drop_last: bool = False
@@ -106,7 +106,7 @@ class Batches:
         return np.argsort(np.random.PCG64(self.seed).random_raw(n), kind="stable") if self.shuffle else np.arange(n)
 
     def _mine(self, number: int) -> slice:
-        """This process's part of a batch, as places in the order."""
+        """This process's shard of a batch, as positions in the order."""
         first, end = number * self.batch, min((number + 1) * self.batch, len(self.images))
         share = math.ceil((end - first) / self.world)
         return slice(min(first + self.rank * share, end), min(first + (self.rank + 1) * share, end))
@@ -121,7 +121,7 @@ class Batches:
 
     @property
     def _least(self) -> float | None:
-        """The smallest share of an image's area that is cut out of it; None where nothing is."""
+        """The smallest share of an image's area that a crop keeps; None without crops."""
         if self.augment == "full":
             return 0.2
         return 0.08 if self.augment == "crop-flip" and self.dataset.size > SMALL else None
@@ -133,7 +133,7 @@ class Batches:
                 x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8), self.border)
             elif not isinstance(
                 self.images.backing, EncodedImages
-            ):  # what streams was cut out of the file, in full detail
+            ):  # streamed images were cropped from the file at full resolution
                 x, peak = zoom(x.float() / peak, draw[:, PLACE], self._least), 1.0
             if self.augment != "shift":
                 x = mirror(x, draw[:, MIRROR])
@@ -191,7 +191,7 @@ class _Reader(torch.utils.data.Dataset[Any]):
             for boxes, view in zip(views, out, strict=True):
                 for row, (source, box) in enumerate(zip(sources, boxes, strict=True)):
                     view[row] = decode(source, backing.size, backing.crop, box)
-        except BadInput as error:  # handed over as it is: what a worker raises arrives as a traceback
+        except BadInput as error:  # passed as a value: exceptions raised in a worker arrive as tracebacks
             return error
         return torch.from_numpy(out), None
 
@@ -207,7 +207,8 @@ class _Reader(torch.utils.data.Dataset[Any]):
 
 
 def shift(x: Tensor, draw: Tensor, most: int, border: str = "black") -> Tensor:
-    """Moves each image by up to `most` pixels each way; what comes in is black or a reflection. draw (b, 2 or more)."""
+    """Shifts each image by up to `most` pixels in each direction; the border is black or a reflection. draw (b, 2 or
+    more)."""
     b, _, h, w = x.shape
     top, left = (draw[:, :2] * (2 * most + 1)).long().clamp_max(2 * most).unbind(1)
     rows = (top[:, None] + torch.arange(h, device=x.device))[:, :, None]
@@ -221,7 +222,7 @@ def shift(x: Tensor, draw: Tensor, most: int, border: str = "black") -> Tensor:
 
 
 def _reflected(position: Tensor, size: int) -> Tensor:
-    """Places beyond an edge, mirrored at it."""
+    """Positions beyond an edge, mirrored at it."""
     return (size - 1) - ((size - 1) - position.abs()).abs()
 
 
@@ -231,12 +232,12 @@ def mirror(x: Tensor, draw: Tensor) -> Tensor:
 
 
 def framed(x: Tensor, y: Tensor, draw: Tensor, void: int | None, border: str = "black") -> tuple[Tensor, Tensor]:
-    """Images and their label maps (b, h, w), scaled, moved and mirrored alike, in a frame of their own size.
+    """Images and their label maps (b, h, w), scaled, shifted and mirrored together, at their own size.
 
-    What comes in is void; without a void label images are only ever enlarged. draw (b, MIRROR + 1 or more).
+    The border is void; without a void label images are only enlarged. draw (b, MIRROR + 1 or more).
     """
     least, most = SCALES if void is not None else (1.0, SCALES[1])
-    side = 1 / (least * (most / least) ** draw[:, 0])  # of what the frame shows, as a share of the image's
+    side = 1 / (least * (most / least) ** draw[:, 0])  # size of the visible window, as a share of the image's
     shift = (1 - side)[:, None] * (2 * draw[:, 2:4] - 1)
     across, zero = torch.where(draw[:, MIRROR] < 0.5, -side, side), torch.zeros_like(side)
     theta = torch.stack([across, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
@@ -259,7 +260,7 @@ def random_box(draw: Tensor, least: float) -> Tensor:
 
 
 def zoom(x: Tensor, draw: Tensor, least: float) -> Tensor:
-    """A random part of each image at full size. draw (b, 4)."""
+    """A random crop of each image, resized to full size. draw (b, 4)."""
     left, top, right, bottom = random_box(draw, least).unbind(1)
     zero = torch.zeros_like(left)
     theta = torch.stack([right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1], 1).view(-1, 2, 3)
@@ -298,7 +299,7 @@ def luma(x: Tensor) -> Tensor:
 
 
 def grey(x: Tensor, draw: Tensor, share: float = 0.2) -> Tensor:
-    """Takes the colour out of a `share` of the images. draw (b,)."""
+    """Converts a `share` of the images to grey. draw (b,)."""
     return torch.where(_per_image(draw < share), luma(x), x) if x.shape[1] == 3 else x
 
 

@@ -1,4 +1,4 @@
-"""Two groups of classes of another dataset as two classes: the data of the oracle OOD detector."""
+"""A binary dataset of two groups of classes of another dataset, for the oracle OOD detector."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ImagesAndLabels = tuple[Any, Array]  # images and their labels
 
 
 def _bytes_of(pixels: Array) -> str:
-    """How to save images of another type as uint8, as far as their values tell."""
+    """How to save images of another type as uint8, guessed from their values."""
     if pixels.dtype.kind not in "iuf" or not pixels.size or not 0 <= pixels.min() <= pixels.max() <= 255:
         return ""
     unit = pixels.dtype.kind == "f" and pixels.max() <= 1
@@ -37,8 +37,8 @@ def _bytes_of(pixels: Array) -> str:
 def dataset_from_arrays(
     name: str, train: ImagesAndLabels, test: ImagesAndLabels, classes: Iterable[str] | None = None
 ) -> Dataset:
-    """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels; without `classes` their
-    names are numbers. Labels of shape (n, h, w) are label maps."""
+    """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels. Default class names are
+    numbers. Labels of shape (n, h, w) are label maps."""
     parts: list[tuple[Array, Array]] = []
     for word, (pixels, labels) in (("training", train), ("test", test)):
         if pixels.dtype != np.uint8:
@@ -76,7 +76,7 @@ def _with_channels(what: str, pixels: Array) -> Array:
             cure = "its channels come first, so save x.transpose(0, 2, 3, 1)"
         raise BadInput(f"{what} have shape {pixels.shape}, and the last axis must be 1 or 3 channels: {cure}.")
     if 0 in pixels.shape[1:]:
-        raise BadInput(f"{what} have shape {pixels.shape}: images of 0 pixels show nothing.")
+        raise BadInput(f"{what} have shape {pixels.shape}: images need at least 1 pixel.")
     return pixels if pixels.ndim == 4 else pixels[..., None]
 
 
@@ -90,9 +90,9 @@ def dataset_from_files(
 ) -> Dataset:
     """A dataset of image files, or of encoded images in memory, and their labels.
 
-    Those that fit are decoded once into memory, when they are needed; the others are read over and over. The revision
-    is taken over the encoded bytes, so that it is known without decoding and the same under every decoder; of files
-    that do not fit it is taken over their names and lengths, without the name of the folder that holds them all.
+    Sets that fit into memory are decoded once on first use; the others are read on every access. The revision
+    is taken over the encoded bytes, so that it needs no decoding. For sets larger than memory it covers names and
+    lengths of the files, without their root folder.
     """
     parts = [train, test]
     _check_labels(name, parts, (size, size))
@@ -116,7 +116,7 @@ def dataset_from_files(
 
 
 def checksum_content(entry: Any, whole: bool, above: str = "") -> Any:
-    """What a checksum is taken over: the bytes of an image, or of a file only its class folder, name and length.
+    """Content of a checksum: the bytes of an image, or the class folder, name and length of a file.
 
     above  the folder of all images, whose name is no class
     """
@@ -134,7 +134,7 @@ def checksum_content(entry: Any, whole: bool, above: str = "") -> Any:
 
 
 def checksum(path: str | Path) -> str:
-    """The first digits of a file's sha256; a process takes it once, until the file changes."""
+    """The first digits of a file's sha256; cached in the process until the file changes."""
     try:
         state = os.stat(regular(os.fspath(path)))
         return _checksum(os.fspath(path), state.st_size, state.st_mtime_ns)
@@ -144,13 +144,13 @@ def checksum(path: str | Path) -> str:
 
 @cache
 def _checksum(path: str, size: int, changed: int) -> str:
-    """`size` and `changed` are not used, but what is in the file depends on them."""
+    """`size` and `changed` are part of the cache key."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def regular(path: P) -> P:
-    """The path of a file or a folder: a pipe under the name of a file would never end."""
+    """The path of a file or a folder: reading a pipe would never end."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise BadInput(f"{path} is not a regular file.")
     return path
@@ -197,7 +197,7 @@ def _check_labels(name: str, parts: Iterable[ImagesAndLabels], shape: tuple[int,
 
 
 def _label_numbers(name: str, labels: Sequence[Array]) -> tuple[str, ...]:
-    """Numbers as the names of classes that have none."""
+    """Default class names: numbers."""
     most = max((int(part.max()) for part in labels if part.size), default=0)
     if most >= MOST_CLASSES:
         raise BadInput(f"{name} has the label {most}: classes are numbered from 0, and below {MOST_CLASSES}.")

@@ -1,7 +1,7 @@
 """Changes of images: functions of the pixels and of each image's key alone, whatever the batch and the threads.
 
 A change is a frozen dataclass with `apply`; it is a field of an image set, and so enters the key of every prediction.
-A new kind of change is one class with a tag, here or in a file of its own.
+A new kind of change is one class with a tag, in this module or another file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLES, ROWS, PLACES = 6, 32, 4096  # of random numbers: 2³⁰ combinations of 
 class Change(Validated, ABC):
     """A change of images before prediction: a corruption, rotation or crop."""
 
-    moves: ClassVar[bool] = False  # whether it moves what is seen, so that a label map no longer fits
+    moves: ClassVar[bool] = False  # whether pixels move, so that label maps no longer match
     stored: ClassVar[bool] = False  # whether its images come from files, as they were before a network's view
 
     @abstractmethod
@@ -39,18 +39,18 @@ class Change(Validated, ABC):
     @property
     @abstractmethod
     def condition(self) -> str:
-        """What rows call it in their column `condition` …"""
+        """Value of the column `condition` in rows …"""
 
     @property
     @abstractmethod
     def level(self) -> float:
-        """… and how much of it there is, in their column `level`."""
+        """… and of the column `level`."""
 
 
 @tag("rotation")
 @dataclass(frozen=True)
 class Rotation(Change):
-    """Turned about the middle, counter-clockwise; what comes in is black."""
+    """Rotation about the centre, counter-clockwise; uncovered corners are black."""
 
     degrees: float = 0.0
 
@@ -76,9 +76,9 @@ class Rotation(Change):
 @tag("crop")
 @dataclass(frozen=True)
 class Crop(Change):
-    """A random part of each image, whose sides have a share of the whole's between `least` and `most`, at full size.
+    """A random crop of each image, with sides of `least` to `most` of the image's, resized to full size.
 
-    The share and the place are drawn for each image from a stream keyed by its index and the seed (url.txt §4.3).
+    Size and position are drawn for each image from a stream keyed by its index and the seed (url.txt §4.3).
     """
 
     least: float = 0.1
@@ -121,9 +121,10 @@ def sampled(pixels: Tensor, theta: Tensor, border: str) -> Tensor:
 
 
 def uniforms(index: Tensor, count: int, seed: int) -> Tensor:
-    """(n, count) numbers in (0, 1), a function of each image's key, the place and the seed alone, on any device.
+    """(n, count) numbers in (0, 1), a function of each image's key, the position and the seed alone, on any device.
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood 2014) over key and place: integers wrap alike everywhere.
+    The finaliser of SplitMix64 (Steele, Lea and Flood 2014) over key and position: integer overflow is equal on all
+    devices.
     """
     import torch
 
@@ -134,7 +135,7 @@ def uniforms(index: Tensor, count: int, seed: int) -> Tensor:
 
 
 def bits(index: Tensor, count: int, seed: int) -> Tensor:
-    """(n, count) int16, every value alike: as `uniforms`, but fast enough for a number for every value of an image.
+    """(n, count) int16, uniform: as `uniforms`, but fast enough for one number per pixel value.
 
     Tabulation hashing (Zobrist 1970): SplitMix64 of key, seed and block of places chooses one row of each table, and
     the exclusive or of these rows is the block.
@@ -192,7 +193,7 @@ def _mixed(z: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Shifted right without its sign."""
+    """Logical shift right."""
     return z >> bits & (1 << 64 - bits) - 1
 
 

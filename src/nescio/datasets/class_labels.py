@@ -17,11 +17,11 @@ from nescio.errors import BadInput
 def align_labels(
     images: LoadedImages, classes: int, names: Sequence[str] | None = None, class_map: Sequence[tuple[str, int]] = ()
 ) -> LoadedImages:
-    """The images with labels in the numbering of a network of so many classes; rows of other classes are left out.
+    """Images with labels in the class order of a network with `classes` classes; omits rows of other classes.
 
-    By a class map (name of a set's class, the network's label), where one is given; by the names of the network's
-    classes, where they are known and fit the set's; by ImageNet's WordNet ids or class names; by the numbers that are
-    the set's names; else the set must have as many classes as the network, in its order.
+    The first match decides: a class map (name of a set's class, the network's label); the names of the network's
+    classes; ImageNet's WordNet ids or class names; numbers as names of the set's classes. Otherwise the set must have
+    as many classes as the network, in its order.
     """
     number = _label_numbers(images.classes, classes, names, dict(class_map))
     if number is None:
@@ -47,7 +47,7 @@ def align_labels(
 def label_names(
     images: LoadedImages, classes: int, names: Sequence[str] | None = None, class_map: Sequence[tuple[str, int]] = ()
 ) -> list[str] | None:
-    """The set's names of a network's labels 0, 1, …, as `numbered` numbers them; None where one has no name, or two."""
+    """The set's names of a network's labels 0, 1, …; None if a label has no name or two."""
     number = _label_numbers(images.classes, classes, names, dict(class_map))
     if number is None or sorted(number[number >= 0].tolist()) != list(range(classes)):
         return None
@@ -57,7 +57,7 @@ def label_names(
 def _label_numbers(
     names: Sequence[str], classes: int, class_names: Sequence[str] | None, class_map: Mapping[str, int]
 ) -> Array | None:
-    """(c,) the network's label of every class of the set, −1 where it has none; None if they do not fit together."""
+    """(c,) the network's label of every class of the set, −1 if it has none; None if the classes do not match."""
     if class_map:
         return np.array([class_map.get(name, -1) for name in names])
     some = set(names) <= set(class_names or ()) and not all(name.isdigit() for name in names)  # numbers are no names
@@ -70,13 +70,13 @@ def _label_numbers(
             positions = _positions(names, imagenet.wordnet_ids())
             return positions if (positions >= 0).all() else None
         numbers = [imagenet.by_name().get(imagenet.plain(name), ()) for name in names]
-        if all(len(labels) == 1 for labels in numbers):  # a name of two classes says nothing
+        if all(len(labels) == 1 for labels in numbers):  # a name of two classes is ambiguous
             return np.array([labels[0] for labels in numbers])
     return np.arange(classes) if len(names) == classes else None
 
 
 def _missing_classes(names: Sequence[str], classes: int, class_names: Sequence[str] | None) -> str:
-    """The classes of a set that the model lacks, where it has others of them; a sentence that begins with a space."""
+    """A sentence on the classes of a set that the model lacks, with a leading space; "" if it lacks all or none."""
     if class_names is not None:
         lacking = [name for name in names if name not in class_names]
     elif classes == imagenet.CLASSES:
@@ -88,7 +88,7 @@ def _missing_classes(names: Sequence[str], classes: int, class_names: Sequence[s
 
 
 def _describe_classes(classes: int, names: Sequence[str] | None) -> str:
-    """Which names of classes a network knows, in words."""
+    """The class names that a network accepts, as a phrase."""
     if names is not None:
         return f"its classes are {_first_names(names)}"
     numbers = f"the numbers 0 to {classes - 1}"
@@ -109,8 +109,8 @@ def _positions(names: Sequence[str], among: Sequence[str]) -> Array:
 def rows_by_key(index: Array, images: LoadedImages, every: int) -> Array:
     """(n,) the image of each row of a predictions file, by key; the whole file has `every` rows.
 
-    Keys are the set's own index, or names of image files where they are texts. Where keys do not meet, as many images
-    as rows are taken in order: the file then numbers its rows from 0.
+    Keys are the set's own index, or names of image files where they are texts. If no key matches, images are taken in
+    order, one per row; the file then numbers its rows from 0.
     """
     if index.dtype.kind == "U":
         return _rows_by_name(index, images)

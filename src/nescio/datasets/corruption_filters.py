@@ -19,13 +19,13 @@ from nescio.identity import seed_for
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """Values from 0 to 255 as uint8. They are cut off below, as the published files do; a thousandth more, so that the
-    rounding of a sum takes no level away."""
+    """Values from 0 to 255 as uint8. Values are truncated, as in the published files, after adding 0.001 against
+    rounding errors of sums."""
     return (x + 1e-3).clamp_(0, 255).byte()
 
 
 def _by_pixel(pixels: Tensor) -> Tensor:
-    """(h·w, ch, n) from 0 to 255: what is done to all pixels of one place goes through memory in one piece."""
+    """(h·w, ch, n) from 0 to 255: one operation on a pixel position of all images reads contiguous memory."""
     n, h, w, ch = pixels.shape
     return pixels.view(n, -1).t().contiguous().float().view(h * w, ch, n)
 
@@ -45,7 +45,7 @@ def _gaussian_noise(pixels: Tensor, index: Tensor, seed: int, sigma: float) -> T
 
 @lru_cache(maxsize=16)
 def _whole_noise(sigma: float, device: Any) -> Tensor:
-    """(65536,) int16: quantiles of the noise, cut off below; pixels are whole, so that their sum needs no cut."""
+    """(65536,) int16: truncated quantiles of the noise; pixels are integers, so their sum needs no truncation."""
     with torch.inference_mode(False):
         return (255 * sigma * quantiles(device)).floor().short()
 
@@ -93,7 +93,7 @@ def _filtered(x: Tensor, kernel: Any, inside: Inside) -> Tensor:
     return total
 
 
-# places, some of them beyond the edges of a line of a size, to the places inside that are shown there
+# maps positions beyond the edges of a line to the positions inside that are repeated there
 Inside = Callable[["Tensor", int], "Tensor"]
 
 
@@ -121,7 +121,7 @@ def _gaussian_kernel(sigma: float, reach: int) -> Any:
 
 
 def _smoothed(x: Tensor, sigma: float, width: int, inside: Inside) -> Tensor:
-    """Gaussian blur, so many deviations wide to each side; no wider than the images."""
+    """Gaussian blur; the kernel extends `width` deviations to each side, but not beyond the images."""
     kernel = _gaussian_kernel(sigma, min(int(width * sigma + 0.5), min(x.shape[1:3]) - 1))
     return _filtered(_filtered(x, kernel[:, None], inside), kernel[None], inside) if len(kernel) > 1 else x
 
@@ -132,7 +132,7 @@ def _defocus_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[flo
 
 @lru_cache(maxsize=16)
 def _disk(radius: float, blur: float) -> Any:
-    """A disk whose edge is blurred; trimmed where it is nothing."""
+    """A disk with a blurred edge, without its rows and columns of zeros."""
     from scipy.ndimage import correlate1d
 
     reach = 8 if radius <= 8 else int(radius)
@@ -145,10 +145,10 @@ def _disk(radius: float, blur: float) -> Any:
 
 
 def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, int, int]) -> Tensor:
-    """Every pixel becomes one of its neighbours, some rounds in a row, between two blurs.
+    """Replaces every pixel by one of its neighbours, in several rounds, between two blurs.
 
     The published script means to swap neighbours, but NumPy's views make it copy one onto the other, the last pixel
-    first; so does this.
+    first; this function does the same.
     """
     sigma, reach, rounds = constants
     x = _bytes(_smoothed(pixels.float(), sigma, 4, _repeated))
@@ -186,7 +186,7 @@ def _angle_of_blur(index: Tensor, seed: int) -> Tensor:
 
 
 def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """Every image blurred along a line at its own angle, by one-sided Gaussian weights; the edges go on. Neighbours
+    """Blurs every image along a line at its own angle, by one-sided Gaussian weights; edges are repeated. Neighbours
     that move alike at a step are moved in one piece."""
     h, w = x.shape[1:3]
     steps = np.arange(2 * radius + 1)
@@ -209,7 +209,7 @@ def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
 
 
 def _with_edges(x: Tensor, above: int, below: int, left: int, right: int) -> Tensor:
-    """The images with their edges repeated so many times; in slices, which are copied faster than lists of places."""
+    """The images with repeated edges, copied by slices, which is faster than by index."""
     n, h, w, ch = x.shape
     padded = x.new_empty(n, above + h + below, left + w + right, ch)
     middle = padded[:, above : above + h]
@@ -224,7 +224,7 @@ def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float,
     x = _by_pixel(pixels)
     if max(h, w) < LARGE:
         x = _mapped(x, *_zooms(h, w, factors))
-    else:  # one map for all zooms would have too many places
+    else:  # one map for all zooms would be too large
         whole: Any = sum(_zoomed(x.view(h, w, ch * n), factor) for factor in factors)
         x = whole / len(factors)
     return _by_image(_bytes(x.view(h * w, ch, n)), pixels)
@@ -256,7 +256,7 @@ def _zooms(h: int, w: int, factors: tuple[float, ...]) -> tuple[Any, Any]:
 def _zoom(size: int, factor: float) -> Any:
     """The sparse matrix (size, size) that enlarges the middle of a line, bilinearly.
 
-    As published: whole pixels are cut out, their ends stay ends, and what is too much is cut off.
+    As published: whole pixels are cropped, the line's ends stay aligned, and surplus pixels are cropped after zooming.
     """
     from scipy.sparse import csr_array
 
@@ -304,7 +304,7 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _frost(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
-    """A part of one of six pictures of ice, each image its own."""
+    """A crop of one of six frost pictures, drawn for each image."""
     image_weight, weight = constants
     h, w, ch = pixels.shape[1:]
     pictures = _ice(h, w, seed, pixels.device).unfold(1, h, 1).unfold(2, w, 1)
@@ -318,12 +318,12 @@ def _frost(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, flo
 def _ice(h: int, w: int, seed: int, device: Any) -> Tensor:
     """(6, 2h, 2w) procedural frost from 0 to 255: bright needles between the cells of scattered points, on clouds.
 
-    Made on the CPU, so that every device shows the same; large pictures are drawn at 512 pixels.
+    Computed on the CPU for equal pixels on every device; large pictures are drawn at 512 pixels.
     """
     from scipy.spatial import cKDTree
     from torch.nn import functional as F
 
-    # needles as far apart as in the photographs: these are shown at a fifth of their size to small images
+    # needle spacing as in the photographs, which are scaled to a fifth for small images
     points = 96 if max(h, w) < LARGE else 1200
     numbers, side = torch.arange(6), min(2 * max(h, w), 512)
     scattered = uniforms(numbers, 2 * points, seed).view(6, points, 2).numpy()
@@ -360,7 +360,7 @@ def _plasma(index: Tensor, size: int, decay: float, seed: int) -> Tensor:
         cloud[:, ::step, half::step] = beside / 4 + wobble * draws[:, ::step, half::step]
         below = middles + middles.roll(1, 2) + corners + corners.roll(-1, 1)
         cloud[:, half::step, ::step] = below / 4 + wobble * draws[:, half::step, ::step]
-        step, wobble = half, wobble / decay**2  # the published wobble is that of a wobble
+        step, wobble = half, wobble / decay**2  # the published displacement is smoothed twice
     cloud = cloud - cloud.flatten(1).amin(1)[:, None, None]
     return cloud / cloud.flatten(1).amax(1)[:, None, None]
 
@@ -369,7 +369,7 @@ def _brightness(pixels: Tensor, index: Tensor, seed: int, more: float) -> Tensor
     x = _by_pixel(pixels)
     value = x.amax(1, keepdim=True)
     lifted = (value + 255 * more).clamp_(0, 255)
-    # colours of one hue and saturation are multiples of each other; black becomes grey
+    # colours of equal hue and saturation are multiples of each other; black becomes grey
     black = value == 0
     return _by_image(_bytes(x * (lifted / value.clamp_min(1)) + lifted * black), pixels)
 
@@ -400,9 +400,9 @@ def _elastic_transform(pixels: Tensor, index: Tensor, seed: int, constants: tupl
         torch.arange(h, device=device).float(), torch.arange(w, device=device).float(), indexing="ij"
     )
     places = torch.stack([across, down, torch.ones_like(down)], -1)
-    # in float64: a GPU may take products of float32 with three digits
+    # float64: a GPU may round float32 products to three digits
     moved = (places.view(1, h * w, 3).double() @ affine).view(n, h, w, 2).float()
-    # mirrored as OpenCV does, without repeating the edge; a side of one pixel has nowhere to go
+    # mirrored as by OpenCV, without repeating the edge; a side of one pixel stays
     grid = 2 * moved / torch.tensor([max(w - 1, 1), max(h - 1, 1)], device=device) - 1
     x = F.grid_sample(pixels.permute(0, 3, 1, 2).float(), grid, padding_mode="reflection", align_corners=True)
     if strength:  # interpolated a second time, as published
@@ -441,7 +441,8 @@ def _box(start: int, goal: int) -> tuple[Any, Any]:
 
 
 def _jpeg_compression(pixels: Tensor, index: Tensor, seed: int, quality: int) -> Tensor:
-    """By Pillow, image by image; cut out of a tall image and put into another, since arrays are turned slowly."""
+    """By Pillow, image by image; rows are read from and written to one tall image, because transposing arrays is
+    slow."""
     from PIL import Image
     from PIL.JpegImagePlugin import JpegImageFile
 

@@ -1,8 +1,8 @@
 """The fifteen common corruptions × five severities, batched, on CPU and GPU (Hendrycks and Dietterich 2019).
 
-The constants are those of their CIFAR version below 100 pixels, and of their ImageNet version above. What an image
-becomes is a function of (its pixels, its key, corruption, severity, seed) alone. Frost is drawn, not photographed: six
-procedural pictures of ice, as bright and as rough, stand for their six photographs. Motion blur follows ImageMagick's
+The constants are those of their CIFAR version below 100 pixels, and of their ImageNet version above. The corrupted
+image is a function of (its pixels, its key, corruption, severity, seed) alone. Frost is drawn, not photographed: six
+procedural pictures of equal brightness and roughness replace their six photographs. Motion blur follows ImageMagick's
 one-sided line of Gaussian weights; JPEG is Pillow's.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGE = 100  # pixels from which on the constants of the ImageNet version hold
-# values that are worked on at once: few enough for a core's cache, or so that a GPU's memory stays bounded
+# number of values per block: fits a core's cache and bounds a GPU's memory
 CHUNK = {"cpu": 1 << 19, "cuda": 1 << 22}
 
 # corruption → (constants of the CIFAR version, of the ImageNet version), severities 1 to 5
@@ -109,7 +109,7 @@ ALIASES = by_alias(
     }
 )
 SEVERITIES = (1, 2, 3, 4, 5)
-ON_CPU = ("jpeg_compression",)  # wherever the images are
+ON_CPU = ("jpeg_compression",)  # even for images on a GPU
 
 
 @tag("corruption-3")
@@ -147,10 +147,10 @@ class Corruption(Change):
             return self.apply(pixels.cpu(), index.cpu()).to(pixels.device)
         constants = CONSTANTS[self.name][max(pixels.shape[1:3]) >= LARGE][self.severity - 1]
         seed = seed_for("corruption", self.name, self.severity, self.seed)
-        if self.name in ANGLES:  # images that move alike lie side by side: they are moved in one piece
+        if self.name in ANGLES:  # images with equal shifts are neighbours, so that they are copied in one block
             order = ANGLES[self.name](index, seed).argsort()
             moved = self._in_parts(pixels.index_select(0, order), index[order], seed, constants)
-            return moved.index_select(0, order.argsort())  # of bytes four times as fast as a list of places
+            return moved.index_select(0, order.argsort())  # for bytes four times as fast as indexing
         return self._in_parts(pixels, index, seed, constants)
 
     def _in_parts(self, pixels: Tensor, index: Tensor, seed: int, constants: Any) -> Tensor:
@@ -183,7 +183,7 @@ def _check_images(pixels: Tensor, index: Tensor) -> None:
 
 
 def _on_threads(work: Callable[[Tensor, Tensor], Tensor], parts: Any) -> list[Tensor]:
-    """Parts side by side, each on one thread: to share every small step among threads takes longer."""
+    """Processes blocks in parallel, one thread each; sharing every small operation among threads is slower."""
     import torch
 
     count = torch.get_num_threads()
@@ -191,4 +191,4 @@ def _on_threads(work: Callable[[Tensor, Tensor], Tensor], parts: Any) -> list[Te
         with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(work, *parts))
     finally:
-        torch.set_num_threads(count)  # the workers' was also that of threads to come
+        torch.set_num_threads(count)  # the worker's setting also applied to later threads

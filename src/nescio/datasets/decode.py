@@ -24,10 +24,10 @@ from nescio.progress import track
 RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ORIENTATION = 0x0112  # the EXIF tag
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of Pillow's, which for others starts other programs
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # decoded without external programs
 END_OF_JPEG = b"\xff\xd9"
 DEPTH_OF_PNG = 24  # the byte of a PNG that says how many bits a value has: behind signature, length, type and size
-CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
+CROP = 0.875  # central share of a large image that is used: 224 of 256
 
 
 def decode(
@@ -45,7 +45,7 @@ def decode(
     if box is None and image.size == goal:
         return np.array(image)
     whole: tuple[int, int] = image.size
-    tight = 0 if whole[0] * goal[1] <= whole[1] * goal[0] else 1  # the side that decides how much of the image is seen
+    tight = 0 if whole[0] * goal[1] <= whole[1] * goal[0] else 1  # the side that limits the crop
     share = crop if whole[tight] > goal[tight] else 1.0
     sides = [whole[tight] * length / goal[tight] * share for length in goal]
     ends = (0.0, 0.0, 1.0, 1.0) if box is None else box
@@ -72,18 +72,18 @@ def _named(data: Any) -> str:
 
 @contextmanager
 def opened(data: Any) -> Iterator[Any]:
-    """The Pillow image of a path or of encoded bytes; whatever is wrong with it, first or last, in one sentence."""
+    """The Pillow image of a path or of encoded bytes; raises every fault as one BadInput."""
     from PIL import Image
 
     what = _named(data)
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # large, odd EXIF data, a palette …, and still read
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of images that can still be read
     _listen_to_libtiff()
     _libtiff.complains = False
     try:
         with Image.open(data if isinstance(data, str) else io.BytesIO(data), formats=FORMATS) as file:
             yield file
         if _libtiff.complains:
-            raise ValueError("pixels of a damaged TIFF are guesses")
+            raise ValueError("pixels of a damaged TIFF are unreliable")
     except (BadInput, MemoryError):
         raise
     except Image.DecompressionBombError as error:
@@ -97,12 +97,12 @@ def opened(data: Any) -> Iterator[Any]:
         raise BadInput(f"{what} cannot be read: {reason}.") from error
 
 
-_libtiff = threading.local()  # complains: about the image that this thread reads
+_libtiff = threading.local()  # an error about the image that this thread reads
 
 
 @cache
 def _listen_to_libtiff() -> Any:
-    """libtiff prints errors and may go on with wrong pixels; from here on it tells `opened` instead."""
+    """libtiff prints errors and may continue with wrong pixels; this handler passes them to `opened` instead."""
     from PIL import _imaging
 
     def complain(module: bytes, message: bytes) -> None:
@@ -111,16 +111,16 @@ def _listen_to_libtiff() -> Any:
     handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(complain)
     with suppress(AttributeError, OSError):  # a Pillow whose libtiff is out of reach: it prints
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(handler)
-    return handler  # kept, since libtiff calls it
+    return handler  # referenced, because libtiff calls it
 
 
 def _upright(image: Any) -> Any:
-    """The image turned as its EXIF data says that a camera was held."""
+    """The image rotated by the orientation in its EXIF data."""
     from PIL import Image, ImageOps
 
     try:
         turned = image.getexif().get(ORIENTATION, 1) != 1
-    except Exception:  # damaged EXIF data of an image that can be read says nothing
+    except Exception:  # damaged EXIF data of a readable image is ignored
         return image
     upright: Image.Image | None = ImageOps.exif_transpose(image) if turned else image
     return upright
@@ -134,7 +134,7 @@ def _eight_bits(image: Any, what: str) -> Any:
         return image
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise BadInput(f"{what} has numbers of 32 bits, of which none is known to be white: save it with 8 or 16 bits.")
+        raise BadInput(f"{what} has numbers of 32 bits, whose white level is unknown: save it with 8 or 16 bits.")
     return Image.fromarray((values // 257).astype(np.uint8))
 
 
@@ -146,7 +146,7 @@ def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray
 def on_threads(
     one: Callable[[Any], Any], sources: Sequence[Any], shape: tuple[int, ...], what: str = "decoding images"
 ) -> NDArray[np.uint8]:
-    """(n, *shape): what a function makes of each, on as many threads as there are cores."""
+    """(n, *shape): a function of each item, on as many threads as there are cores."""
     out = np.empty((len(sources), *shape), np.uint8)
     with ThreadPoolExecutor(thread_count()) as pool:
         for row, image in enumerate(track(pool.map(one, sources), what, total=len(sources))):
@@ -166,14 +166,14 @@ def frame(path: str, shape: tuple[int, int], goal: tuple[int, int]) -> NDArray[n
 def check_head(path: str, shape: tuple[int, int]) -> None:
     """Refuses a file that is no image of this shape, or is cut short; a JPEG that has its end is not decoded."""
     with opened(path) as file:
-        if file.getexif().get(ORIENTATION, 1) < 5:  # the others are turned when they are decoded
+        if file.getexif().get(ORIENTATION, 1) < 5:  # the others are rotated when they are decoded
             _check_shape(path, file, shape)
         if file.format != "JPEG" or not _has_end(path):
             file.load()
 
 
 def _has_end(path: str) -> bool:
-    """Whether the last bytes of a file are a JPEG's end of image; some cameras write more behind it."""
+    """Whether the last bytes of a file are a JPEG's end of image; some cameras append more data."""
     with open(path, "rb") as file:
         file.seek(-len(END_OF_JPEG), os.SEEK_END)
         return file.read() == END_OF_JPEG
@@ -183,8 +183,8 @@ def _has_end(path: str) -> bool:
 def opened_map(path: str) -> Iterator[Any]:
     """The Pillow image of a PNG that has a number for every pixel, as it was written.
 
-    Pillow stretches grey values of 2 and 4 bits to 0 to 255, and programs that shrink PNGs rely on it: whether 3 is
-    class 3 or class 51 is not in the file.
+    Pillow stretches grey values of 2 and 4 bits to 0 to 255, and programs that shrink PNGs rely on it: so the file does
+    not tell class 3 from class 51.
     """
     with opened(path) as file:
         if file.format != "PNG":

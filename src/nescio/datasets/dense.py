@@ -1,7 +1,7 @@
 """Readers of layouts with a label map for every image: Cityscapes, CamVid, and folders of images and label maps.
 
 All images of a set have one size, which `@SIZE` scales to another height; label maps are scaled by the nearest pixel.
-Sets that fit into memory are decoded once, when they are needed, the others are read over and over.
+Sets that fit into memory are decoded once on first use; the others are read again in every epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nescio.specs import DatasetName, split_severity
 
 Pairs = list[tuple[str, str]]  # an image and its label map
 SPLITS = ("train", "val", "test")
-VOID = 255  # the label that counts nowhere, in Cityscapes and in layouts of our own
+VOID = 255  # the ignored label, in Cityscapes and in nescio's layouts
 
 # Cityscapes: label id → train id of its 19 classes (cityscapesScripts, helpers/labels.py); every other id is void
 CITYSCAPES = {
@@ -94,7 +94,7 @@ def camvid(request: DatasetRequest) -> Dataset:
 @dataset("maps", path=True, size=0)
 def maps(request: DatasetRequest) -> Dataset:
     """maps:PATH: images in PATH/train/images, label maps of the same names in PATH/train/labels (PNG), likewise test
-    and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 counts nowhere.
+    and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 is ignored.
     maps:PATH#CONDITION/LEVEL has PATH/shift/CONDITION/LEVEL in place of test."""
     path, level = split_severity(request.path)
     folder = requested_path(DatasetRequest(request.root, path))
@@ -117,7 +117,7 @@ def _classes(file: Path) -> list[str]:
         raise BadInput(f"{file} names {len(names)} classes: there must be 1 to {VOID}.")
     for line, name in enumerate(names, start=1):
         if not name:
-            raise BadInput(f"Line {line} of {file} is empty: a class's label is the place of its line.")
+            raise BadInput(f"Line {line} of {file} is empty: the label of a class is the number of its line.")
         if (first := 1 + names.index(name)) < line:
             raise BadInput(f"{file} names {name} twice, on lines {first} and {line}: a class has one label.")
     return names
@@ -166,7 +166,7 @@ def _same_names(images: Path, labels: Path) -> Pairs:
 
 
 def _table(classes: int, void: int) -> Array:
-    """(256,) labels that are the classes themselves, and void."""
+    """(256,) labels that equal their classes, and void."""
     table = np.full(256, -1)
     table[:classes] = np.arange(classes)
     table[void] = void
@@ -191,7 +191,7 @@ def _dense(
     goal = shape if not request.size else (request.size, max(1, round(shape[1] * request.size / shape[0])))
     fits = _fits(pairs, goal)
     digest = hashlib.sha256(f"{goal} {[len(subset) for subset in parts.values()]} {table.tolist()}".encode())
-    for image, labels in pairs:  # images that do not fit are not read for a checksum: name and length stand for them
+    for image, labels in pairs:  # images larger than memory are not read: their names and lengths enter the checksum
         digest.update(checksum_content(image, False))
         digest.update(f"{checksum(image)} {checksum(labels)}".encode() if fits else checksum_content(labels, True))
     images, start = {}, 0
@@ -206,7 +206,7 @@ def _dense(
 
 def _shifted(clean: Dataset, spec: str, root: Path, level: str) -> Dataset:
     """The clean set, named `spec`, with the images of a level of a shift in root of its test images. An image has the
-    index of the clean image of its name, and so the two can be told to be the same scene."""
+    index of the clean image of the same name, which identifies the scene."""
     folder, name = root / "shift" / level, f"{clean.name} {level}"
     pairs = _same_names(folder / "images", folder / "labels")
     _refuse(name, pairs, folder / "images", pairs)
@@ -251,7 +251,7 @@ def _images(
     table: Array,
     decoded: Callable[[ImageFiles], Pixels] | None,
 ) -> Images:
-    """Pairs of files; without `decoded` they are read over and over."""
+    """Pairs of files; without `decoded` they are read again on every access."""
     files: list[Any] = [ImageFiles([image for image, _ in pairs], shape, goal)]
     files.append(ImageFiles([labels for _, labels in pairs], shape, goal, table))
     pixels, maps = map(decoded, files) if decoded else files

@@ -1,4 +1,4 @@
-"""Cached pixels on a device, without ever waiting for a disk."""
+"""Batches of cached pixels on a device, read ahead by threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUFFERS, READERS = 3, 4  # batches that wait to be copied; threads that read one
 
 
 class Normalizer:
-    """uint8 (b, h, w, ch) to the numbers that a network wants, (b, ch, h, w): (x / 255 − mean) / std."""
+    """uint8 (b, h, w, ch) to the normalised input of a network, (b, ch, h, w): (x / 255 − mean) / std."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], runtime: Runtime) -> None:
         centre, spread = torch.tensor([list(mean), list(std)], device=runtime.device)[:, None, :, None, None]
@@ -48,7 +48,7 @@ def device_batches(pixels: Path, batch: int, device: torch.device) -> Iterator[t
 
 
 class DeviceCopies:
-    """From pinned memory to a GPU, on a stream of their own, beside its work."""
+    """Copies from pinned memory to a GPU on a separate stream, while the GPU computes."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
@@ -68,7 +68,7 @@ class DeviceCopies:
 
 
 def _ahead(pixels: Path, array: Any, batch: int, copies: Any) -> Iterator[tuple[Tensor, int]]:
-    """A thread fills buffers while the network works on what was in the last ones."""
+    """A thread fills buffers while the network computes on the previous ones."""
     ready: SimpleQueue[Any] = SimpleQueue()  # (buffer, images in it), (None, None) at the end, (None, what went wrong)
     free: SimpleQueue[Any] = SimpleQueue()  # (buffer, event of its last copy), (None, None) at the end
     for _ in range(BUFFERS):
@@ -86,7 +86,7 @@ def _ahead(pixels: Path, array: Any, batch: int, copies: Any) -> Iterator[tuple[
                     _read(file.fileno(), array, rows, buffer, pool)
                     ready.put((buffer, rows.stop - rows.start))
             ready.put((None, None))
-        except BaseException as error:  # goes on where it is waited for
+        except BaseException as error:  # raised again in the consumer
             ready.put((None, error))
 
     reader = threading.Thread(target=read, daemon=True)

@@ -1,4 +1,4 @@
-"""Which classes are kinds of which: an is-a file such as WordNet's, read from disk.
+"""Class hierarchies: is-a files such as WordNet's, read from disk.
 
 The file that ImageNet publishes (wordnet.is_a.txt) has one pair of WordNet ids a line:
 
@@ -38,13 +38,13 @@ class Hierarchy:
         return name in self.parents or name in self.children
 
     def related(self, names: Iterable[str]) -> set[str]:
-        """These, all that they are kinds of, and all kinds of them, however far up and down."""
+        """These classes, all their ancestors and all their descendants."""
         names = set(names)
         return names | _reached(names, self.parents) | _reached(names, self.children)
 
 
 def _reached(names: Iterable[str], steps: Mapping[str, set[str]]) -> set[str]:
-    """All that can be reached by steps. A class is visited once, so that diamonds cost nothing and cycles end."""
+    """All classes that can be reached by steps. Every class is visited once, so cycles terminate."""
     reached: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -55,7 +55,7 @@ def _reached(names: Iterable[str], steps: Mapping[str, set[str]]) -> set[str]:
 
 
 def read(path: str | Path) -> Hierarchy:
-    """The hierarchy in a text file: two names a line with white space between them."""
+    """The hierarchy in a text file: two names per line, separated by white space."""
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(_lines(path), start=1):
         match line.split():
@@ -71,12 +71,12 @@ def read(path: str | Path) -> Hierarchy:
 
 
 def names(path: str | Path) -> tuple[str, ...]:
-    """Names of classes from a text file, one per line: class 0 first. What follows a name on its line is left aside."""
+    """Names of classes from a text file, one per line: class 0 first. Text after the name is ignored."""
     listed = tuple((line.split() or [""])[0] for line in _lines(path))
     if not listed:
-        raise BadInput(f"{path} is empty: write the name of one class a line, class 0 first.")
+        raise BadInput(f"{path} is empty: write one class name per line, class 0 first.")
     if "" in listed:
-        raise BadInput(f"{path}, line {listed.index('') + 1} is empty: write the name of one class a line.")
+        raise BadInput(f"{path}, line {listed.index('') + 1} is empty: write one class name per line.")
     if len(set(listed)) < len(listed):
         twice = next(name for position, name in enumerate(listed) if name in listed[:position])
         raise BadInput(f"{path} holds {twice} twice: every class needs a name of its own.")
@@ -86,17 +86,17 @@ def names(path: str | Path) -> tuple[str, ...]:
 def overlapping(
     inside: Sequence[str], outside: Sequence[str], tree: Hierarchy | None = None, class_names: Collection[str] = ()
 ) -> tuple[int, ...]:
-    """Numbers of the out-classes that are in-classes, or above or below one of them in the tree.
+    """Numbers of the out-classes that are in-classes, or their ancestors or descendants.
 
     known  plain names of further classes that were in training
 
-    Source: Galil et al. 2023, appendix L.1: "bear" is no fair out-class for a model that knows the brown bear.
+    Source: Galil et al. 2023, appendix L.1: "bear" is not a valid out-class for a model trained on the brown bear.
     """
     for side, classes in (("in-classes", inside), ("out-classes", outside)):
         if tree is not None and not any(name in tree for name in classes):
             raise BadInput(
-                f"The hierarchy knows none of the {side} ({', '.join(classes[:3])} …): both must be named as it "
-                "names them, by WordNet ids if it is WordNet's."
+                f"The hierarchy knows none of the {side} ({', '.join(classes[:3])} …): use its names for both, "
+                "WordNet ids if it is WordNet's."
             )
     refused = set(inside) if tree is None else tree.related(inside)
     plain_names = {plain(name) for name in inside} | set(class_names)

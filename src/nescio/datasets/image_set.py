@@ -55,13 +55,13 @@ class ImageSet(Validated):
     classes: tuple[int, ...] | None = None  # in-distribution classes in their new order; None: all, as they are
     # out-of-distribution classes; None: all others
     ood_classes: tuple[int, ...] | None = field(default=None, metadata={IN_KEYS: "outside"})
-    seed: int = 0  # of the division into train and val
+    seed: int = 0  # seed of the split into train and val
     labels: tuple[int, ...] | None = field(default=None, metadata={IN_KEYS: "only"})  # rows of these labels; None: all
     limit: int | None = None  # maximum number of rows, evenly spaced over the classes
     sample_size: int | None = field(default=None, metadata={IN_KEYS: "sample"})  # size of a random sample of rows
     sample_seed: int = 0  # seed of the sample, the same for all networks
     readable: bool = False  # leave out images that cannot be read
-    view: View | None = None  # how a pretrained network sees an image; None: as the dataset has it
+    view: View | None = None  # preprocessing of a pretrained network; None: the dataset's
     change: Change | None = None  # a corruption, a rotation, a crop
 
     def check(self) -> None:
@@ -71,9 +71,9 @@ class ImageSet(Validated):
                 raise BadInput(f"{name} must be at least 1, got {value}.")
 
     def load(self, root: str | Path | None = None, store: Store | None = None) -> LoadedImages:
-        """The rows; no image is decoded, but to find those that can be read, which a store remembers."""
+        """The rows. Images are decoded only to find the readable ones, which a store caches."""
         where = None if root is None else str(root)
-        rows = replace(self, readable=False, view=None, change=None)  # which rows these are depends on none of them
+        rows = replace(self, readable=False, view=None, change=None)  # these do not select rows
         loaded = _loaded(rows, where, os.environ.get("NESCIO_DATA"), os.getcwd())
         if self.readable:
             from nescio.datasets.pixel_cache import readable_images
@@ -120,7 +120,7 @@ class LoadedImages:
 
     @property
     def labelled(self) -> bool:
-        """Whether every image has a label that means something; label maps are none."""
+        """Whether every image has a meaningful label; label maps do not count."""
         return self.dataset.labelled and self.images.maps is None
 
     @property
@@ -133,7 +133,7 @@ class LoadedImages:
 
     @property
     def rows(self) -> str:
-        """A digest of which images these are, whatever description led to them."""
+        """A digest of the selected images, independent of their description."""
         word = f"{self.images.index.tolist()}".encode()
         return hashlib.sha256(word).hexdigest()[:16]
 
@@ -169,7 +169,7 @@ def _loaded(images: ImageSet, root: str | None, data_folder: str | None, working
 
 
 def _matching_rows(rows: Images, drawn: LoadedImages, name: str) -> Images:
-    """The images of a level of a shift that were drawn of the clean set: levels then differ by the shift alone."""
+    """The images of a level of a shift whose clean images were sampled, so that levels differ by the shift alone."""
     row_of = {index: row for row, index in enumerate(rows.index.tolist())}
     for row, index in enumerate(drawn.index.tolist()):
         if index not in row_of:
@@ -228,5 +228,5 @@ def _with_labels(images: Images, labels: Iterable[int], dataset: Dataset) -> Ima
 
 
 def draw_rows(rows: int, count: int, seed: int) -> Array:
-    """(count,) of the rows, rising. By raw bits of PCG64, because NumPy may change its permutations."""
+    """(count,) sampled rows, ascending. By raw bits of PCG64, because NumPy may change its permutations."""
     return np.sort(np.argsort(np.random.PCG64(seed).random_raw(rows), kind="stable")[:count])

@@ -23,7 +23,7 @@ class Images:
     labels: Array  # (n,) int64; of images with label maps all 0
     index: Array  # (n,) unique in the whole dataset
     backing: Pixels | EncodedImages | ConcatBacking = field(repr=False)  # shared by all subsets …
-    rows: Array  # (n,) … of which these are here
+    rows: Array  # (n,) … and the rows of this subset
     in_distribution: Array | None = None  # (n,) False where the class is not in training
     annotations: Array | None = None  # (n, c) human votes
     groups: Mapping[str, Array] = field(default_factory=dict)  # (n,) each: domain, corruption, severity …
@@ -48,7 +48,7 @@ class Images:
         return self.backing.source(int(self.rows[row]))
 
     def check_files(self) -> None:
-        """Refuses whole images and label maps in files that cannot be read."""
+        """Raises BadInput if a file of whole images or label maps cannot be read."""
         for backing in (self.backing, self.maps):
             frames = backing.encoded if isinstance(backing, Pixels) else backing
             if isinstance(frames, ImageFiles):
@@ -116,14 +116,14 @@ class Dataset:
     shape: tuple[int, int]  # (height, width) of its images
     revision: str  # checksum of labels and images
     labelled: bool = True  # False: the labels mean nothing
-    void: int | None = None  # the label of pixels that count nowhere, where images have label maps
+    void: int | None = None  # the label of ignored pixels in label maps
     val: Images | None = None  # its own validation set; None: a tenth of the training images is held out
-    notes: tuple[str, ...] = ()  # what was left out when it was read
-    clean: str | None = None  # of a level of a shift, the name of the set whose test images it shows under that shift
+    notes: tuple[str, ...] = ()  # messages about omitted files
+    clean: str | None = None  # for a level of a shift, the name of the unshifted set
 
     @cached_property
     def content(self) -> str:
-        """A digest of all that a person's own set holds: the revision, names of classes, void, votes and groups."""
+        """A digest of a user's dataset: revision, class names, void, votes and groups."""
         digest = hashlib.sha256(to_json([self.revision, self.classes, self.void, self.labelled]).encode())
         for subset in (self.train, self.test):
             votes = subset.annotations
@@ -134,7 +134,7 @@ class Dataset:
 
     @property
     def size(self) -> int:
-        """Pixels of the longer side."""
+        """Length of the longer side in pixels."""
         return max(self.shape)
 
     @property

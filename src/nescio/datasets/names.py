@@ -19,14 +19,15 @@ def is_dataset_name(spec: str) -> bool:
 
 
 def dataset_name(spec: str) -> str:
-    """The dataset that a person means: a name with its path made absolute; a plain folder is a set without labels."""
+    """Resolve a dataset typed by a user: a name with its path made absolute; a plain folder is a set without labels."""
     if not is_dataset_name(spec) and Path(os.path.expanduser(spec)).is_dir():
         return f"images:{Path(os.path.expanduser(spec)).resolve()}"
     return absolute_name(spec)
 
 
 def absolute_name(data: str) -> str:
-    """A dataset's registered name, its path absolute: one set has one name, whatever its spelling or the folder."""
+    """A dataset's registered name, its path absolute: equal sets get equal names, independent of spelling and working
+    folder."""
     data = registry.canonical(data)
     name = DatasetName.parse(data)
     if name.path is None:
@@ -37,17 +38,17 @@ def absolute_name(data: str) -> str:
 
 
 def content_name(data: str, dataset: Dataset) -> str:
-    """The name of a loaded set for keys: a path is replaced by a digest of what lies there."""
+    """The name of a loaded set for keys: a path is replaced by a digest of its content."""
     kind, path, size = DatasetName.parse(data)
     if path is None:
         return data
-    if registry[kind].path is None:  # a published set in a folder of one's own: its revision is in keys as well
+    if registry[kind].path is None:  # a published set in a user's folder: keys also contain its revision
         return ContentName(data, kind + (f"@{size}" if size else ""))
     return ContentName(data, f"{kind}:content-{dataset.content}")
 
 
 def name_for_keys(data: str, root: str | Path | None = None, required: RequiredImages | None = None) -> str:
-    """A dataset's absolute name that keys and seeds know by its content; one without a path stays as it is.
+    """A dataset's absolute name whose digest in keys and seeds follows its content; a name without a path is unchanged.
 
     wanted  see `load`; None: the first that the set has of training and test images, test images, and all images
     """
@@ -62,7 +63,7 @@ def name_for_keys(data: str, root: str | Path | None = None, required: RequiredI
 
 
 def name_for_keys_if_present(data: str, root: str | Path | None = None, required: RequiredImages | None = None) -> str:
-    """The same; the absolute name alone of a set that is not on this machine, of which a store may hold predictions."""
+    """The same; without a digest if the set is not on this machine, because a store may contain its predictions."""
     try:
         return name_for_keys(data, root, required)
     except BadInput:
@@ -80,7 +81,7 @@ def _first_loaded(data: str, root: str | Path | None) -> Dataset:
 
 
 def same_images(one: str, other: str, root: str | Path | None = None) -> bool:
-    """Whether two names are of the same images and labels: by their revisions, wherever they lie, whatever the size."""
+    """Whether two names are of the same images and labels: by their revisions, independent of path and size."""
     if one == other:
         return True
     size, there = DatasetName.parse(one).size, DatasetName.parse(other)

@@ -1,4 +1,4 @@
-"""ImageNot: which classes of a labelled dataset are in- and which out-of-distribution, by how alike they look.
+"""ImageNot: a split of the classes of a dataset into in- and out-of-distribution, by visual similarity.
 
 Features of a reference model → mean of every class → Ward tree → two equally large sets of classes (UIMNET §2). The
 paper takes the 266 classes to the left of the root of ImageNet's tree, and the first 266 to the right. Left and right
@@ -31,8 +31,8 @@ from nescio.progress import track
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
 
-RULE = 1  # version of the rule above; a change that moves a class raises it
-KIND = "nescio.partition"  # what a saved partition calls itself
+RULE = 1  # version of the rule above; increased by every change that moves a class
+KIND = "nescio.partition"  # type field of a saved partition
 BLOCK_VALUES = 1 << 24  # features are summed in blocks of about this many numbers
 
 
@@ -59,7 +59,7 @@ class Partition:
     features: str = ""
 
     def save(self, path: str | Path) -> Path:
-        """Writes the partition as JSON, with what it was made from."""
+        """Writes the partition as JSON, with its dataset and features."""
         return write_file(path, self.to_json() + "\n")
 
     def to_json(self) -> str:
@@ -80,7 +80,7 @@ class Partition:
 
     @staticmethod
     def load(path: str | Path) -> Partition:
-        """Reads what `save` wrote, and checks that its sides are what the rule makes of its tree."""
+        """Reads a file of `save` and checks that its sides follow from its tree by the rule."""
         try:
             content = read_json(path)
         except FileNotFoundError:
@@ -90,9 +90,7 @@ class Partition:
         if content.get("kind") != KIND:
             raise BadInput(f"{path} is not a partition: it is not a file that `nescio imagenot` wrote.")
         if content.get("rule") != RULE:
-            raise BadInput(
-                f"{path} was made by rule {content.get('rule')}, and this version of nescio knows rule {RULE}."
-            )
+            raise BadInput(f"{path} was made by rule {content.get('rule')}; this version of nescio uses rule {RULE}.")
         names = [entry.name for entry in fields(Partition)]
         missing = [name for name in names if name not in content]
         if missing:
@@ -107,7 +105,7 @@ class Partition:
         except (ValueError, TypeError, IndexError):
             raise BadInput(f"The tree in {path} is damaged: make it again with `nescio imagenot`.") from None
         if (loaded.order, loaded.inside, loaded.outside) != sides:
-            raise BadInput(f"The classes in {path} are not those that the rule makes of its tree: make it again.")
+            raise BadInput(f"The classes in {path} do not follow from its tree by the rule: make it again.")
         if len(loaded.classes) != len(loaded.order):
             raise BadInput(f"{path} names {len(loaded.classes)} classes and its tree has {len(loaded.order)}.")
         return loaded
@@ -125,10 +123,10 @@ def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
     """In- and out-of-distribution classes of class means (C, d), by the rule of this module (UIMNET §2).
 
     Ward's tree merges, again and again, the two sets of classes whose union adds least to the sum of squares within
-    sets: ‖m_A − m_B‖² · |A||B| / (|A| + |B|), every class counting as one. Rotating, moving or scaling the features
-    changes nothing. Renumbering the classes changes the sides only where numbers break a tie: two equally large
-    children of the root, two merges that are exactly as good, or a cut that falls between two single sisters, of which
-    the smaller number is then out-of-distribution.
+    sets: ‖m_A − m_B‖² · |A||B| / (|A| + |B|), every class counting as one. The partition is invariant to rotating,
+    translating and scaling the features. Renumbering the classes changes the sides only where numbers break a tie: two
+    equally large children of the root, two merges that are exactly as good, or a cut that falls between two single
+    sisters, of which the smaller number is then out-of-distribution.
 
     classes  names of the classes; their numbers unless given
     """
@@ -165,9 +163,9 @@ def _sides(tree: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ..
 
 
 def _check_tree(tree: Array) -> None:
-    """Raises ValueError unless every class and every merge but the last is merged once, after it came to be.
+    """Raises ValueError unless every class and every merge but the last is merged exactly once, after its creation.
 
-    SciPy does not look at the children in a tree of one merge, and would read memory that is not the tree's.
+    SciPy does not check the children in a tree of one merge, and would read memory outside the tree.
     """
     n = len(tree) + 1
     if n < 2 or tree.shape != (n - 1, 4) or not np.isfinite(tree).all():
@@ -186,7 +184,7 @@ def imagenot(dataset: Dataset, means: Any, features: str) -> Partition:
     return replace(made, dataset=dataset.name, revision=dataset.revision, features=features)
 
 
-# ---- class means, of what a reference model sees in the training images
+# ---- class means, of a reference model's features of the training images
 
 
 def class_means(features: Any, labels: Any, classes: int | None = None) -> Array:
@@ -234,7 +232,7 @@ def _divided(sums: Array, counts: Array) -> Array:
 
 
 def pixel_means(dataset: Dataset) -> Array:
-    """Mean training image of every class, pixels from 0 to 1: no model at all."""
+    """Mean training image of every class, pixels from 0 to 1; needs no model."""
     images = dataset.train
     rows = blocks(len(images.labels), max(1, BLOCK_VALUES // (dataset.size**2 * dataset.channels)))
 
@@ -247,7 +245,7 @@ def pixel_means(dataset: Dataset) -> Array:
 
 
 def class_means_of(predictions: Predictions, dataset: Dataset) -> Array:
-    """Class means of the embeddings of a reference network, whose predictions has the labels of the dataset."""
+    """Class means of the embeddings of a reference network, whose predictions have the labels of the dataset."""
     if predictions.embeddings is None or predictions.labels is None:
         lacking = "embeddings" if predictions.embeddings is None else "labels"
         raise BadInput(f"The predictions have no {lacking}: class means need embeddings (n, d) and labels (n,).")

@@ -1,4 +1,4 @@
-"""A cache of decoded pixels for all models with the same preprocessing: a memory-mapped uint8 array in the store.
+"""A cache of decoded pixels, shared by all models with equal preprocessing: a memory-mapped uint8 array in the store.
 
 store/pixels/<key>/pixels.npy   (n, height, width, channels), one row per image
 """
@@ -38,9 +38,9 @@ from nescio.work.versions import PIXELS as VERSION
 STAGE, FILE = "pixels", "pixels.npy"
 DAMAGED = "damaged"  # the stage that notes which images of a set cannot be read, and its one file
 BLOCK = 64  # images that one worker decodes at a time
-PROCESSES = 1024  # images from which the start of processes pays; fewer are decoded on threads
-SAVE_SECONDS = 10.0  # between two notes of which images are done
-NAMED = 5  # images that cannot be read, at most, that a sentence names
+PROCESSES = 1024  # number of images above which processes are faster than threads
+SAVE_SECONDS = 10.0  # between two updates of the list of decoded images
+NAMED = 5  # maximum number of unreadable images named in a message
 Say = Callable[[str], None]
 
 
@@ -48,7 +48,7 @@ class UnreadableImages(BadInput):
     """Some images of a set cannot be read."""
 
 
-SMALLEST = View(1, 1, "trained")  # of which nothing is kept
+SMALLEST = View(1, 1, "trained")  # of the check for damage; its pixels are not stored
 
 
 def decode_pixels(source: Any, view: View) -> NDArray[np.uint8]:
@@ -66,7 +66,7 @@ def decode_pixels(source: Any, view: View) -> NDArray[np.uint8]:
 
 
 def _resized(image: Any, view: View) -> Any:
-    """By the rounding of torchvision (a shorter side) and timm (a longer side), which the weights were tested with."""
+    """Rounded as by torchvision (shorter side) and timm (longer side), with which the weights were evaluated."""
     from PIL import Image
 
     w, h = image.size
@@ -117,10 +117,10 @@ def cache_pixels(images: LoadedImages, view: View, store: Store, say: Say | None
 
 
 def readable_images(images: LoadedImages, store: Store, say: Say | None = None) -> tuple[LoadedImages, str]:
-    """The images that can be read, and a sentence on the others, empty if there are none.
+    """The readable images, and a message about the others ("" if there are none).
 
-    Every image is decoded once for it, before any network sees one: all networks get the same rows. Which rows are
-    damaged is kept in the store for as long as the set's revision stays.
+    Decodes every image once before prediction, so that all networks get the same rows. The store keeps the list of
+    damaged rows until the revision of the set changes.
     """
     say = say or _silent
     with store.work(DAMAGED, {"rows": images.rows}, (images.revision,), VERSION, title=images.name) as step_folder:
@@ -153,7 +153,8 @@ def _silent(_: str) -> None:
 
 
 def _fill(step_folder: StepFolder, images: LoadedImages, view: View, say: Say) -> list[tuple[int, str]]:
-    """Decodes what is not done yet; a killed process's work is gone on with. Returns what cannot be read, and why."""
+    """Decodes the remaining images; continues the work of a killed process. Returns unreadable rows with their
+    reasons."""
     n, draft = len(images), step_folder.path / WORK / FILE
     done = _done(step_folder, draft, n, view)
     left = decoding_blocks(np.flatnonzero(~done))
@@ -180,7 +181,7 @@ def _fill(step_folder: StepFolder, images: LoadedImages, view: View, say: Say) -
 
 
 def _done(step_folder: StepFolder, draft: Path, n: int, view: View) -> NDArray[np.bool_]:
-    """Which images a former process decoded."""
+    """The images that an earlier process decoded."""
     checkpoint = step_folder.load_checkpoint()
     if checkpoint is None or not draft.is_file() or draft.stat().st_size < n * view.bytes:
         return np.zeros(n, bool)
@@ -188,14 +189,15 @@ def _done(step_folder: StepFolder, draft: Path, n: int, view: View) -> NDArray[n
 
 
 def _save(step_folder: StepFolder, draft: Path, done: NDArray[np.bool_]) -> None:
-    """The pixels reach the disk before the note that says so."""
+    """Pixels are flushed to the disk before their rows are marked as decoded."""
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     step_folder.save_checkpoint({"done": done}, {})
 
 
 def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
-    """An empty array of this shape whose bytes the disk has promised: writing to a hole of a full disk kills."""
+    """An empty array of this shape with allocated disk space: writing to a sparse file on a full disk kills the
+    process."""
     need, free = int(np.prod(shape)), shutil.disk_usage(root).free
     lacking = f"The pixels of {shape[0]:,} images need {_size(need)}, and {root} has {_size(free)} left"
     if need > free:
@@ -205,7 +207,7 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
         try:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):  # some file systems promise nothing
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):  # allocation is unsupported
                 raise
 
 
@@ -221,7 +223,7 @@ def decode_blocks(
     processes: bool = False,
     workers: int | None = None,
 ) -> Iterator[tuple[Array, list[tuple[int, str]]]]:
-    """Decodes blocks of rows into the file; yields (rows, those that cannot be read and why), as they are done."""
+    """Decodes blocks of rows into the file; yields (rows, unreadable rows with reasons) as blocks complete."""
     workers = workers or thread_count()
     with _pool(processes, workers) as pool:
         todo, going = iter(left), dict[Future[list[tuple[int, str]]], Array]()
@@ -242,14 +244,14 @@ def decode_blocks(
 
 def _pool(processes: bool, workers: int) -> Executor:
     if processes:
-        # forked where that is usual: they need nothing of the parent's threads or GPU, and are there at once
+        # forked by default where available: workers need no thread or GPU of the parent, and start at once
         kind = "fork" if sys.platform == "linux" else "spawn"
         return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(kind))
     return ThreadPoolExecutor(workers)
 
 
 def _decode_block(file: str, rows: Array, sources: Sequence[Any], view: View) -> list[tuple[int, str]]:
-    """Writes the pixels of these images to their rows; returns those that cannot be read, with the reason."""
+    """Writes the pixels of these images to their rows; returns the unreadable ones with reasons."""
     pixels, bad = np.load(file, mmap_mode="r+"), []
     for row, source in zip(rows.tolist(), sources, strict=True):
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAMPLE_BYTES = 32 << 20  # of the training images, from which mean and deviation are taken
 
 
-KEPT = 4  # decoded files of a passing kind: the images and the label maps of two levels of a shift
+KEPT = 4  # cached files: images and label maps of two levels of a shift
 
 
 class Pixels:
@@ -47,7 +47,7 @@ class Pixels:
         import torch
 
         if device not in self._copies:
-            with torch.inference_mode(False):  # what prediction sends there, training uses later
+            with torch.inference_mode(False):  # tensors sent for prediction are used again in training
                 self._copies[device] = torch.from_numpy(self.array).to(device)
         return self._copies[device]
 
@@ -110,7 +110,7 @@ class ImageFiles(EncodedImages):
         return ImageFiles([self.source(row) for row in rows], self.shape, self.goal, self.table)
 
     def check(self) -> None:
-        """Refuses what cannot be read: every label map, and every image by its head and its end."""
+        """Raises BadInput for unreadable files: reads every label map, and the first and last bytes of every image."""
 
         def look(row: int) -> Array:
             if self.table is None:
@@ -126,8 +126,8 @@ _decoded: deque[EvictedPixels] = deque()
 
 
 class EvictedPixels(Pixels):
-    """Decoded files of which only the last few sets stay in memory. The levels of a shift are read one after the other
-    and need not fit together."""
+    """Decoded files, of which only the most recent sets stay in memory. Levels of a shift are read one after the other,
+    so they need not fit into memory together."""
 
     def __init__(self, frames: ImageFiles) -> None:
         super().__init__(partial(frames.read, range(len(frames))), frames)

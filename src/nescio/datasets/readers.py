@@ -45,12 +45,12 @@ class Reader:
 
 
 class _Readers(Registry[Reader]):
-    """Readers by name; what stands behind the name of a set, `NAME:PATH@SIZE`, is left as it is."""
+    """Readers by name; the suffix of `NAME:PATH@SIZE` is unchanged."""
 
     def canonical(self, name: str) -> str:
         kind = DatasetName.parse(name).kind
         if kind not in self and Path(os.path.expanduser(name)).exists():
-            return name  # a folder of that name is not taken for the set of which it is an alias
+            return name  # a folder of that name is not read as the dataset of which it is an alias
         return super().canonical(kind) + name[len(kind) :]
 
 
@@ -90,9 +90,9 @@ def dataset(
 
 
 def load(spec: str, root: str | Path | None = None, required: RequiredImages = "both") -> Dataset:
-    """A dataset by name (`digits`, `cifar10` …) or by place (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
+    """A dataset by name (`digits`, `cifar10` …) or by path (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
 
-    Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
+    Named sets are searched in `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
     dataset once. `wanted` test or all: for models that only predict, a set may lack training images.
     """
     where = None if root is None else str(Path(os.path.expanduser(root)).absolute())
@@ -106,7 +106,7 @@ def load(spec: str, root: str | Path | None = None, required: RequiredImages = "
 def _load(
     spec: str, root: str | None, data_folder: str | None, working_folder: str, required: RequiredImages
 ) -> Dataset:
-    """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
+    """`named` and `here` are part of the cache key, because the result depends on them."""
     name, path, size = DatasetName.parse(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
         raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
@@ -131,7 +131,7 @@ def _load(
 
 
 def _reader(spec: str, name: str) -> Reader:
-    """The reader of a set; of a file or a folder that is there, it names the way to say so."""
+    """The reader of a set; for an existing file or folder without a prefix, the error names the right prefix."""
     path = Path(os.path.expanduser(spec))
     if not spec or name in registry or not path.exists():
         return registry[name]
@@ -151,7 +151,7 @@ def data_folders(root: str | Path | None) -> list[Path]:
 
 
 def requested_path(request: DatasetRequest) -> Path:
-    """What the path names, from the current folder or from one in which datasets are looked for."""
+    """The file or folder of a path, relative to the current folder or a folder of datasets."""
     tried = [Path(os.path.expanduser(request.path)), *(path / request.path for path in data_folders(request.root))]
     for path in tried:
         if path.exists():
@@ -167,7 +167,7 @@ def find_folder(
     published: str,
     endings: Sequence[str] = ("",),
 ) -> Path:
-    """The first folder that holds all wanted files; else a sentence on where it looked and what it wants."""
+    """The first folder with all required files; otherwise an error with the searched folders and the missing files."""
     looked = [data_folder / folder for data_folder in data_folders(root) for folder in folders]
     for folder in looked:
         if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in required_files):

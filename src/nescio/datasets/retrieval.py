@@ -1,6 +1,6 @@
-"""Sets for retrieval and for human uncertainty in their published layouts, and parts of sets by classes.
+"""Readers of datasets for retrieval and for human uncertainty, and subsets of datasets by classes.
 
-CUB-200-2011, CARS-196 and Stanford Online Products are divided by classes, the first half for training (url.txt §3.2);
+CUB-200-2011, CARS-196 and Stanford Online Products are split by classes, the first half for training (url.txt §3.2);
 the sets of Schmarje et al. 2022 have several human votes on every image (§4.6).
 """
 
@@ -50,7 +50,7 @@ def _lines(path: Path) -> list[list[str]]:
 def _by_class(
     name: str, paths: Sequence[str], labels: Array, trained: int, classes: Sequence[str], size: int
 ) -> Dataset:
-    """A set whose first `trained` classes are for training and whose others are test classes."""
+    """A dataset with its first `trained` classes for training and the others for testing."""
     train, test = (
         ([paths[row] for row in rows.tolist()], labels[rows])
         for rows in (np.flatnonzero(labels < trained), np.flatnonzero(labels >= trained))
@@ -141,7 +141,7 @@ def cifar10h(request: DatasetRequest) -> Dataset:
 def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
     """FOLDER/annotations.json lists the votes of every annotator as image_path (from above FOLDER) and class_label.
 
-    All images are test images; a label is what most votes name, of equal ones the first by name.
+    All images are test images; the label is the class with most votes, ties by name.
     """
     published = "https://zenodo.org/records/7180818"
     file = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
@@ -171,22 +171,22 @@ for _name, _place in VOTED.items():
     dataset(_name, path=None, size=SIZE)(partial(_voted, name=_name, folder=_place))
 
 
-# ---- parts of a set by classes
+# ---- subsets of a dataset by classes
 
 
 def part_spec(data: str, classes: Sequence[int]) -> str:
-    """The name under which `load` gives the images of these classes as test images."""
+    """The dataset name under which `load` returns a set whose test images are the images of these classes."""
     return rename_content(data, lambda name: select("part", name, write_numbers(classes)))
 
 
 def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
-    """The name under which `load` gives so many training images of each of these classes; None: all there are."""
+    """The dataset name for `load` with `shots` training images of each of these classes; None: all."""
     words = write_numbers(classes), "all" if shots is None else str(shots), str(seed)
     return rename_content(data, lambda name: select("shots", name, *words))
 
 
 def load_whole(spec: str, root: str | Path | None) -> Dataset:
-    """A dataset with its training images; of one that has none, all images are test images."""
+    """A dataset with its training images; without training images, all images are test images."""
     try:
         return load(spec, root)
     except BadInput:
@@ -194,7 +194,7 @@ def load_whole(spec: str, root: str | Path | None) -> Dataset:
 
 
 def in_size(spec: str, size: int, root: str | Path | None) -> str:
-    """The name of a set with images of so many pixels, where they are files that can be resized."""
+    """The name of a dataset with its image size, if its images are files that can be resized."""
     dataset = load_whole(spec, root)
     files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
     if not isinstance(files_of, EncodedImages) or dataset.size == size or DatasetName.parse(spec).size:
@@ -209,8 +209,8 @@ def disjoint(dataset: Dataset) -> bool:
 
 @dataset("part", path=True, selectors=1)
 def classes_of(request: DatasetRequest) -> Dataset:
-    """part:DATA#7-9: images of classes 7 to 9 of DATA as a set of test images: of a set that is divided by classes
-    all of them, of others its test images."""
+    """part:DATA#7-9: a test set of classes 7 to 9 of DATA, of all their images if DATA is split by classes, otherwise
+    of its test images."""
     whole, classes, _ = _parsed(request, 0)
     return _cut(whole, _pools(whole, classes)[1], None, request)
 
@@ -218,7 +218,7 @@ def classes_of(request: DatasetRequest) -> Dataset:
 @dataset("shots", path=True, selectors=3)
 def shots(request: DatasetRequest) -> Dataset:
     """shots:DATA#7-9#5#0: five training images (or all) of each of the classes 7 to 9, drawn by seed 0, and test images
-    of the same classes: those of DATA, or half of its images where it is divided by classes."""
+    of the same classes: those of DATA, or half of its images if it is split by classes."""
     whole, classes, selectors = _parsed(request, 2)
     try:
         most, seed = None if selectors[0] == "all" else int(selectors[0]), int(selectors[1])
@@ -240,7 +240,7 @@ def shots(request: DatasetRequest) -> Dataset:
 
 
 def _parsed(request: DatasetRequest, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
-    """The dataset, its classes, and so many further words of a name."""
+    """The dataset, its classes, and the remaining fields of a name."""
     spec, *selectors = selections(request.path, 1 + more)
     whole, classes = load_whole(spec, request.root), numbers(selectors[0])
     if strange := [label for label in classes if not 0 <= label < len(whole.classes)]:
@@ -249,7 +249,7 @@ def _parsed(request: DatasetRequest, more: int) -> tuple[Dataset, tuple[int, ...
 
 
 def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Images]:
-    """Training and test images of the classes; of classes with images of one kind only, none and those."""
+    """Training and test images of the classes; for classes with images of one kind only, none and these."""
     train, test = (images.take(np.flatnonzero(np.isin(images.labels, classes))) for images in (whole.train, whole.test))
     if len(train) and len(test) and not disjoint(whole):
         return train, test
@@ -261,7 +261,7 @@ def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Image
 
 
 def _cut(whole: Dataset, test: Images, train: Images | None, request: DatasetRequest) -> Dataset:
-    """Other training and test images of a dataset. What trains is not held out: k images of a class are k."""
+    """Other training and test images of a dataset. No training image is held out for validation: k shots stay k."""
     train = test.take(np.empty(0, np.int64)) if train is None else train
     revision = f"{seed_for(whole.revision, train.index.tolist(), test.index.tolist()):016x}"
     return replace(whole, train=train, test=test, val=train, revision=revision, name=f"{whole.name} part")

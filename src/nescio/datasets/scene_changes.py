@@ -1,6 +1,6 @@
-"""Changes of the street scenes, as strong as one likes, under which no label changes: darkness, fog and rain.
+"""Changes of the street scenes at any strength, which keep all labels: darkness, fog and rain.
 
-They know each scene by its index, with the exact depth and label of every pixel, and render it anew where they must.
+The index gives the scene, with the exact depth and label of every pixel; darkness and rain render it again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AIRLIGHT = np.array([205, 209, 214], np.float32)  # the colour of fog
-WET = {ROAD: 1.0, MARKING: 0.8, PAVEMENT: 0.6}  # how well each reflects
+WET = {ROAD: 1.0, MARKING: 0.8, PAVEMENT: 0.6}  # reflectance of each
 DROPS, FADE = 0.12, 0.012  # share of the cells with a drop in the strongest rain; share over which a drop fades in
 
 
 @tag("scene-change")
 @dataclass(frozen=True)
 class SceneChange(Change):
-    """A change that needs to know what the scene is, and so works on the images of `scenes` alone."""
+    """A change that depends on the geometry of the scene, so it applies to the images of `scenes` only."""
 
     @abstractmethod
     def changed(self, seen: Scene, image: Array) -> Array:
@@ -63,9 +63,9 @@ class SceneChange(Change):
 @tag("scene-darkness")
 @dataclass(frozen=True)
 class Darkness(SceneChange):
-    """The sun no higher than an altitude in degrees: long shadows and red light, then twilight, and night with lamps.
+    """The sun at most at an altitude in degrees: long shadows and red light, then twilight, and night with lamps.
 
-    Scenes have suns of their own between 40 and 75 degrees, so that at 90 nothing changes.
+    Unchanged scenes have suns between 40 and 75 degrees, so an altitude of 90 changes nothing.
     """
 
     altitude: float = ZENITH
@@ -108,7 +108,7 @@ class Fog(SceneChange):
 @tag("scene-rain-2")  # 2: drops fade in
 @dataclass(frozen=True)
 class Rain(SceneChange):
-    """Rain from 0 to 1: a wet, darker ground that reflects what stands on it, grey light, a veil, and streaks."""
+    """Rain from 0 to 1: a wet, darker ground with reflections, grey light, a veil, and streaks."""
 
     strength: float = 0.0
     seed: int = 0
@@ -141,9 +141,9 @@ def _veiled(image: Array, depth: Array, density: float) -> Array:
 
 
 def _wet(image: Array, seen: Scene, strength: float) -> Array:
-    """The ground as a dark mirror, the better the flatter one looks at it (Schlick's formula for water).
+    """The ground as a dark mirror, stronger at flat viewing angles (Schlick's formula for water).
 
-    At depth z the ground of a camera at height H shows what stands at depth D in the row horizon + f·H·(2/D − 1/z):
+    At depth z the ground of a camera at height H shows the point at depth D in the row horizon + f·H·(2/D − 1/z):
     the mirrored camera's view. D is that of the row for things infinitely far, mirrored at the horizon.
     """
     height, width = seen.depth.shape
@@ -156,7 +156,7 @@ def _wet(image: Array, seen: Scene, strength: float) -> Array:
     mirrored = np.clip(2 * horizon - row, 0, height - 1).astype(int)
     behind = np.maximum(seen.depth[mirrored, column], seen.depth.ravel()[ground])
     lines = np.clip(horizon + reach * (2 / behind - 1 / seen.depth.ravel()[ground]), 0, height - 1).astype(int)
-    steep = seen.street.height / seen.depth.ravel()[ground]  # about the sine of the angle under which one looks
+    steep = seen.street.height / seen.depth.ravel()[ground]  # approximate sine of the viewing angle
     mirror = strength * share[seen.labels.ravel()[ground]] * (0.1 + 0.75 * np.clip(1 - steep, 0, 1) ** 5)
     flat = image.reshape(-1, 3).copy()
     dark = flat[ground] * np.float32(1 - 0.45 * strength)
@@ -165,11 +165,11 @@ def _wet(image: Array, seen: Scene, strength: float) -> Array:
 
 
 def _streaks(seen: Scene, strength: float, seed: int) -> Array:
-    """(h, w) how much of each pixel is covered by falling drops: near ones long and wide, far ones short and thin.
+    """(h, w) share of each pixel covered by falling drops: near ones long and wide, far ones short and thin.
 
     The image is divided into slanted columns, and these into cells of a streak's length, from another start in each
-    column; a drop falls through every cell whose number is low enough, the fainter the closer it is to the limit, so
-    that a little more rain never changes an image by much.
+    column; a drop falls through every cell whose random number is below the strength, fainter near that limit, so
+    images change continuously.
     """
     height, width = seen.depth.shape
     draw = Draws("rain", seed, seen.index)

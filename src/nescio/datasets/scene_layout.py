@@ -1,7 +1,7 @@
-"""What stands in a street scene: a road with pavements, and boxes and ellipsoids in metres beside and on it.
+"""The layout of a street scene: a road with pavements, and boxes and ellipsoids in metres beside and on it.
 
 Coordinates follow the road: x to the right, y up, z ahead; the camera is at z = 0. The road bends: its middle lies at
-x = bend · z², and everything that stands along it is moved with it.
+x = bend · z², and everything along it is moved with it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CLASSES = (
     "sky",
 )
 ROAD, MARKING, PAVEMENT, GRASS, BUILDING, VEGETATION, POLE, SIGN, PERSON, CAR, SKY = range(len(CLASSES))
-VOID = 255  # the bonnet of the own car, and bins: things without a class
+VOID = 255  # the bonnet of the camera's car, and bins: objects without a class
 GROUND = (ROAD, MARKING, PAVEMENT, GRASS)  # the first materials, in the order of their labels
-FAR = 140.0  # metres; nothing stands behind
+FAR = 140.0  # metres; maximum distance of objects
 
 
 class Draws:
@@ -58,7 +58,7 @@ class Draws:
         return options[int(self() * len(options))]
 
     def grey(self, low: float, high: float, tint: float = 0.0) -> Colour:
-        """A colour between two greys, each channel up to a share `tint` away."""
+        """A random grey between two limits, with each channel changed by up to the share `tint`."""
         value = self(low, high)
         return tuple(value * (1 + self(-tint, tint)) for _ in range(3))
 
@@ -70,7 +70,7 @@ class Parts:
     low: list[tuple[float, float, float]] = field(default_factory=list)  # metres
     high: list[tuple[float, float, float]] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
-    colour: list[Colour] = field(default_factory=list)  # share of the light that comes back, by channel
+    colour: list[Colour] = field(default_factory=list)  # reflected share of the light, by channel
     rough: list[float] = field(default_factory=list)  # contrast of the texture
     round: list[bool] = field(default_factory=list)  # an ellipsoid
     ragged: list[float] = field(default_factory=list)  # how far holes reach from its outline inwards
@@ -97,7 +97,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Street:
-    """One scene without its light: camera, road, things, and where its sun stands."""
+    """One scene without its light: camera, road, objects, and the position of its sun."""
 
     height: float  # of the camera, metres
     across: float  # where on the road it drives
@@ -171,7 +171,7 @@ def _bonnet(draw: Draws, parts: Parts, across: float) -> None:
 
 @dataclass(frozen=True)
 class _Along:
-    """Puts things along the road; `side` is −1 on the left and 1 on the right."""
+    """Places objects along the road; `side` is −1 on the left and 1 on the right."""
 
     draw: Draws
     parts: Parts
@@ -180,13 +180,13 @@ class _Along:
     bend: float
 
     def x(self, side: int, away: float, z: float) -> float:
-        """The place `away` metres from the kerb."""
+        """The position `away` metres from the kerb."""
         return side * (self.half + away) + self.bend * z * z
 
     def put(
         self, label: int, colour: Colour, x: float, y: Range, z: float, wide: float, deep: float, **how: Any
     ) -> None:
-        """A part that is `wide` and `deep` metres about (x, z)."""
+        """A box or ellipsoid of `wide` × `deep` metres centred at (x, z)."""
         self.parts.add(label, colour, (x - wide / 2, x + wide / 2), y, (z - deep / 2, z + deep / 2), **how)
 
     def buildings(self, side: int) -> None:
@@ -297,7 +297,7 @@ class _Along:
                 z += draw(12, 70)
 
     def car(self, x: float, z: float, ahead: bool) -> None:
-        """One that drives ahead shows its red lights, one that comes its white ones."""
+        """A car driving ahead shows red lights, an oncoming one white lights."""
         draw = self.draw
         paint = draw.pick((draw.grey(0.02, 0.08), draw.grey(0.4, 0.7), tuple(draw(0.02, 0.5) for _ in range(3))))
         glass = draw.grey(0.03, 0.1, 0.2)

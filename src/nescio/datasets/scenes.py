@@ -1,8 +1,8 @@
-"""Street scenes of our own, with a label and an exact depth for every pixel; no files.
+"""Rendered street scenes, with a label and an exact depth for every pixel; no files.
 
-A scene is a function of (index, seed, height of the image) alone. `scene_layout` says what stands where; here rays are
-cast through the pixels (nearest part wins), and the surfaces that they meet are lit: by the sun, with the shadows that
-it casts, by the sky, and by lamps when it is dark. The light is apart from the surfaces, so that the sun can be moved.
+A scene is a function of (index, seed, height of the image) alone. `scene_layout` places the objects. Rays through the
+pixels find the nearest surface, which is lit by sun (with shadows), sky and, in the dark, lamps. Light is computed
+separately from surfaces, so that the sun can be moved.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ VERSION = 1  # raised when pixels change
 TRAIN, TEST = 400, 100  # scenes; those of index 0 to 399 are for training
 LEAST = 32  # rows of the smallest image
 FOCAL = 1.2  # of the camera, in heights of the image
-NEAR, DISTANT = 0.3, 1000.0  # metres: what is nearer is not seen, and the sky is so far away
-UP, SIDE, FRONT, ROUND = range(4)  # which way a surface looks: y, x, z, or its own normal
+NEAR, DISTANT = 0.3, 1000.0  # metres: near plane, and distance of the sky
+UP, SIDE, FRONT, ROUND = range(4)  # direction of a surface's normal: y, x, z, or its own
 FIRST = len(GROUND) + 1  # materials: the four of the ground, the sky, then one for each part
-CELL, ACROSS, AHEAD = 0.25, 20.0, 96.0  # metres: of the map of shadows, how fine it is and how far it reaches
+CELL, ACROSS, AHEAD = 0.25, 20.0, 96.0  # shadow map: resolution and extent in metres
 TILE = 256  # texels of the noise from which textures are taken
 
 
@@ -52,7 +52,7 @@ TILE = 256  # texels of the noise from which textures are taken
 
 @lru_cache(maxsize=1)
 def noise() -> Array:
-    """(TILE, TILE) noise in −1 to 1 that goes on at its borders: octaves from coarse to fine, each 0.8 of the last."""
+    """(TILE, TILE) periodic noise in −1 to 1: octaves from coarse to fine, each 0.8 times the last."""
     total = np.zeros((TILE, TILE), np.float32)
     for octave, size in enumerate((8, 16, 32, 64, 128, 256)):
         bits = np.random.PCG64(octave).random_raw(size * size).reshape(size, size)
@@ -74,7 +74,7 @@ def grain(count: int) -> Array:
 
 
 def texture(u: Array, v: Array, texels: float) -> Array:
-    """The noise at places in metres, so many texels for each."""
+    """The noise at positions in metres, with `texels` per metre."""
     row, column = ((axis * np.float32(texels)).astype(np.int32) & (TILE - 1) for axis in (u, v))
     return noise().take(row * TILE + column)
 
@@ -84,7 +84,7 @@ def texture(u: Array, v: Array, texels: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What the camera sees of a street: (h, w) arrays, and the light that falls on them."""
+    """A street as seen by the camera: (h, w) arrays, and the light on them."""
 
     index: int
     street: Street
@@ -96,13 +96,13 @@ class Scene:
 
     @cached_property
     def surface_points(self) -> tuple[Array, Array, Array]:
-        """Where each pixel's surface is: x, y, z (h, w) in metres."""
+        """Position of each pixel's surface: x, y, z (h, w) in metres."""
         across, up, ahead = (self.depth * ray for ray in self.rays)
         return across + np.float32(self.street.across), up + np.float32(self.street.height), ahead
 
     @cached_property
     def _surface(self) -> tuple[Array, Array]:
-        """Colour of the surfaces (h · w, 3), and which pixels are of windows behind which is light at night."""
+        """Colour of the surfaces (h · w, 3), and the mask of windows that are lit at night."""
         x, y, z = self.surface_points
         parts = self.street.parts
         u, v = np.where(self.facing == SIDE, z, x), np.where(self.facing == UP, z, y)
@@ -120,7 +120,7 @@ class Scene:
         return colour, lit
 
     def _windows(self, u: Array, v: Array) -> tuple[Array, Array]:
-        """Which pixels are of windows, and which of those a fifth where somebody is at home."""
+        """Mask of window pixels, and mask of the fifth that is lit at night."""
         walls = np.flatnonzero((self.labels == BUILDING) & (self.facing != UP))
         number = self.material.ravel()[walls] - FIRST
         storey = np.array(self.street.parts.storey, np.float32)[number]
@@ -160,10 +160,10 @@ class Scene:
         return np.maximum(cosine, 0) * ~self._shadow(direction)
 
     def _shadow(self, direction: tuple[float, float, float]) -> Array:
-        """(h, w) True where something stands between surface and sun.
+        """(h, w) True where an object is between surface and sun.
 
-        Each ray of the sun is known by where it meets the ground. A map over the ground holds how high above it the
-        ray leaves the last part; what lies lower on that ray is in the shadow.
+        Each ray of the sun is identified by its point on the ground. A map over the ground contains the height at which
+        the ray leaves the last object; lower points are in the shadow.
         """
         across, up, ahead = direction
         run_x, run_z = np.float32(across / up), np.float32(ahead / up)  # metres over the ground for one of height
@@ -196,7 +196,7 @@ class Scene:
         return clear + (ambient * 2.1 - clear) * clouds
 
     def _photograph(self, seen: Array) -> Array:
-        """Light as a camera keeps it: unsharp by a pixel, with noise, and in the usual curve of brightness."""
+        """Light as recorded by a camera: blurred by a pixel, with noise and a gamma curve."""
         light = np.pad(seen * np.array(self.street.tint, np.float32), ((1, 1), (1, 1), (0, 0)), "edge")
         light = (light[:-2] + 4 * light[1:-1] + light[2:]) / 6
         light = (light[:, :-2] + 4 * light[:, 1:-1] + light[:, 2:]) / 6
@@ -208,7 +208,7 @@ class Scene:
 
 
 def scene(index: int, height: int, seed: int = 0) -> Scene:
-    """The scene of an index as an image of `height` rows and twice as many columns sees it."""
+    """The scene of an index, rendered with `height` rows and twice as many columns."""
     layout = street(index, seed)
     rays = _rays(layout, height)
     labels, depth, material = _ground(layout, rays)
@@ -252,7 +252,7 @@ def _ground(layout: Street, rays: tuple[Array, Array, Array]) -> tuple[Array, Ar
 
 
 def _slabs(low: Array, high: Array, start: Any, inverse: Any) -> tuple[Array, Array]:
-    """(k, n) where rays start + t / inverse enter and leave what lies between two planes, low and high (k,)."""
+    """(k, n) the t at which rays start + t / inverse enter and leave the slab between two planes, low and high (k,)."""
     first, second = ((plane[:, None] - start) * inverse for plane in (low, high))
     return np.minimum(first, second), np.maximum(first, second)
 
@@ -260,7 +260,7 @@ def _slabs(low: Array, high: Array, start: Any, inverse: Any) -> tuple[Array, Ar
 def _cast(
     layout: Street, rays: tuple[Array, Array, Array], labels: Array, depth: Array, material: Array, facing: Array
 ) -> None:
-    """Writes every part where it is nearer than what was there; rays are followed in the part's window only."""
+    """Draws every object where it is nearer than the current surface; only rays in its window are traced."""
     parts = layout.parts
     start = np.array([layout.across, layout.height, 0])
     low, high = ((np.array(ends) - start).astype(np.float32) for ends in (parts.low, parts.high))
@@ -291,13 +291,13 @@ def _cast(
 
 
 def _holes(ray: tuple[Array, Array, Array], middle: Array) -> Array:
-    """Non-negative noise that is fixed to the position of an ellipsoid: how far inside of its outline a ray must
-    pass."""
+    """Non-negative noise that is fixed to the position of an ellipsoid: the minimum distance of a ray inside its
+    outline."""
     return np.maximum(texture(ray[0] * middle[2] + 50, ray[1] * middle[2] + 50, 14) + 0.4, 0)
 
 
 def _window(inside: Array) -> slice:
-    """The first to the last place that is inside; 0 to 0 where none is."""
+    """The first and last positions inside; 0 and 0 if there is none."""
     found = inside.nonzero()[0]
     return slice(found[0], found[-1] + 1) if len(found) else slice(0, 0)
 
@@ -305,7 +305,7 @@ def _window(inside: Array) -> slice:
 def _ellipsoid(ray: Sequence[Any], middle: Sequence[Any], radius: Array) -> tuple[Array, Array, Array]:
     """Where rays enter and leave an ellipsoid, and 1 − (their distance from its middle)² in units of its radii.
 
-    Measured in its radii it is a sphere: |ray · t − middle|² = 1. Rays and middle are x, y, z from the rays' start.
+    In units of its radii it is a sphere: |ray · t − middle|² = 1. Rays and middle are x, y, z from the rays' start.
     """
     q = [axis / r for axis, r in zip(ray, radius, strict=True)]
     p = [axis / r for axis, r in zip(middle, radius, strict=True)]
@@ -321,13 +321,13 @@ def _ellipsoid(ray: Sequence[Any], middle: Sequence[Any], radius: Array) -> tupl
 SUN, SKYLIGHT, LAMP, WINDOW = np.array(
     [[1.2, 1.12, 1.02], [0.4, 0.44, 0.5], [2.4, 1.7, 0.9], [0.5, 0.38, 0.18]], np.float32
 )
-AIR = np.array([0.07, 0.13, 0.26], np.float32)  # what the air takes of red, green and blue light from the zenith
+AIR = np.array([0.07, 0.13, 0.26], np.float32)  # absorption of red, green and blue light from the zenith
 
 
 def daylight(altitude: float) -> tuple[Array, Array, float]:
-    """Colour of the sun's rays and of the light from the sky (3,), and how far lamps are on, from 0 to 1.
+    """Colour of the sun's rays and of the light from the sky (3,), and the brightness of lamps, from 0 to 1.
 
-    The way through the air grows as 1/sin(altitude), and more is lost of blue light. Numbers of twilight are ours.
+    The path through the air grows as 1/sin(altitude), and absorbs more blue light. The twilight constants are nescio's.
     """
     sine = np.sin(np.radians(max(altitude, 0.0)))
     through = np.exp(-AIR / np.float32(sine + 0.06)) * np.float32(np.clip(altitude / 2, 0, 1))
@@ -342,7 +342,7 @@ def sunwards(altitude: float, azimuth: float) -> tuple[float, float, float]:
 
 
 def _leaving(parts: Parts, run_x: float, run_z: float) -> Array:
-    """(rows, columns) of the ground: how high above it the ray of the sun from there leaves the last part; 0: none."""
+    """(rows, columns) of the ground: height at which the sun's ray from there leaves the last object; 0: none."""
     x = (np.arange(-ACROSS, ACROSS, CELL) + CELL / 2).astype(np.float32)
     z = (np.arange(0, AHEAD, CELL) + CELL / 2).astype(np.float32)
     highest = np.zeros((len(z), len(x)), np.float32)
@@ -363,7 +363,7 @@ def _leaving(parts: Parts, run_x: float, run_z: float) -> Array:
             hit = leave > np.maximum(np.maximum(in_x[number, columns], in_z[number, rows, None]), bottom)
         window = highest[rows, columns]
         np.maximum(window, leave, out=window, where=hit)
-    highest[[0, -1]] = highest[:, [0, -1]] = 0  # what lies outside of the map is taken to be in the sun
+    highest[[0, -1]] = highest[:, [0, -1]] = 0  # outside the map everything is lit by the sun
     return highest
 
 
@@ -371,7 +371,7 @@ def _leaving(parts: Parts, run_x: float, run_z: float) -> Array:
 
 
 class Rendered:
-    """Images and label maps of consecutive scenes, each made when it is first read."""
+    """Images and label maps of consecutive scenes, each rendered when it is first read."""
 
     def __init__(self, first: int, count: int, height: int) -> None:
         self.first, self.height = first, height

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# what the published folders hold beside the fifteen: corruptions to try things on
+# additional corruptions of the published folders, meant for tuning
 FURTHER = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 
 @tag("published-corruption-2")
 @dataclass(frozen=True)
 class PublishedCorruption(Change):
-    """One severity of a published file of corrupted test images, in place of ours. `published_corruptions` makes it.
+    """One severity of a published file of corrupted test images, in place of ours. Created by `published_corruptions`.
 
     path/name.npy holds the test set five times, severities 1 to 5 in order, (5n, h, w, ch) uint8.
     """
@@ -79,7 +79,7 @@ def published_corruptions(
     severities: Sequence[int] = SEVERITIES,
     root: str | Path | None = None,
 ) -> list[PublishedCorruption]:
-    """The changes ImageSet(data, change=…) that a folder of published files holds, after a look at its labels."""
+    """The changes ImageSet(data, change=…) in a folder of published files, after a check of its labels."""
     published = requested_path(DatasetRequest(None if root is None else Path(root), str(path)))
     test = load(data, root).test
     labels, shape = _read(published / "labels.npy"), test.backing.read(test.rows[:1]).shape[1:]
@@ -116,7 +116,7 @@ class Level(NamedTuple):
 
 
 def levels(data: str, root: str | Path | None = None) -> list[Level]:
-    """Every level of every shift of maps:PATH, in order of conditions and levels; a level itself has none."""
+    """Every level of every shift of maps:PATH, in order of conditions and levels; empty for a level itself."""
     name = DatasetName.parse(data)
     if name.kind != "maps":
         raise BadInput(f"{data} has no folders of shifted images: maps:PATH has.")

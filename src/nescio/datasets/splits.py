@@ -27,10 +27,11 @@ class Splits:
 
 
 def stratified(labels: Array, share: float, seed: int) -> tuple[Array, Array]:
-    """(rest, share) of the rows, in order. Every class gives its rounded share: at least one row, and never its last.
+    """(rest, share) of the rows, in order. Takes the rounded share of every class: at least one row, and at most all
+    but one.
 
-    Every row draws a number, and the lowest of each class are taken. The draws are raw bits of PCG64: NumPy may change
-    its permutations from one version to the next, but not these.
+    Every row gets a random number, and the rows with the lowest numbers of each class are taken. The draws are raw bits
+    of PCG64: NumPy may change its permutations from one version to the next, but not these.
     """
     _, kind, counts = np.unique(labels, return_inverse=True, return_counts=True)
     quota = np.minimum(np.maximum(np.rint(share * counts), 1), counts - 1)
@@ -71,7 +72,7 @@ def split_dataset(
         rest, tenth = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
         train, val = (dataset.train.take(rows).select_classes(inside) for rows in (rest, tenth))
     missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))
-    if missing and dataset.train.maps is None:  # of label maps, every image may have every class
+    if missing and dataset.train.maps is None:  # with label maps, an image may contain any class
         name = dataset.classes[inside[missing[0]]]
         raise BadInput(
             f"Class {name} of {dataset.name} has fewer than two training images: one of them must be held out."

@@ -58,7 +58,7 @@ def _sklearn_digits() -> tuple[Array, Array]:
     return pixels, labels
 
 
-# ---- MNIST and its kin
+# ---- MNIST and datasets in its format
 
 
 def _idx(folder: Path, name: str) -> Array:
@@ -131,7 +131,7 @@ def _cifar_names(path: Path, key: bytes) -> list[str]:
 
 
 def _all_of(kind: type, values: Any) -> bool:
-    """Whether it is a list of plain values of this kind."""
+    """Whether the value is a list of plain values of this type."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
@@ -163,7 +163,8 @@ def cifar100(request: DatasetRequest) -> Dataset:
 
 @dataset("stl10")
 def stl10(request: DatasetRequest) -> Dataset:
-    """STL-10, the binary version: channel by channel, each column by column; labels from 1. Its folds are not used."""
+    """STL-10, the binary version: channel by channel, each column by column; labels from 1. The ten folds are not
+    used."""
     files = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
     folders = ("stl10_binary", "stl10/stl10_binary")
     folder = find_folder("stl10", request.root, folders, files, "https://cs.stanford.edu/~acoates/stl10")
@@ -264,7 +265,7 @@ def folder(request: DatasetRequest) -> Dataset:
         if held_out is None:
             raise BadInput(f"{folder} holds the folder train, but neither test nor val beside it.")
         return _divided(folder.name, folder, held_out, request)
-    if request.required != "both":  # nothing here was trained on: all of it is test images
+    if request.required != "both":  # no training images: all of them are test images
         return _class_folders(folder.name, None, folder, request.size)
     classes, walk = _folders(folder), FolderWalk()
     rows = _files_of(folder, classes, walk)
@@ -274,7 +275,7 @@ def folder(request: DatasetRequest) -> Dataset:
 
 
 def _divided(name: str, folder: Path, held_out: str, request: DatasetRequest) -> Dataset:
-    """PATH/train beside PATH/test or PATH/val; where test images alone are wanted, or there, without the former."""
+    """PATH/train beside PATH/test or PATH/val; without PATH/train if only test images are required or exist."""
     train = None if request.required == "test" or not (folder / "train").is_dir() else folder / "train"
     return _class_folders(name, train, folder / held_out, request.size)
 
@@ -289,7 +290,7 @@ def _folders(folder: Path) -> list[str]:
 
 @dataclass
 class FolderWalk:
-    """What was met on the way through the folders of a dataset."""
+    """Counts of the folders and files that a scan of a dataset met."""
 
     folders: dict[tuple[int, int], str] = field(default_factory=dict)  # by device and number
     skipped: list[str] = field(default_factory=list)  # files that are no images by their endings
@@ -333,8 +334,8 @@ def images(request: DatasetRequest) -> Dataset:
 def _images_below(path: str | Path, walk: FolderWalk) -> list[str]:
     """Every image file below a folder, in order; hidden folders and files are passed over.
 
-    Links are followed, but no folder is looked into twice: a link could lead back to where it stands, and one to the
-    images of another class, or from test to train, would make its images count twice.
+    Links are followed, but no folder is looked into twice: a link could form a cycle, or count images of another class
+    or split twice.
     """
     status = os.stat(path)
     twin = walk.folders.setdefault((status.st_dev, status.st_ino), str(path))
@@ -373,10 +374,10 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
 @dataset("npz", path=True, size=0)
 def npz(request: DatasetRequest) -> Dataset:
     """npz:PATH: arrays x_train, y_train, x_test, y_test (uint8 images); or encoded images end to end in `blob`, cut at
-    `offsets`, with labels `y` and the words train and test (or val) in `split`, which npz:PATH@SIZE resizes. The names
-    of the classes may stand in `classes`. Beside arrays of images there may be human votes, annotations_test (n, c),
-    and groups, groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label
-    `void` counts nowhere."""
+    `offsets`, with labels `y` and the words train and test (or val) in `split`, which npz:PATH@SIZE resizes. `classes`
+    may contain the class names. Beside arrays of images there may be human votes, annotations_test (n, c), and groups,
+    groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label `void` is
+    ignored."""
     path = requested_path(request)
     with files.naming_file(path, "read"):
         arrays = files.read_named_arrays(path)
@@ -416,7 +417,7 @@ def _class_names(names: Array) -> list[str]:
 
 
 def _named_by_labels(arrays: Mapping[str, Array]) -> list[str] | None:
-    """Numbers as the names of the classes of label maps, of which `void` is none."""
+    """Numbers as class names of label maps, except `void`."""
     labels = [arrays[name] for name in ("y_train", "y_test") if name in arrays]
     if "void" not in arrays or not labels:
         return None
@@ -477,7 +478,7 @@ def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, reques
     if request.required == "all":
         rows = [rows[0][:0], np.arange(len(labels))]
     train, test = (([images[row] for row in subset], labels[subset]) for subset in rows)
-    # An image that is already small is looked at as a whole.
+    # A small image is used whole.
     first = next((encoded_images[0] for encoded_images, _ in (train, test) if encoded_images), None)
     size = request.size or (min(decode.rgb(first).size) if first else 1)
     return dataset_from_files(name, train, test, classes, size, crop=1.0)

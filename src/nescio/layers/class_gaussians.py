@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nescio.errors import BadInput
 
-FIRST_JITTER = 1e-12  # of the mean variance, where a covariance cannot be factored without; then ten times more
+FIRST_JITTER = 1e-12  # relative to the mean variance; raised tenfold until every covariance can be factored
 
 
 class ClassGaussians(nn.Module):
@@ -71,8 +71,8 @@ class ClassGaussians(nn.Module):
 
 
 def factor(covariances: Tensor) -> Tensor:
-    """Cholesky factors of covariances (c, d, d), with the least jitter on all diagonals for which every one has one."""
-    if not bool(covariances.isfinite().all()):  # no jitter could help
+    """Cholesky factors of covariances (c, d, d), with the least common jitter at which all of them exist."""
+    if not bool(covariances.isfinite().all()):  # no jitter would help
         raise BadInput("Features are not finite, so that no Gaussian fits them: a smaller learning rate may help.")
     variance = float(covariances.diagonal(dim1=1, dim2=2).mean())
     variance = variance if variance > 0 else 1.0  # features that do not vary: rounding may leave it below 0

@@ -25,10 +25,10 @@ def unit(z: Tensor) -> Tensor:
 
 
 def nt_xent(z: Tensor, temperature: float) -> Tensor:
-    """How hard it is to find a view's partner among all other views; rows i and i + b are two views of one image.
+    """The NT-Xent loss: finding a view's partner among all other views; rows i and i + b are two views of one image.
 
     (1/2b) Σ_i −log [ exp(cos(z_i, z_i′)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ], i′ the partner of i (Chen et al. 2020,
-    eq. 1). The partner stands in the denominator too; a row itself stands nowhere. z (2b, d).
+    eq. 1). The denominator includes the partner but not the row itself. z (2b, d).
     """
     with torch.autocast(z.device.type, enabled=False):
         z = unit(z)
@@ -42,8 +42,8 @@ def info_nce(z: Tensor, t: float, partners: bool = False) -> Tensor:
     """Pulls the two views of an image together and pushes other images away; rows i and i + b are views of one image.
 
     −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻), e⁻ all rows but the two
-    (URL, eq. 1), for every image: z (…, 2b, d) of unit rows to (…, b). With `partners` the other view is in both sums
-    and counts twice before them: 2·NT-Xent at t = 1/τ.
+    (URL, eq. 1), for every image: z (…, 2b, d) of unit rows to (…, b). With `partners`, both sums include the other
+    view and the first term counts twice: 2·NT-Xent at t = 1/τ.
     """
     b = z.shape[-2] // 2
     with torch.autocast(z.device.type, enabled=False):
@@ -58,18 +58,18 @@ def info_nce(z: Tensor, t: float, partners: bool = False) -> Tensor:
 
 
 def momentum_copy(network: N) -> N:
-    """The same network with weights of its own that no gradient reaches."""
+    """A copy of a network whose weights get no gradient."""
     return deepcopy(network).requires_grad_(False)
 
 
 @torch.no_grad()
 def follow(copy: nn.Module, network: nn.Module, momentum: float) -> None:
-    """ξ ← m·ξ + (1 − m)·θ over all weights. Each of the two keeps batch-norm statistics of its own."""
+    """ξ ← m·ξ + (1 − m)·θ over all weights. Batch-norm statistics are not averaged."""
     torch._foreach_lerp_(list(copy.parameters()), list(network.parameters()), 1 - momentum)
 
 
 def of_all_processes(rows: Tensor) -> Tensor:
-    """The rows of every process, in one order everywhere."""
+    """The rows of all processes, in the same order on each."""
     if not dist.is_initialized():
         return rows
     parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]

@@ -10,11 +10,11 @@ from torch.nn.functional import softplus
 
 
 class RadialFlows(nn.Module):
-    """log q(z | c) of c classes, each by radial flows in a row (Rezende & Mohamed 2015, eq. 14).
+    """log q(z | c) of c classes, each by a sequence of radial flows (Rezende & Mohamed 2015, eq. 14).
 
     A flow maps z to z + β·(z − z₀)/(a + r) with r = ‖z − z₀‖, a > 0 and β ≥ −a, so that it can be inverted; its
     determinant is (1 + βh)^(d−1)·(1 + βh + βh′r) with h = 1/(a + r), h′ = −h². The flows lead from z to a standard
-    normal: log q(z) is the normal's log-density plus the log-determinants. In float64: densities reach far.
+    normal: log q(z) is the normal's log-density plus the log-determinants. In float64: densities have a wide range.
     """
 
     def __init__(self, classes: int, width: int, count: int) -> None:
@@ -42,7 +42,7 @@ class RadialFlows(nn.Module):
         return normal + log_det.squeeze(2)
 
     def plane(self) -> RadialFlows:
-        """Flows with the same parameters in the first two dimensions, where densities can be added up on a grid."""
+        """Flows with the same parameters in the first two dimensions, where densities can be integrated on a grid."""
         classes, count, _ = self.centres.shape
         flows = RadialFlows(classes, 2, count).to(self.centres.device)
         flows.load_state_dict(self.state_dict() | {"centres": self.centres[..., :2]})
@@ -51,7 +51,7 @@ class RadialFlows(nn.Module):
 
 @torch.no_grad()
 def masses(flows: RadialFlows, reach: float = 16.0, cells: int = 100, rounds: int = 8) -> Tensor:
-    """(c,) integrals of two-dimensional densities over a grid, whose cells are cut in four where there is mass."""
+    """(c,) integrals of two-dimensional densities over a grid, whose cells are split into four where there is mass."""
     size = 2 * reach / cells
     edge = torch.arange(cells, dtype=torch.float64, device=flows.centres.device) * size + size / 2 - reach
     centres = torch.cartesian_prod(edge, edge)

@@ -39,7 +39,7 @@ class RandomFeatureGP(nn.Module):
         self.register_buffer("covariance", torch.eye(count) / RIDGE)
 
     def expand(self, x: Tensor) -> Tensor:
-        """Φ(x), (n, d) to (n, D), in float32: a cosine of a large number needs its last digits."""
+        """Φ(x), (n, d) to (n, D), in float32: the cosine of a large number needs all digits."""
         with torch.autocast(x.device.type, enabled=False):
             waves = x.float() @ (self.frequencies / self.lengthscale) + self.phases
             return math.sqrt(2 / len(self.phases)) * torch.cos(waves)

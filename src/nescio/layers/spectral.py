@@ -1,9 +1,9 @@
-"""Spectral normalisation with a target: a bound on how much a layer can stretch its input.
+"""Spectral normalisation with a target: a bound on the largest singular value of every layer.
 
 Every weight W of a convolution or linear layer, its kernel reshaped to (out, in·h·w), is used as
 W / max(1, σ(W)/target), and every batch-norm's γ as γ / max(1, max|γ|/√(var + ε) / target)
 (Miyato et al. 2018; Gouk et al. 2021; DUE §3).
-It is a reparameterisation: backward sees the normalised weights, and weights inside the bound are left as they are.
+It is a reparameterisation: backward sees the normalised weights, and weights inside the bound are unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from nescio.errors import BadInput
 
 Stretching = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-ROUNDING = 1.001  # of weights: the bound of a trained network is exact otherwise
+ROUNDING = 1.001  # of weights; the bound of a trained network is exact up to this
 
 
 class Bounded(nn.Module):
@@ -35,7 +35,7 @@ class Bounded(nn.Module):
         matrix = weight.detach().flatten(1)
         generator = torch.Generator().manual_seed(
             0
-        )  # the global one must give the same weights with and without a bound
+        )  # the global generator must give the same weights with and without a bound
         for name, size in zip(("left", "right"), matrix.shape, strict=True):
             self.register_buffer(name, nn.functional.normalize(torch.randn(size, generator=generator), dim=0))
         iterate([self], [matrix], 15)
@@ -58,13 +58,13 @@ class BoundedScale(nn.Module):
         return bounded_scales([self], [scale])[0] if self.ready is None else self.ready
 
 
-# ---- all layers at once: layer by layer, a GPU waits for a thousand small kernels in every step
+# ---- all layers at once: layer by layer, a GPU would run a thousand small kernels in every step
 
 
 @torch.no_grad()
 def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], times: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Power iterations of many matrices; returns the vectors that the bounds now hold, as tensors of their own: an
-    earlier forward pass may still need the old ones for its backward."""
+    """Power iterations of many matrices; returns new tensors for the bounds, because the backward of an earlier forward
+    pass may still need the old ones."""
     lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
     matrices = [matrix.to(left.dtype) for matrix, left in zip(matrices, lefts, strict=True)]
     for _ in range(times):
@@ -138,7 +138,7 @@ def bounded_scales(bounds: Sequence[BoundedScale], scales: Sequence[Tensor]) -> 
 
 
 class _Bounds:
-    """All bounds of a network: their weights are made together before it runs, and given back after."""
+    """All bounds of a network: computes all bounded weights before a forward pass, and releases them after it."""
 
     def __init__(self, module: nn.Module) -> None:
         lists = [part.parametrizations["weight"] for part in module.modules() if parametrize.is_parametrized(part)]  # type: ignore[index]
@@ -174,8 +174,8 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
 
 @torch.no_grad()
 def settle(module: nn.Module) -> None:
-    """Puts the singular vectors of the final weights in place of those of the power iterations, so that the bound
-    holds for what is saved: an iteration is slow where two singular values are close."""
+    """Replaces the vectors of the power iterations by exact singular vectors, so that the bound holds for the saved
+    weights. Power iterations converge slowly if two singular values are close."""
     for layer in module.modules():
         if parametrize.is_parametrized(layer, "weight"):
             bounds: Any = layer.parametrizations["weight"]  # type: ignore[index]
@@ -185,10 +185,10 @@ def settle(module: nn.Module) -> None:
 
 
 def _lead(bound: Bounded, matrix: Tensor) -> None:
-    """Gives a bound the leading singular vectors of a matrix, by its smaller Gram matrix."""
+    """Sets a bound's vectors to the leading singular vectors of a matrix, from its smaller Gram matrix."""
     matrix = matrix.double()
     if not matrix.isfinite().all():
-        return  # a network that is refused by its weights
+        return  # a network whose weights will raise an error
     wide = matrix.shape[0] <= matrix.shape[1]
     gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
     shorter = torch.linalg.eigh(gram).eigenvectors[:, -1]  # values ascend
@@ -200,8 +200,8 @@ def _lead(bound: Bounded, matrix: Tensor) -> None:
 
 @torch.no_grad()
 def held_back(module: nn.Module) -> float | None:
-    """The share of bounded layers that would stretch further without their bound, of a module that is not training;
-    None where no layer is bounded."""
+    """The share of bounded layers of a trained module that would exceed their bound without it; None if no layer is
+    bounded."""
     bounds = _Bounds(module)
     layers = [*bounds.weights, *bounds.scales]
     acting = [not torch.equal(layer[0](layer.original), layer.original) for layer in layers]
@@ -210,7 +210,7 @@ def held_back(module: nn.Module) -> float | None:
 
 @torch.no_grad()
 def stretches(module: nn.Module) -> dict[str, float]:
-    """The largest stretch of every layer, by a full SVD of what the layer really uses."""
+    """The largest singular value of every layer, by a full SVD of the weights in use."""
     norms = {}
     for name, layer in module.named_modules():
         if isinstance(layer, Stretching):
@@ -221,7 +221,7 @@ def stretches(module: nn.Module) -> dict[str, float]:
 
 
 def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
-    """Is every layer of a trained module within a bound, by the weights that it really uses? In words, and whether."""
+    """A description of the largest singular value of the weights in use, and whether all are within the bound."""
     norms = stretches(module)
     count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in norms)
     largest = max(norms.values(), default=0.0)
@@ -231,9 +231,10 @@ def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
 
 @torch.no_grad()
 def operator_norm(conv: nn.Conv2d, size: tuple[int, int], times: int = 100) -> float:
-    """The stretch of a convolution as a linear map of images (height, width), by power iteration with its transpose.
+    """The largest singular value of a convolution as a linear map of images (height, width), by power iteration.
 
-    The reshaped kernel that the papers bound is not this map; the two differ by up to a factor of the kernel's area.
+    The reshaped kernel bounded in the papers is a different map; the values differ by up to a factor of the kernel's
+    area.
     """
     x = torch.randn(1, conv.in_channels, *size, device=conv.weight.device)
     norm = 0.0
@@ -247,7 +248,7 @@ def operator_norm(conv: nn.Conv2d, size: tuple[int, int], times: int = 100) -> f
 
 @torch.no_grad()
 def operator_norms(module: nn.Module, images: Tensor) -> dict[str, float]:
-    """The stretch of every convolution as a map of the images that reach it when `images` go in."""
+    """The largest singular value of every convolution as a map of its inputs, given input `images`."""
     sizes: dict[str, tuple[int, int]] = {}
     hooks = [
         layer.register_forward_hook(lambda _, given, __, name=name: sizes.__setitem__(name, tuple(given[0].shape[2:])))  # type: ignore[misc]

@@ -28,5 +28,5 @@ class UncertaintyHead(nn.Module):
 
     @torch.no_grad()
     def start_at(self, value: float, embeddings: Tensor) -> None:
-        """Sets the scale so that u is `value` on average over these embeddings."""
+        """Sets the scale so that the mean of u over these embeddings is `value`."""
         self.scale.mul_(value / self(embeddings).mean())

@@ -1,4 +1,4 @@
-"""Methods: everything that one algorithm is, one file each."""
+"""Methods: one file per algorithm."""
 
 from nescio.methods import (  # noqa: F401  (importing registers)
     byol,

@@ -1,4 +1,4 @@
-"""What methods share that fit a Gaussian to the features of every class."""
+"""Base class of methods that fit a Gaussian to the features of every class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, 
 
 
 class FeatureDensity(Method):
-    """A classifier whose features get, after training, a Gaussian with full covariance for every true class.
+    """A classifier with a full-covariance Gaussian per true class, fitted to the features after training.
 
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c) with the class shares π_c of the training set, for epistemic
     uncertainty; "entropy" of the softmax, for aleatoric uncertainty.
@@ -32,7 +32,7 @@ class FeatureDensity(Method):
 
     def facts(self) -> dict[str, float]:
         """rows_a_feature: training rows of the smallest class for each feature. Below 1 its covariance is singular, and
-        its density says little more than how far a row is from the span of the class's rows."""
+        its density mainly measures the distance to the span of the class's rows."""
         shares = self.gaussians.log_shares.exp()
         smallest = float(shares[shares > 0].min()) * self.rows
         return super().facts() | {"rows_a_feature": smallest / self.features.num_features}
@@ -49,13 +49,13 @@ class FeatureDensity(Method):
         return output
 
     def own_gaussians(self, x: Tensor, y: Tensor) -> Evidence:
-        """Is the likeliest Gaussian of an image that of its class?"""
+        """Check that the likeliest Gaussian of an image is that of its class."""
         share = float((self.gaussians.log_joint(self.features(x)).argmax(1) == y).float().mean())
-        seen = f"the likeliest Gaussian is that of the own class for {share:.0%} of training images"
+        seen = f"the likeliest Gaussian is that of the image's class for {share:.0%} of training images"
         return Evidence(seen, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the way from chance to all
 
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
-        """Were the Gaussians fitted, and do they separate training images from noise?"""
+        """Check that the Gaussians were fitted and separate training images from noise."""
         moved = float((self.gaussians.means - start.gaussians.means).norm(dim=1).mean())
         near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_like(x)))
         seen = f"median −log density {near:.3g} on training images, {far:.3g} on noise; means moved by {moved:.3g}"

@@ -1,4 +1,4 @@
-"""What methods share that embed an image as a von Mises–Fisher distribution on the sphere (URL, appendix B)."""
+"""Base class of methods that embed an image as a von Mises–Fisher distribution on the sphere (URL, appendix B)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARM = 0.001  # κ at the start of the paper's warmed-up trainings
 
 @dataclass(frozen=True)
 class ProbabilisticHParams(BaseHParams):
-    """With the ranges of URL, appendix B; the start "high", the default, and the head's rates are ours."""
+    """Search ranges of URL, appendix B; the default start "high" and the head's learning rates are nescio's."""
 
     t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
     kappa: Literal["high", "random", "warm"] = hparam(
@@ -31,9 +31,9 @@ class ProbabilisticHParams(BaseHParams):
         "κ at the start: near d, as random weights give it, or warmed up to 0.001",
     )
     head: float = hparam(1.0, None, "multiplies the learning rate of the head for κ")
-    # AdamW moves every weight by about the rate, and log κ by hundreds of times that: within a hundred steps all κ were
-    # at the head's bound, where there are neither differences nor gradients
-    adaptive: float = hparam(0.03, None, "multiplies it further with --optimizer adamw", introduced=1.0)
+    # AdamW changes every weight by about the learning rate, and log κ by hundreds of times that. Within a hundred steps
+    # all κ were at the head's bound, where gradients vanish
+    adaptive: float = hparam(0.03, None, "additional factor for the optimizer adamw", introduced=1.0)
 
     def check(self) -> None:
         super().check()
@@ -50,10 +50,10 @@ class SamplingHParams(ProbabilisticHParams):
 
 
 class Probabilistic(Method[ProbabilisticHParams]):
-    """An image is vMF(e, κ): e its embedding at length one, κ = 1/u from a head of three layers on the embedding.
+    """An image is vMF(e, κ): e is its normalised embedding, κ = 1/u comes from a head of three layers on the embedding.
 
     Where κ ≪ d samples are nearly independent of their mean, A_d(κ) ≈ κ/d, and gradients of the embeddings are as
-    small: from the paper's two starts, κ ≈ 1 and κ = 0.001, only optimisers that rescale gradients get away.
+    small: from the paper's two starts, κ ≈ 1 and κ = 0.001, only optimizers that rescale gradients make progress.
     """
 
     scores = ("inverse_kappa",)
@@ -65,7 +65,7 @@ class Probabilistic(Method[ProbabilisticHParams]):
         self.uncertainty = UncertaintyHead(self.features.num_features)
 
     def prepare(self, batches: Batches) -> None:
-        if self.hparams.kappa != "random" and self.uncertainty.scale == 1:  # a scale that came with weights stays
+        if self.hparams.kappa != "random" and self.uncertainty.scale == 1:  # keeps a scale that was loaded with weights
             start = WARM if self.hparams.kappa == "warm" else self.high * self.features.num_features
             self.uncertainty.start_at(1 / start, self.features(first_batch(batches)[0]))
 
@@ -119,10 +119,10 @@ class Probabilistic(Method[ProbabilisticHParams]):
         seen = float((self.sampled(mean, kappa) * mean).sum(-1).mean())
         due = float(mean_resultant(kappa, mean.shape[1]).mean())
         words = f"mean cosine of samples and means {seen:.3f}, A_d(κ) is {due:.3f}"
-        return {"samples spread as κ says": Evidence(words, abs(seen - due) < 0.05 * (1 - due))}
+        return {"samples spread according to κ": Evidence(words, abs(seen - due) < 0.05 * (1 - due))}
 
 
 def blur(x: Tensor) -> Tensor:
-    """Every pixel the mean of its neighbourhood, a third of the image wide."""
+    """Replaces every pixel by the mean of its neighbourhood, a third of the image wide."""
     reach = max(1, x.shape[-1] // 6)
     return avg_pool2d(x, 2 * reach + 1, 1, reach, count_include_pad=False)

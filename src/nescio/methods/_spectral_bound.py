@@ -1,4 +1,4 @@
-"""What methods share whose own hyper-parameter is the bound of the spectral norm."""
+"""Base class of methods with the bound of the spectral norm as a hyper-parameter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class SpectralHParams(BaseHParams):
-    bound: float = hparam(3.0, SPECTRAL, "target of the spectral norm; the smaller, the stronger")
+    bound: float = hparam(3.0, SPECTRAL, "target of the spectral norm; a smaller one regularises more")
 
     def check(self) -> None:
         super().check()

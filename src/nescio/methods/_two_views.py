@@ -1,4 +1,4 @@
-"""What shows on trained weights that the parts of a method of two views act."""
+"""Evidence that the components of a two-view method have an effect on trained weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[Tensor, Tensor]  # outputs for two views of the same images, row by
 
 
 def views_found(now: Pair, then: Pair) -> Evidence:
-    """Is an image's other view nearer than other images are, and nearer than before training?"""
+    """Check that an image's other view is nearer than other images, and nearer than before training."""
     after, before = nearer(*now), nearer(*then)
     seen = f"an image's other view is nearer than {after:.1%} of other images, before training than {before:.1%}"
     return Evidence(seen, 1 - after < 0.85 * (1 - before))
@@ -29,7 +29,7 @@ def nearer(a: Tensor, b: Tensor) -> float:
 
 
 def not_collapsed(z: Tensor) -> Evidence:
-    """Do rows differ, in more than one direction? Σλ² ≪ (Σλ)² for the eigenvalues λ of their covariance."""
+    """Check that rows differ, in more than one direction. Σλ² ≪ (Σλ)² for the eigenvalues λ of their covariance."""
     rows = unit(z)
     n = len(rows)
     other = float((rows.sum(0).square().sum() - n) / (n * (n - 1)))  # the mean cosine of two rows
@@ -40,15 +40,17 @@ def not_collapsed(z: Tensor) -> Evidence:
 
 
 def lags(copy: nn.Module, network: nn.Module, start: nn.Module) -> Evidence:
-    """Does a momentum copy stand between where its network started and where it is now?"""
+    """Check that a momentum copy is between its network's initial and current weights."""
     here, there, then = (_weights(each) for each in (copy, network, start))
     way = there - then
     share = float((here - then) @ way / (way @ way).clamp_min(1e-30))
-    return Evidence(f"it has gone {share:.1%} of its network's way from the start", 0.001 < share < 0.999)
+    return Evidence(
+        f"it has covered {share:.1%} of its network's distance from the initial weights", 0.001 < share < 0.999
+    )
 
 
 def distance(network: nn.Module, start: nn.Module) -> float:
-    """How far the weights moved, as a share of their length at the start."""
+    """Change of the weights, relative to their initial norm."""
     then = _weights(start)
     return float((_weights(network) - then).norm() / then.norm().clamp_min(1e-30)) if len(then) else 0.0
 
@@ -58,7 +60,7 @@ def _weights(network: nn.Module) -> Tensor:
 
 
 def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Evidence:
-    """Does the loss leave a momentum copy alone, even if its weights could learn?"""
+    """Check that the loss has no gradient for a momentum copy, even if its weights require one."""
     weights = list(copy.parameters())
     flags = [weight.requires_grad for weight in weights]
     with torch.enable_grad():
@@ -73,7 +75,7 @@ def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Eviden
 
 
 def temperature_acts(method: Any, x: Tensor, y: Tensor, name: str = "temperature") -> Evidence:
-    """Does the loss change with its temperature?"""
+    """Check that the loss depends on its temperature."""
     other = copy_of(method)
     other.hparams = copy_of(method.hparams)
     object.__setattr__(other.hparams, name, 2 * getattr(method.hparams, name))

@@ -28,7 +28,7 @@ SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search 
 class BaseHParams(HParams):
     """Hyper-parameters of every method: factors on the learning rate and weight decay of the budget.
 
-    UIMNET's search ranges (appendix C) are not in its text; all ranges here are nescio's.
+    UIMNET does not state its search ranges (appendix C), so all ranges here are nescio's.
     """
 
     lr: float = hparam(1.0, log_uniform(0.3, 3.0), "factor on the budget's learning rate", in_keys="rate")
@@ -46,7 +46,7 @@ class BaseHParams(HParams):
 
 
 def split_group(group: dict[str, Any], parameters: Iterable[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A parameter group without `parameters`, and a group of these with the same factors."""
+    """A parameter group without `parameters`, and a group of these with equal factors."""
     inside = {id(parameter) for parameter in parameters}
     rest, alone = ([p for p in group["params"] if (id(p) in inside) is part] for part in (False, True))
     return group | {"params": rest}, group | {"params": alone}
@@ -69,16 +69,16 @@ class Output:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a network is built for: backbone, images, number of classes and spectral norm."""
+    """The specification of a network: backbone, image shape, number of classes and spectral norm."""
 
     backbone: str
     channels: int
     shape: tuple[int, int]  # (height, width) of the images; one number where they are square
     classes: int
     spectral: float | None = None
-    rows: int = 0  # training images; variational methods weigh their prior by it
+    rows: int = 0  # number of training images; variational methods weight their prior by it
     dense: bool = False  # segmentation: every location of the features' map is a row …
-    void: int | None = None  # … but for those of this label
+    void: int | None = None  # … except those of this label
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, int):
@@ -120,7 +120,7 @@ class Method(nn.Module, Generic[H]):
         if spec.dense and self.no_dense_reason:
             raise BadInput(f"The method {self.name} cannot segment images: {self.no_dense_reason}.")
         self.hparams, self.spec = hparams, spec
-        self.temperature = 1.0  # calibration of `probs`; set after training, never trained
+        self.temperature = 1.0  # calibration of `probs`; set after training
         self.features = spec.features()
         if self.classifies:
             if spec.classes < 2:
@@ -134,8 +134,8 @@ class Method(nn.Module, Generic[H]):
         return spec.rows * math.prod(self.features.grid(spec.shape)) if spec.dense else spec.rows
 
     def as_rows(self, batches: Batches) -> Batches:
-        """Batches as `loss`, `prepare` and `finalize` take them. In segmentation, labels are those of known locations
-        of the features' map, one row each, and images tell which these are; else batches as they come."""
+        """Batches as `loss`, `prepare` and `finalize` take them. In segmentation, each labelled location of the feature
+        map becomes a row, and images get a mask of these locations. Otherwise batches are unchanged."""
         return _Located(batches, self.features, self.spec) if self.spec.dense else batches
 
     @classmethod
@@ -161,8 +161,8 @@ class Method(nn.Module, Generic[H]):
         return nn.functional.cross_entropy(self.head(self.features(x)), y)
 
     def facts(self) -> dict[str, float]:
-        """Numbers about the trained network that stay beside its weights. at_bound: the share of layers that the
-        spectral norm holds back; where it is 0, the bound does nothing."""
+        """Facts about the trained network, stored beside its weights. at_bound: the share of layers whose spectral norm
+        would exceed the bound without it; at 0 the bound has no effect."""
         share = held_back(self.features)
         return {} if share is None else {"at_bound": share}
 
@@ -172,7 +172,7 @@ class Method(nn.Module, Generic[H]):
         return Output(self.head(embeddings)[:, None], embeddings)
 
     def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
-        """One step: `step(loss)` goes backward and, when a batch is whole, moves the weights."""
+        """One step: `step(loss)` runs backward and, when a batch is complete, updates the weights."""
         loss = self.loss(x, y)
         step(loss)
         return loss
@@ -252,7 +252,7 @@ registry: Registry[type[Method]] = Registry(
     aliases={
         "erm": ("baseline", "cross_entropy", "softmax", "deterministic", "vanilla"),
         "mc-dropout": ("dropout", "mcd"),
-        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # of benchmarks; it is no method that is trained
+        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # in benchmarks only
         "losspred": ("loss_prediction", "learning_loss"),
         "sngp": ("spectral_normalized_gaussian_process",),
     },
@@ -279,7 +279,7 @@ def method(name: str, hparams: type[HParams] = BaseHParams) -> Callable[[M], M]:
 
 
 def _check_strength(name: str, cls: type[Method], hparams: type[HParams]) -> None:
-    """Refuse a strength_hparam without a logarithmic search range."""
+    """Raise an error for a strength_hparam without a logarithmic search range."""
     if cls.strength_hparam not in (None, "spectral") and not isinstance(
         searched(hparams).get(cls.strength_hparam), LogUniform
     ):
@@ -298,7 +298,7 @@ def classifiers() -> list[str]:
     return [name for name, cls in registry.items() if cls.classifies]
 
 
-# ---- small tools for evidence
+# ---- functions for evidence
 
 
 def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tensor]:
@@ -327,7 +327,8 @@ def noise_like(x: Tensor) -> Tensor:
 
 
 def check_output(method: Method, output: Any, rows: int | None = None, finished: bool = True) -> None:
-    """Refuses an output of other shapes or names than a method promises; the sentence names the method and its file.
+    """Raises an error if an output has other shapes or names than the method declares; the sentence names the method
+    and its file.
 
     rows      images, where each of them is one row
     finished  the method is trained: before, scores may be missing
@@ -337,7 +338,8 @@ def check_output(method: Method, output: Any, rows: int | None = None, finished:
 
 
 def check_loss(method: Method, loss: Any) -> None:
-    """Refuses a loss that is not one number, or that no weight changes; the sentence names the method and its file."""
+    """Raises an error if a loss is not one number, or depends on no weight; the sentence names the method and its
+    file."""
     if not isinstance(loss, Tensor):
         fault = f"the type {type(loss).__name__}, and a tensor of one number is needed"
     elif loss.numel() != 1:
@@ -350,7 +352,7 @@ def check_loss(method: Method, loss: Any) -> None:
 
 
 def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str:
-    """What is wrong with an output, and what to write; "" where nothing is."""
+    """The fault of an output and its remedy; "" if it is valid."""
     if not isinstance(output, Output):
         return f"{type(output).__name__}, not an Output: write Output(logits=…, embeddings=…)"
     logits, embeddings = output.logits, output.embeddings

@@ -17,8 +17,8 @@ from nescio.search import choice, hparam
 
 @dataclass(frozen=True)
 class BYOLHParams(BaseHParams):
-    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, what the target keeps of itself in a step")
-    schedule: Literal["cosine", "constant"] = hparam("cosine", None, "of τ: cosine lets it rise to 1")
+    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, momentum of the target")
+    schedule: Literal["cosine", "constant"] = hparam("cosine", None, "schedule of τ; cosine raises it to 1")
     hidden: int = hparam(1024, choice(512, 1024, 4096), "hidden units of projection and predictor")
     width: int = hparam(256, None, "outputs of projection and predictor")
 
@@ -52,7 +52,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
 
     @property
     def online(self) -> nn.Sequential:
-        """What the target is a slow copy of."""
+        """The network whose moving average is the target."""
         return nn.Sequential(self.features, self.projection)
 
     def aim(self, x: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class BYOL(SelfSupervised[BYOLHParams]):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         views = x.flatten(0, 1)
         predicted, aims = self.predictor(self.online(views)), self.aim(views)
-        cosines = (unit(predicted) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the partner's
-        return 2 * (2 - 2 * cosines).mean()  # the mean over both views, twice: the sum of the two ways
+        cosines = (unit(predicted) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the target of the other view
+        return 2 * (2 - 2 * cosines).mean()  # twice the mean over both views: the sum of both directions
 
     def after_step(self, done: float) -> None:
         follow(self.target, self.online, self.momentum_at(done))
@@ -86,7 +86,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
             "target lags": lags(self.target, self.online, start.target),  # type: ignore[arg-type]
             "target learns nothing": no_gradient(self, self.target, x, y),
             "predictor used": Evidence(
-                f"it moved by {gone:.1%} of its length and turns projections by 1 − cos = {turned:.2f}",
+                f"it changed by {gone:.1%} of its norm and turns projections by 1 − cos = {turned:.2f}",
                 gone > 0.01 and turned > 0.01,
             ),
         }

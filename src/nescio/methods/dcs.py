@@ -26,10 +26,11 @@ from nescio.search import choice, hparam, log_uniform
 
 @dataclass(frozen=True)
 class DCSHParams(BaseHParams):
-    weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; the larger, the stronger")
-    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "distance from which other centroids are far enough")
+    weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; a larger one regularises more")
+    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "minimum distance to other centroids")
     width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids")
-    # Squared distances of wide features are steep: with the network's own rate a ResNet's loss explodes at once.
+    # Squared distances of wide features have large gradients: at the network's learning rate the loss of a ResNet
+    # diverges.
     output: float = hparam(0.02, None, "multiplies the learning rate of h and of the centroids")
 
     def check(self) -> None:
@@ -42,8 +43,8 @@ class DCSHParams(BaseHParams):
 class DCS(Method[DCSHParams]):
     """Distance-based confidence score, as the taxonomy of deterministic methods has it (Postels et al. 2022, §3.2): one
     centroid e_c per class is trained with the network; h(φ(x)) is a linear map of the features. The logits
-    are −‖h − e_c‖². Beside their cross-entropy stands the distance loss of Mandelbaum & Weinshall (2017) with centroids
-    in the place of other images: ‖h − e_y‖² + mean_{c≠y} max(0, m − ‖h − e_c‖)², weighted by λ.
+    are −‖h − e_c‖². The loss adds to their cross-entropy the distance loss of Mandelbaum & Weinshall (2017), with
+    centroids instead of other images: ‖h − e_y‖² + mean_{c≠y} max(0, m − ‖h − e_c‖)², weighted by λ.
 
     Score "distance": min_c ‖h − e_c‖.
     """
@@ -65,13 +66,14 @@ class DCS(Method[DCSHParams]):
         return [rest, output | {"rate": group["rate"] * self.hparams.output}]
 
     def distances(self, embeddings: Tensor) -> Tensor:
-        """(b, c) distances to the centroids, from differences: products would lose the digits of small ones."""
+        """(b, c) distances to the centroids, from differences: inner products would lose precision at small
+        distances."""
         with torch.autocast(embeddings.device.type, enabled=False):
             place = nn.functional.linear(embeddings.float(), self.head.weight, self.head.bias)
             return (place[:, None] - self.centroids).norm(dim=2)
 
     def distance_loss(self, distances: Tensor, y: Tensor) -> Tensor:
-        """Near the own centroid, and a margin away from every other one."""
+        """The distance loss: near the centroid of the image's class, and a margin away from all others."""
         own = one_hot(y, self.spec.classes).bool()
         others = (self.hparams.margin - distances[~own]).clamp_min(0).square()
         return distances[own].square().mean() + others.mean()
@@ -95,7 +97,8 @@ class DCS(Method[DCSHParams]):
         return {
             "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-2),
             "distance loss": Evidence(
-                f"median distance {near:.3g} to the own centroid, {far:.3g} to others, {between:.3g} between centroids",
+                f"median distance {near:.3g} to the class's centroid, {far:.3g} to others, "
+                f"{between:.3g} between centroids",
                 2 * near < far,
             ),
         }

@@ -18,9 +18,9 @@ from nescio.search import choice, hparam, log_uniform, uniform
 
 @dataclass(frozen=True)
 class DCUHParams(BaseHParams):
-    weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; the larger, the stronger")
+    weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; a larger one regularises more")
     pretraining: float = hparam(0.5, uniform(0.2, 0.8), "share of the training with the contrastive loss alone")
-    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; a lower one weights near negatives more")
     width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
 
     def check(self) -> None:
@@ -33,9 +33,9 @@ class DCUHParams(BaseHParams):
 @method("dcu", DCUHParams)
 class DCU(FeatureDensity):
     """Deep contrastive uncertainty (Winkens et al. 2020): SimCLR's loss on two views of every image, first alone, then
-    together with the classifier's, λ·NT-Xent(g(φ(x))) − log f(x)_y, so that the features keep what tells single images
-    apart; then a Gaussian for every class on the features of its training images. While the features are pretrained
-    the head learns on detached features: it is ready when joint training begins, and the loss is one and the same.
+    together with the classifier's, λ·NT-Xent(g(φ(x))) − log f(x)_y, so that the features keep differences between
+    single images; then a Gaussian for every class on the features of its training images. During pretraining the head
+    is trained on detached features: it is trained when joint training begins, and the loss stays the same.
 
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
     """
@@ -55,8 +55,8 @@ class DCU(FeatureDensity):
         super().__init__(hparams, spec)
         d = self.features.num_features
         self.projection = mlp(d, d, hparams.width)
-        self.register_buffer("done", torch.zeros(()))  # share of the training's steps that are taken
-        self.register_buffer("steps", torch.zeros(2))  # taken in pretraining, and in joint training
+        self.register_buffer("done", torch.zeros(()))  # completed share of the training steps
+        self.register_buffer("steps", torch.zeros(2))  # number of steps in pretraining, and in joint training
 
     def after_step(self, done: float) -> None:
         self.steps[int(done > self.hparams.pretraining)] += 1
@@ -65,7 +65,7 @@ class DCU(FeatureDensity):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x.flatten(0, 1))
         contrast = nt_xent(self.projection(embeddings), self.hparams.temperature)
-        joint = (self.done >= self.hparams.pretraining).to(embeddings)  # a factor: asking would wait for the device
+        joint = (self.done >= self.hparams.pretraining).to(embeddings)  # a factor: a branch would wait for the device
         logits = self.head(torch.lerp(embeddings.detach(), embeddings, joint))
         return self.hparams.weight * contrast + cross_entropy(logits, y.repeat(2))
 

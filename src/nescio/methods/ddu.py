@@ -12,7 +12,7 @@ from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, first_ba
 
 @dataclass(frozen=True)
 class DDUHParams(SpectralHParams):
-    """The bound of the spectral norm is all there is to choose."""
+    """The only hyper-parameter is the bound of the spectral norm."""
 
 
 @method("ddu", DDUHParams)
@@ -21,7 +21,7 @@ class DDU(FeatureDensity):
     distances survive, then a Gaussian with full covariance for every class, fitted to the features of the training set
     with its true labels (Algorithm 1).
 
-    Scores: "density", −log q(φ(x)) = −log Σ_c π_c N(φ(x); μ_c, Σ_c), for what the network has not seen (epistemic);
+    Scores: "density", −log q(φ(x)) = −log Σ_c π_c N(φ(x); μ_c, Σ_c), for epistemic uncertainty;
     "entropy" of the softmax, for aleatoric uncertainty. The bound of 3 is that of the authors, who bound the
     convolution itself and leave batch-norm free; here it is that of the reshaped kernel, which is looser, and of
     batch-norm (`nescio.layers.spectral`).

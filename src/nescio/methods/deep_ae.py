@@ -27,7 +27,7 @@ class DeepAE(RND):
     """RND whose teacher is the identity: the student restores φ(x) through a bottleneck
     (Vincent et al. 2010; UIMNET §3).
 
-    Native score (UIMNET §4): ‖w_s(φ(x)) − φ(x)‖², what the bottleneck could not carry.
+    Native score (UIMNET §4): ‖w_s(φ(x)) − φ(x)‖², the reconstruction error.
     """
 
     hparams: DeepAEHParams
@@ -36,7 +36,7 @@ class DeepAE(RND):
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
         width = self.hparams.width
-        # features may be narrower than the hidden layers, and must pass through less than their own number too
+        # the bottleneck must be narrower than the features, even if these are narrower than the hidden layers
         narrow = max(1, round(min(inputs, width) * self.hparams.bottleneck))
         return mlp(inputs, width, narrow, width, inputs), nn.Identity()
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-with warnings.catch_warnings():  # gpytorch's own use of torch.jit is no news to our users
+with warnings.catch_warnings():  # gpytorch uses torch.jit, which warns
     warnings.simplefilter("ignore")
     import gpytorch
     from gpytorch.utils.memoize import clear_cache_hook
@@ -34,10 +34,10 @@ from nescio.search import choice, hparam
 @dataclass(frozen=True)
 class DUEHParams(BaseHParams):
     inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; none: as many as classes")
-    samples: int = hparam(8, None, "of the latent functions in the training loss")
-    test_samples: int = hparam(32, None, "of the latent functions in a prediction")
-    # The posterior starts at the prior, far from its place, and its gradient is that of a mean over rows: with the
-    # network's own rate it is hardly off the prior when the budget ends.
+    samples: int = hparam(8, None, "number of samples of the latent functions in the training loss")
+    test_samples: int = hparam(32, None, "number of samples of the latent functions in a prediction")
+    # The posterior starts at the prior, and its gradient is that of a mean over rows. At the network's learning rate it
+    # would hardly leave the prior within the budget.
     posterior: float = hparam(10.0, None, "multiplies the learning rate of the variational posterior")
 
     def check(self) -> None:
@@ -54,7 +54,7 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
         posterior = gpytorch.variational.CholeskyVariationalDistribution(len(points), batch_shape=batch_shape)
         single = gpytorch.variational.VariationalStrategy(self, points, posterior, learn_inducing_locations=True)
         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(single, num_tasks=classes))
-        self.parts = single, posterior  # in a tuple, so that they are not modules of this one a second time
+        self.parts = single, posterior  # in a tuple, so that they are not registered as submodules twice
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch_shape)
         rbf = gpytorch.kernels.RBFKernel(batch_shape=batch_shape)
         self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=batch_shape)
@@ -71,15 +71,14 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
 class DUE(Method[DUEHParams]):
     """A sparse variational GP classifier on the features, trained by the evidence lower bound (van Amersfoort et al.
     2021; UIMNET §3). Inducing points start at the k-means centres of the initial network's features, the lengthscale at
-    the mean distance between features; each class has its own kernel. The features are spectrally normalised when the
-    setting says so (its own default is a target of 3).
+    the mean distance between features. Each class has its own kernel. The features are spectrally normalised if a
+    target is set (default 3).
 
     The logits are log E[softmax(f)], the mean of probabilities over samples of the latent functions at each image; the
     samples use the same standard normals for every image, so that a prediction does not depend on other rows of the
     batch. Scores: "variance" (UIMNET §4: the predictive variance), of the latent functions, averaged over classes. It
-    rises far from the data, but between classes, where labels pin the functions down, it is lower than inside them,
-    where any function that is large enough fits. "probability_variance", of the probabilities over the samples, rises
-    there.
+    rises far from the data. Between classes, where labels determine the functions, it is lower than inside them.
+    "probability_variance", of the probabilities over the samples, rises there.
     """
 
     paper = (
@@ -96,7 +95,7 @@ class DUE(Method[DUEHParams]):
     def __init__(self, hparams: DUEHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         del self.head
-        inducing = hparams.inducing or spec.classes  # as many as classes: the authors' choice
+        inducing = hparams.inducing or spec.classes  # as many as classes, as by the authors
         self.gp = ClassProcesses(torch.randn(inducing, self.features.num_features), spec.classes)
         self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=spec.classes, mixing_weights=False)
         self.register_buffer("noise", torch.randn(hparams.test_samples, 1, spec.classes))
@@ -105,29 +104,30 @@ class DUE(Method[DUEHParams]):
         from sklearn.cluster import KMeans
         from threadpoolctl import threadpool_limits
 
-        self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
+        self.features.train()  # batch-norm must scale as in the first step, or all kernels are 0
         features = torch.cat([self.features(x).float() for x, _, _ in _up_to(batches, 2000)])
         self.features.eval()
         count = len(self.gp.points)
         if len(features) < count:
             raise BadInput(f"There are {len(features)} training rows for {count} inducing points.")
-        with threadpool_limits(1):  # with several threads the sums, and so the last bits, depend on luck
+        with threadpool_limits(1):  # with several threads the order of sums, and so the last bits, vary
             means = KMeans(count, n_init=1, random_state=0).fit(features.double().cpu().numpy())
         self.gp.points.data.copy_(torch.from_numpy(means.cluster_centers_))
         self.gp.covar_module.base_kernel.lengthscale = torch.pdist(features[:1000]).mean()
         self.gp.train()
-        # gpytorch draws its first posterior when first called: here, so that processes share it
+        # gpytorch draws its initial posterior at the first call: called here, so that processes share it
         self.process(features[:2])
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The prior's divergence already holds the GP's parameters back: weight decay is for the network alone."""
+        """The divergence from the prior already regularises the GP's parameters, so weight decay applies to the network
+        alone."""
         (group,) = super().parameter_groups()
         network, gp = split_group(group, self.gp.parameters())
         process, posterior = split_group(gp | {"decay": 0.0}, self.gp.parts[1].parameters())
         return [network, process, posterior | {"rate": group["rate"] * self.hparams.posterior}]
 
     def process(self, embeddings: Tensor) -> Any:
-        if not self.training:  # gpytorch keeps a factor of the last answer, which may have been given without gradients
+        if not self.training:  # gpytorch caches a factor of the last prediction, which may have no gradients
             clear_cache_hook(self.gp.parts[0])
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.gp(embeddings.float())
@@ -140,7 +140,7 @@ class DUE(Method[DUEHParams]):
         ):
             fit = self.likelihood.expected_log_prob(y, latent).mean()
             divergence = self.gp.variational_strategy.kl_divergence().div(max(1, self.spec.rows))
-        clear_cache_hook(self.gp.parts[0])  # with results of this step the method cannot be copied
+        clear_cache_hook(self.gp.parts[0])  # with cached results of this step the method cannot be copied
         return divergence - fit
 
     def forward(self, x: Tensor) -> Output:

@@ -1,4 +1,4 @@
-"""DUQ: how near is the nearest class centroid?"""
+"""DUQ: distance to the nearest class centroid."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from nescio.search import choice, hparam, log_uniform
 FIRST_COUNT = 13.0  # initial count of images per centroid, as in the authors' code
 FAR = 27.6  # −log K beyond which an image is drawn with the same force however far it is; K is 1e-12 there
 FIRST_SPREAD = 0.05  # standard deviation of the first centroids
-LEAST = 2  # images that the penalty looks at: batch-norm cannot take one
+LEAST = 2  # minimum number of images in the penalty: batch-norm needs two
 
 
 @dataclass(frozen=True)
 class DUQHParams(BaseHParams):
-    # its loss has a term for every class: networks without batch-norm want smaller steps than with one cross-entropy
+    # its loss has a term for every class: networks without batch-norm need smaller steps than with a single
+    # cross-entropy
     lr: float = hparam(0.1, log_uniform(0.03, 1.0), "factor on the budget's learning rate")
-    penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")
+    penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; a larger one regularises more")
     lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels")
-    momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, what counts and sums of a centroid keep in a step")
+    momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, momentum of a centroid's counts and sums")
     width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids")
-    penalized: float = hparam(
-        1.0, None, "share of a batch's images that the penalty looks at; fewer are faster", introduced=1.0
-    )
+    penalized: float = hparam(1.0, None, "share of a batch's images in the penalty; fewer are faster", introduced=1.0)
 
     def check(self) -> None:
         super().check()
@@ -46,9 +45,9 @@ class DUQHParams(BaseHParams):
 
 
 def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
-    """The binary cross-entropy of kernels (b, c), summed over classes (eq. 3), the mean over images, by logarithms of
-    kernels: a kernel itself is 0 in float32 long before its image is too far to learn from. From FAR on it grows with
-    the distance and not with its square, so that one wild step is not followed by a wilder one."""
+    """The binary cross-entropy of kernels (b, c), summed over classes (eq. 3), the mean over images, from logarithms of
+    kernels, because kernels of distant images underflow in float32. Above FAR it grows linearly with the distance
+    instead of quadratically, so that outliers cannot make training diverge."""
     true_class = one_hot(y, log_kernels.shape[1]).bool()
     near = log_kernels.neg().clamp_max(FAR)
     pull = near + 2 * (FAR * (-log_kernels).clamp_min(FAR)).sqrt() - 2 * FAR
@@ -58,7 +57,7 @@ def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def fixed_averages(network: nn.Module) -> Iterator[None]:
-    """Batch-norm inside takes the statistics of its batch, and leaves its running averages as they are."""
+    """Inside, batch-norm uses batch statistics and keeps its running averages unchanged."""
     norms = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
@@ -87,7 +86,7 @@ class DUQ(Method[DUQHParams]):
     strength_hparam = "penalty"
     rises_far_from_data = True
     no_dense_reason = "its penalty needs the gradient of one prediction per image (Postels et al. 2022)"
-    no_compile_reason = "its penalty is a gradient of a gradient, which torch.compile does not have"
+    no_compile_reason = "its penalty needs a second derivative, which torch.compile does not support"
     counts: Tensor
     sums: Tensor
     new_counts: Tensor
@@ -97,11 +96,11 @@ class DUQ(Method[DUQHParams]):
         super().__init__(hparams, spec)
         del self.head
         weight = torch.empty(hparams.width, spec.classes, self.features.num_features)
-        # short enough that kernels do not start at 0, from where training is slow and not stable
+        # short enough that kernels do not start near 0, where training is slow and unstable
         self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
         self.register_buffer("counts", torch.full((spec.classes,), FIRST_COUNT))
         self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(hparams.width, spec.classes))
-        # those of the parts of a batch, until it is whole
+        # sums over micro-batches, until the batch is complete
         self.register_buffer("new_counts", torch.zeros_like(self.counts), persistent=False)
         self.register_buffer("new_sums", torch.zeros_like(self.sums), persistent=False)
 
@@ -117,7 +116,7 @@ class DUQ(Method[DUQHParams]):
 
     @torch.no_grad()
     def follow(self, placed: Tensor, y: Tensor) -> None:
-        """Adds up counts and sums of the images of a batch, or of a part of one."""
+        """Adds the counts and sums of the images of a batch or micro-batch."""
         class_rows = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
         classes = one_hot(of_all_processes(y), self.spec.classes).to(class_rows)
         with torch.autocast(class_rows.device.type, enabled=False):
@@ -126,7 +125,7 @@ class DUQ(Method[DUQHParams]):
 
     @torch.no_grad()
     def after_step(self, done: float) -> None:
-        """Moves every centroid towards the images of its class, after a whole batch."""
+        """Moves every centroid towards the images of its class, after a complete batch."""
         for kept, new in ((self.counts, self.new_counts), (self.sums, self.new_sums)):
             kept.lerp_(new, 1 - self.hparams.momentum)
             new.zero_()
@@ -156,7 +155,7 @@ class DUQ(Method[DUQHParams]):
 
     def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
         loss, _, placed = self.losses(x, y)
-        self.follow(placed, y)  # before the step, after which they are joined to the others
+        self.follow(placed, y)  # before the step, which adds them to the averages
         step(loss)
         return loss
 

@@ -1,4 +1,4 @@
-"""ELK: images and classes are distributions, compared by how likely a sample of one is under the other."""
+"""ELK: images and classes as distributions, compared by the expected likelihood kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class ELKHParams(ProbabilisticHParams):
-    # for κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the cosines' difference: where t is too flat for all images, a
+    # for κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the cosines' difference: if t is too small for all images, a
     # larger κ lowers every loss. With 100 classes κ ended near 1e6 at t = 16 and near the start at 64; on digits it
     # falls on blurred images at 48, but not always at 64
     t: float = hparam(48.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
@@ -45,7 +45,7 @@ class ELK(Probabilistic):
         self.log_k = nn.Parameter(torch.zeros(self.concentrations()))
 
     def concentrations(self) -> tuple[int, ...]:
-        """The shape of what the classes have."""
+        """The shape of the classes' concentrations."""
         return (self.spec.classes,)
 
     def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:

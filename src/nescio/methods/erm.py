@@ -1,4 +1,4 @@
-"""Empirical risk minimisation: cross-entropy, nothing else."""
+"""Empirical risk minimisation: cross-entropy alone."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class HeadsHParams(BaseHParams):
 class ManyHeads(Method[HeadsHParams]):
     """M linear classifiers on the features of one backbone; the loss is the cross-entropy of their mean probability,
     −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' predictions are M
-    draws. Networks of their own are another method: a deep ensemble (`nescio train --ensemble-size 10`).
+    draws. For separate networks train a deep ensemble (`nescio train --ensemble-size 10`).
 
     Scores: "entropy" of the mean, and "jsd", the Jensen–Shannon divergence of the heads, H(mean f) − mean H(f).
     """
@@ -59,6 +59,6 @@ class ManyHeads(Method[HeadsHParams]):
         right = (p.argmax(2) == y[:, None]).float().mean(0)
         worst, chance = float(right.min()), 1 / self.spec.classes
         return {
-            "heads differ": Evidence(f"a head moves {apart:.2%} of the mean's probability", apart > 1e-3),
+            "heads differ": Evidence(f"a head's probabilities differ from the mean by {apart:.2%}", apart > 1e-3),
             "every head learnt": Evidence(f"the worst is right on {worst:.0%} of training images", worst > 2 * chance),
         }

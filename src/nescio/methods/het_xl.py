@@ -14,15 +14,15 @@ from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkS
 from nescio.search import hparam
 
 FLOOR = 1e-6  # of a variance
-VARIANCE = 0.01  # of every dimension at the start: much more would hide the features before they are trained
-JUDGED, DRAWN = 64, 1024  # images and noises of each by which evidence judges
+VARIANCE = 0.01  # initial noise variance per dimension: a much larger one would hide the untrained features
+JUDGED, DRAWN = 64, 1024  # images, and noise samples of each, in the evidence
 
 
 @dataclass(frozen=True)
 class HetXLHParams(BaseHParams):
     rank: int = hparam(1, None, "R, columns of V")
-    samples: int = hparam(16, None, "of the noise in the training loss")
-    test_samples: int = hparam(64, None, "of the noise in a prediction")
+    samples: int = hparam(16, None, "number of noise samples in the training loss")
+    test_samples: int = hparam(64, None, "number of noise samples in a prediction")
 
     def check(self) -> None:
         super().check()
@@ -99,7 +99,7 @@ class HetXL(Method[HetXLHParams]):
         return {
             "covariance acts": Evidence(f"noise moves {moved:.2%} of a predicted probability", moved > 1e-3),
             "covariance differs": Evidence(f"log det Σ has a standard deviation of {spread:.3g}", spread > 1e-2),
-            "noise is as Σ says": self.noise_evidence(embeddings[:JUDGED]),
+            "noise follows Σ": self.noise_evidence(embeddings[:JUDGED]),
             "temperature learnt": Evidence(f"τ went from 1 to {tau:.3f}", abs(tau - 1) > 1e-3),
         }
 

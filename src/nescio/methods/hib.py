@@ -1,4 +1,4 @@
-"""HIB: the chance that samples of two images match."""
+"""HIB: the probability that samples of two images match."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from nescio.search import hparam, uniform
 class HIBHParams(SamplingHParams):
     b: float = hparam(-4.0, uniform(-8.0, 8.0), "added to t times the cosine of two samples")
     repulsion: Literal["log p", "log 1-p"] = hparam(
-        "log p", None, "what different labels pay: log p as in URL, or −log(1 − p) as in the first paper"
+        "log p", None, "loss of pairs with different labels: log p as in URL, or −log(1 − p) as in the original paper"
     )
 
 
 @method("hib", HIBHParams)
 class HIB(Probabilistic):
-    """Hedged instance embeddings (Oh et al. 2019) on the sphere: two images match with the chance
-
-        p_nm = 1/16·Σ_i sigmoid(t·s_{n,i}ᵀs_{m,i} + b),   s_{n,i} ~ vMF(e_n, κ(e_n)),
+    """Hedged instance embeddings (Oh et al. 2019) on the sphere: two images match with probability p_nm = 1/16·Σ_i
+    sigmoid(t·s_{n,i}ᵀs_{m,i} + b),   s_{n,i} ~ vMF(e_n, κ(e_n)),
 
     high for pairs of one label and low for others: −mean log p over the former + mean log p over the latter (URL,
     eq. 5, whose sum lacks the 1/16; no prior). No logits. Score: "inverse_kappa", 1/κ.
@@ -65,5 +64,5 @@ def log_mean(logs: Tensor) -> Tensor:
 
 
 def mean_where(values: Tensor, mask: Tensor) -> Tensor:
-    """Of the values that the mask names; 0 where it names none."""
+    """Mean of the values in the mask; 0 for an empty mask."""
     return (values * mask).sum() / mask.sum().clamp_min(1)

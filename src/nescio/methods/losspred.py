@@ -14,16 +14,16 @@ from nescio.metrics import spearman
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # predicted loss at the start of the paper's warmed-up trainings
-ROWS = 1024  # training images whose losses evidence compares with predictions
-RELATED = 0.3  # rank correlation from which predictions follow the losses
+ROWS = 1024  # number of training images in the evidence
+RELATED = 0.3  # minimum rank correlation of predictions and losses
 
 
 @dataclass(frozen=True)
 class LossPredHParams(BaseHParams):
-    """With the ranges of URL, appendix B.9."""
+    """Search ranges of URL, appendix B.9."""
 
     weight: float = hparam(0.5, uniform(0.01, 0.99), "λ of the squared error of the predicted loss")
-    warm: bool = hparam(False, choice(False, True), "predictions start at 0.001, not as random weights give them")
+    warm: bool = hparam(False, choice(False, True), "initial predictions are 0.001 instead of those of random weights")
 
     def check(self) -> None:
         super().check()
@@ -52,7 +52,7 @@ class LossPred(Method[LossPredHParams]):
         return UncertaintyHead(inputs)
 
     def prepare(self, batches: Batches) -> None:
-        if self.hparams.warm and self.uncertainty.scale == 1:  # a scale that came with other weights stays
+        if self.hparams.warm and self.uncertainty.scale == 1:  # keeps a scale that was loaded with weights
             self.uncertainty.start_at(WARM, self.features(first_batch(batches)[0]))
 
     def losses(self, embeddings: Tensor, y: Tensor) -> Tensor:

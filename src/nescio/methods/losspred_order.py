@@ -14,12 +14,12 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class LossPredOrderHParams(BaseHParams):
-    """The authors' values; they searched none of them."""
+    """Values of the authors, who searched none of them."""
 
-    margin: float = hparam(0.1, None, "by which predictions of two images should differ")
+    margin: float = hparam(0.1, None, "margin between the predictions of two images")
     width: int = hparam(512, None, "units of a hidden layer of the loss's head")
-    depth: int = hparam(2, None, "its hidden layers")
-    cached: int = hparam(4, None, "augmented epochs whose features are computed once and then shown in turn")
+    depth: int = hparam(2, None, "number of hidden layers of the loss's head")
+    cached: int = hparam(4, None, "augmented epochs whose features are computed once and cycled through")
 
     def check(self) -> None:
         super().check()
@@ -35,10 +35,10 @@ class LossPredOrder(LossPred):
         max(0, m − s·(u₁ − u₂)),   s = 1 if ℓ₁ > ℓ₂ else −1.
 
     A trial that starts from trained weights keeps them: backbone and classifier are frozen, features are computed once
-    (`cached` augmented epochs of them, kept in the store) and the head is trained on them in minutes. A classifier that
-    the start does not have, or has for other classes, is trained with it by cross-entropy. From new weights the whole
-    network learns by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
-    means something.
+    (`cached` augmented epochs of them, kept in the store) and the head is trained on them in minutes. If the initial
+    weights have no classifier for these classes, it is trained too, by cross-entropy. From random weights the whole
+    network is trained by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
+    is meaningful.
     """
 
     hparams: LossPredOrderHParams  # type: ignore[assignment]
@@ -50,7 +50,7 @@ class LossPredOrder(LossPred):
         return UncertaintyHead(inputs, self.hparams.width, self.hparams.depth)
 
     def prepare(self, batches: Batches) -> None:
-        """Predictions start as random weights give them."""
+        """Initial predictions are those of random weights."""
 
     def on_start(self, new: list[str]) -> None:
         self.frozen_epochs = self.hparams.cached
@@ -59,7 +59,7 @@ class LossPredOrder(LossPred):
 
     def train(self, mode: bool = True) -> LossPredOrder:
         super().train(mode)
-        self.features.train(mode and not self.frozen_epochs)  # what is frozen keeps its batch-norm statistics too
+        self.features.train(mode and not self.frozen_epochs)  # frozen layers also keep their batch-norm statistics
         return self
 
     def ordered(self, predicted: Tensor, losses: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""MC-dropout: the same question to many thinned networks."""
+"""MC-dropout: predictions of one network under many dropout masks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class MCDropout(Method[MCDropoutHParams]):
     """ERM with dropout before the head, or after every activation as well, that stays on at test time: K passes are K
     draws (Gal & Ghahramani 2016; UIMNET §3). Batch-norm stays in evaluation mode. Embeddings are the mean over passes.
 
-    The default place is that of timm's dropout, with the rates of URL §B.11; after all activations of a ResNet-18 the
-    same rate takes away far more.
+    The default position is that of timm's dropout, with the rates of URL §B.11; after all activations of a ResNet-18
+    the same rate drops far more.
 
     Scores: "jsd" (UIMNET §4), the Jensen–Shannon divergence of the passes, H(mean p) − mean H(p), which is the mutual
     information of prediction and mask; and "entropy" of the mean (URL §4.1 tries both).
@@ -57,7 +57,8 @@ class MCDropout(Method[MCDropoutHParams]):
         self.before_head = self.dropout()
 
     def thin_activations(self) -> None:
-        """Puts dropout after every activation of the finished network: a constructor's option may do nothing."""
+        """Inserts dropout after every activation of the built network, because a constructor's option may have no
+        effect."""
         for parent in list(self.features.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, ACTIVATIONS) or type(child).__module__.startswith("timm.layers.activations"):
@@ -74,7 +75,7 @@ class MCDropout(Method[MCDropoutHParams]):
         for layer in self.dropouts:
             layer.train()
         passes = self.hparams.mc_samples
-        different = passes if self.hparams.position == "activations" else 1  # else every pass has the same features
+        different = passes if self.hparams.position == "activations" else 1  # else passes share features
         embeddings = torch.stack([self.features(x) for _ in range(different)])
         logits = self.head(self.before_head(embeddings.expand(passes, -1, -1))).transpose(0, 1)
         for layer in self.dropouts:
@@ -83,7 +84,7 @@ class MCDropout(Method[MCDropoutHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        shares: dict[nn.Module, float] = {}  # of the living units that each layer omitted in its last pass
+        shares: dict[nn.Module, float] = {}  # share of the active units that each layer dropped in its last pass
 
         def count(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
             active = inputs[0] != 0

@@ -16,18 +16,18 @@ from nescio.methods._two_views import not_collapsed, temperature_acts, views_fou
 from nescio.methods.base import Batches, Evidence, Method, SelfSupervised, first_batch, method
 from nescio.search import hparam
 
-WORLD = 256  # pairs of views of a world whose κ is known
+WORLD = 256  # number of simulated pairs of views with known κ
 
 
 @dataclass(frozen=True)
 class MCInfoNCEHParams(SamplingHParams):
-    # embeddings that are still alike repel each other less when κ falls: it must not fall before they part
+    # similar embeddings repel each other less when κ falls, so κ must not fall before they separate
     head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ")
-    adaptive: float = hparam(0.2, None, "multiplies it further with --optimizer adamw", introduced=1.0)
+    adaptive: float = hparam(0.2, None, "additional factor for the optimizer adamw", introduced=1.0)
     average: Literal["losses", "likelihoods"] = hparam(
         "likelihoods",
         None,
-        "over samples: of likelihoods, which identifies κ, or of losses as URL prints it",
+        "mean over samples: of likelihoods, which identifies κ, or of losses, as printed in URL",
     )
 
 
@@ -36,8 +36,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
     """Two random crops of every image, each a distribution vMF(e, κ(e)); InfoNCE of one sample of every crop, averaged
     over 16 samples as likelihoods, −log 1/16·Σ_i exp(−loss_i) (Kirchhof et al. 2023). Score: "inverse_kappa", 1/κ.
 
-    URL, eq. 2, prints the mean of losses. It attracts by −t·A(κ₁)·A(κ₂)·e₁ᵀe₂: it never asks for a small κ where views
-    agree at all, and how κ ranks images is left to how fast it grows. Only likelihoods identify κ.
+    URL, eq. 2, prints the mean of losses. It attracts by −t·A(κ₁)·A(κ₂)·e₁ᵀe₂: it never favours a small κ if views
+    agree, so only the growth rates of κ rank images. Only likelihoods identify κ.
     """
 
     hparams: MCInfoNCEHParams
@@ -65,8 +65,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         }
 
     def identified(self, y: Tensor) -> Evidence:
-        """Is the loss lowest at the true κ, where it is known? Latents of two views lie t apart, and each is seen
-        through noise of a κ of its own, from d/4 to 8d."""
+        """Check that the loss is lowest at the true κ, on simulated views. Latents of two views have a known
+        similarity, and each view adds noise with its own κ, from d/4 to 8d."""
         d, generator = self.features.num_features, torch.Generator().manual_seed(0)
         first = unit(torch.randn(WORLD, d, generator=generator).to(y.device))
         latents = torch.cat([first, sample(first, first.new_full((WORLD,), self.hparams.t), 1)[0]])
@@ -76,4 +76,4 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         others = {"8κ": 8 * kappa, "κ/8": kappa / 8, "κ of other images": kappa.roll(1)}
         values = {name: float(self.compared(mean, other, y)) for name, other in others.items()}
         seen = ", ".join(f"with {name} {value:.3f}" for name, value in values.items())
-        return Evidence(f"loss {true:.3f} in a world of known κ, {seen}", true < min(values.values()))
+        return Evidence(f"loss {true:.3f} with simulated views of known κ, {seen}", true < min(values.values()))

@@ -1,4 +1,4 @@
-"""MIMO: several images in, several predictions out, one network."""
+"""MIMO: one network with several input images and several predictions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nescio.search import choice, hparam, uniform
 
 @dataclass(frozen=True)
 class MIMOHParams(BaseHParams):
-    inputs: int = hparam(2, choice(2, 3), "T, images seen at once")
+    inputs: int = hparam(2, choice(2, 3), "T, number of input images")
     repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows whose T images are the same")
-    repeats: int = hparam(2, None, "times a batch is used in one step, in other company")
+    repeats: int = hparam(2, None, "number of times an image is used in one step, with other partners")
 
     def check(self) -> None:
         super().check()
@@ -72,5 +72,6 @@ class MIMO(Method[MIMOHParams]):
             same_image.append(float((predicted == y[rows]).float().mean()))
             others.append(float((predicted == their[rows]).float().mean()))
         gap = min(a - b for a, b in zip(same_image, others, strict=True))
-        seen = f"beside another image, a head names its own in {min(same_image):.0%}, the other in {max(others):.0%}"
+        least, most = min(same_image), max(others)
+        seen = f"beside another image, a head predicts its own class in {least:.0%}, the other in {most:.0%}"
         return {"each head reads its own image": Evidence(seen, len(same_image) > 1 and gap > 0.2)}

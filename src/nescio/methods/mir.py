@@ -12,13 +12,15 @@ from nescio.methods._feature_density import FeatureDensity
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, method, split_group
 from nescio.search import choice, hparam, log_uniform
 
-COARSEST = 4  # pixels from which the decoder starts
-DECODER_RATE = 0.05  # of the network's learning rate
+COARSEST = 4  # side of the decoder's first map in pixels
+DECODER_RATE = 0.05  # factor on the network's learning rate
 
 
 @dataclass(frozen=True)
 class MIRHParams(BaseHParams):
-    weight: float = hparam(1.0, log_uniform(0.01, 100.0), "λ of the reconstruction error; the larger, the stronger")
+    weight: float = hparam(
+        1.0, log_uniform(0.01, 100.0), "λ of the reconstruction error; a larger one regularises more"
+    )
     width: int = hparam(64, choice(32, 64, 128), "channels of the decoder")
 
     def check(self) -> None:
@@ -48,8 +50,8 @@ def decoder(
 @method("mir", MIRHParams)
 class MIR(FeatureDensity):
     """Maximally informative representations (Postels et al. 2020): beside the classifier a decoder g reconstructs the
-    image from the features, −log f(x)_y + λ·‖g(φ(x)) − x‖²/pixels, so that the features keep what the classes alone
-    would let them forget. After training every class gets a Gaussian on the features of its training images.
+    image from the features, −log f(x)_y + λ·‖g(φ(x)) − x‖²/pixels, so that the features keep information that the
+    classes do not need. After training every class gets a Gaussian on the features of its training images.
 
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
     """
@@ -66,14 +68,15 @@ class MIR(FeatureDensity):
         self.decoder = decoder(self.features.num_features, spec.channels, spec.shape, hparams.width, grid)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """A squared error is steeper than a cross-entropy: the decoder takes small steps, the same ones at every λ. The
-        network's rate does not depend on λ, or strengths would be compared by their rates."""
+        """A squared error has larger gradients than a cross-entropy, so the decoder has a small learning rate, equal
+        for all λ. The network's learning rate does not depend on λ, so comparisons of λ are not comparisons of learning
+        rates."""
         (group,) = super().parameter_groups()
         network, decoder = split_group(group, self.decoder.parameters())
         return [network, decoder | {"rate": group["rate"] * DECODER_RATE / self.hparams.weight}]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features, and the squared error of the images that the decoder makes of them; of maps, it takes the whole."""
+        """Features, and the squared error of the images that the decoder makes of them; maps are decoded whole."""
         if not self.spec.dense:
             embeddings = self.features(x)
             return embeddings, mse_loss(self.decoder(embeddings).float(), x)

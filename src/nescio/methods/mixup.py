@@ -14,7 +14,7 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class MixupHParams(BaseHParams):
-    alpha: float = hparam(0.3, uniform(0.1, 1.0), "of Beta(α, α), from which the mixing share λ is drawn")
+    alpha: float = hparam(0.3, uniform(0.1, 1.0), "α of Beta(α, α), the distribution of the mixing weight λ")
     kept: int = hparam(16, None, "training examples kept for the native score")
 
     def check(self) -> None:
@@ -25,9 +25,9 @@ class MixupHParams(BaseHParams):
 
 @method("mixup", MixupHParams)
 class Mixup(Method[MixupHParams]):
-    """Learns from λx_i + (1−λ)x_j with label λy_i + (1−λ)y_j, λ ~ Beta(α, α) (Zhang et al. 2018; UIMNET §3).
+    """Training on λx_i + (1−λ)x_j with label λy_i + (1−λ)y_j, λ ~ Beta(α, α) (Zhang et al. 2018; UIMNET §3).
 
-    Native score (UIMNET §4): how much an image breaks the Mixup criterion against kept examples (x̄_k, ȳ_k),
+    Native score (UIMNET §4): violation of the Mixup criterion against stored examples (x̄_k, ȳ_k),
     (1/K) Σ_k ‖λ f(x) + (1−λ) ȳ_k − f(λx + (1−λ)x̄_k)‖², with one λ_k ~ Beta(α, α) fixed for each of them.
     """
 
@@ -44,7 +44,7 @@ class Mixup(Method[MixupHParams]):
         self.register_buffer("kept_x", torch.zeros(shape))
         self.register_buffer("kept_y", torch.zeros(hparams.kept, spec.classes))
         self.register_buffer("kept_share", torch.zeros(hparams.kept))
-        self.register_buffer("drawn", torch.zeros(2))  # steps so far, and those whose λ was not almost 0 or 1
+        self.register_buffer("drawn", torch.zeros(2))  # number of steps, and of those with λ not almost 0 or 1
 
     def prepare(self, batches: Batches) -> None:
         x, y = first_batch(batches, self.hparams.kept)
@@ -87,10 +87,10 @@ class Mixup(Method[MixupHParams]):
         labels = nn.functional.one_hot(y, self.spec.classes).float()
         broken = float((0.5 * labels + 0.5 * labels.flip(0) - mixed)[rows].square().sum(1).mean())
         steps, inside = self.drawn.tolist()
-        between = f"‖(y_i + y_j)/2 − f((x_i + x_j)/2)‖² = {broken:.2f}; one class for sure would give 0.50"
+        between = f"‖(y_i + y_j)/2 − f((x_i + x_j)/2)‖² = {broken:.2f}; a one-hot prediction would give 0.50"
         return {
             "shares drawn": Evidence(
-                f"λ lay between the examples in {inside:.0f} of {steps:.0f} steps", inside > 0.1 * steps
+                f"λ was not almost 0 or 1 in {inside:.0f} of {steps:.0f} steps", inside > 0.1 * steps
             ),
             "learnt between the examples": Evidence(between, broken < 0.27),
         }

@@ -17,11 +17,11 @@ from nescio.search import choice, hparam, log_uniform
 
 @dataclass(frozen=True)
 class MoCoHParams(BaseHParams):
-    # its encoder must not run ahead of the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
+    # the encoder must not change faster than the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
     lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
-    temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "τ; the lower, the more the nearest negatives count")
-    momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, what the key encoder keeps of itself in a step")
-    queue: int = hparam(4096, choice(1024, 4096, 16384), "K, keys that are negatives, at most half the training rows")
+    temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "temperature τ; a lower one weights near negatives more")
+    momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, momentum of the key encoder")
+    queue: int = hparam(4096, choice(1024, 4096, 16384), "K, number of negative keys, at most half the training rows")
     width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
 
     def check(self) -> None:
@@ -44,7 +44,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
 
     The paper shuffles the keys' batch between GPUs, so that batch-norm does not reveal which key belongs to a query.
     Here nothing is shuffled: queries and keys see the statistics of the whole batch, hundreds of rows instead of 32 a
-    GPU, in which one image hardly shows. Several processes share one queue.
+    GPU, on which one image has little effect. Several processes share one queue.
     """
 
     paper = "He et al., Momentum contrast for unsupervised visual representation learning, CVPR 2020"
@@ -61,16 +61,16 @@ class MoCo(SelfSupervised[MoCoHParams]):
 
     @property
     def query(self) -> nn.Sequential:
-        """What the key encoder is a slow copy of."""
+        """The network whose moving average is the key encoder."""
         return nn.Sequential(self.features, self.projection)
 
     @property
     def negatives(self) -> Tensor:
-        """The part of the queue that is used: with more keys than images a query would meet itself, over and over."""
+        """The used part of the queue: with more keys than images, a query would often meet its own image."""
         return self.queue[: self.spec.rows // 2] if self.spec.rows else self.queue
 
     def prepare(self, batches: Batches) -> None:
-        self.key.train()  # batch-norm must scale as it will in the first step
+        self.key.train()  # batch-norm must scale as in the first step
         for x, _, _ in chain.from_iterable(repeat(batches)):
             if self.pushed >= len(self.negatives):
                 break
@@ -98,12 +98,12 @@ class MoCo(SelfSupervised[MoCoHParams]):
         keys = self.keys(x[1])
         loss = self.contrast(x[0], keys)
         step(loss)
-        self.push(of_all_processes(keys))  # after the step: its gradient needed the queue as it was
+        self.push(of_all_processes(keys))  # after the step, whose gradient needs the previous queue
         return loss
 
     @torch.no_grad()
     def push(self, keys: Tensor) -> None:
-        """Keys take the place of the oldest."""
+        """Replace the oldest keys by these."""
         size = len(self.negatives)
         keys = keys[-size:]
         places = (self.pushed + torch.arange(len(keys), device=keys.device)) % size
@@ -118,7 +118,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
         now, then = (network.query(x.flatten(0, 1)).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
         size, pushed = len(self.negatives), int(self.pushed)
         new = int(self.queue.ne(start.queue).any(1).sum())  # type: ignore[arg-type]
-        filled = f"{pushed} keys went in, {new} of {size} are not those of the start"
+        filled = f"{pushed} keys were added, {new} of {size} differ from the initial ones"
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),

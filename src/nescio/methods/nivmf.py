@@ -1,4 +1,4 @@
-"""nivMF: ELK with classes that have another concentration along every axis."""
+"""nivMF: ELK with a separate concentration of the classes along every axis."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class NivMF(ELK):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         spread = float(self.log_k.std(1).mean())
-        axes = Evidence(f"within a class log k differs by {spread:.2g} between axes", spread > 1e-3)
+        axes = Evidence(f"log k has a spread of {spread:.2g} between the axes of a class", spread > 1e-3)
         return super().evidence(batches, start) | {"axes differ": axes, **self.sampling_evidence(x)}

@@ -16,7 +16,7 @@ from nescio.search import hparam, log_uniform, uniform
 @dataclass(frozen=True)
 class OCHParams(BaseHParams):
     width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features")
-    weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
+    weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone")
     orthogonality: float = hparam(0.3, log_uniform(0.03, 0.5), "weight of the orthogonality penalty")
 
     def check(self) -> None:
@@ -37,7 +37,7 @@ class OC(RND):
     """RND with a teacher that is 0 everywhere: k certificates map the data to zero. Σ_W ‖W Wᵀ − I‖² over all weight
     matrices of the student keeps them diverse and non-trivial (Tagasovska & Lopez-Paz 2019; UIMNET §3).
 
-    There are fewer certificates than features: as many would be a rotation, which maps nothing to zero.
+    There are fewer certificates than features: as many would allow a rotation, which maps no vector to zero.
     The penalty takes W Wᵀ where W has fewer rows than columns, else WᵀW: the product that can be the identity.
     """
 

@@ -28,9 +28,11 @@ from nescio.search import choice, hparam, log_uniform
 
 @dataclass(frozen=True)
 class PostNetHParams(BaseHParams):
-    entropy: float = hparam(1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; the larger, the stronger")
-    latent: int = hparam(6, choice(4, 6, 10), "dimensions in which the densities live")
-    flows: int = hparam(6, choice(4, 6, 10), "radial flows in a row, for every class")
+    entropy: float = hparam(
+        1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; a larger one regularises more"
+    )
+    latent: int = hparam(6, choice(4, 6, 10), "dimensions of the latent space of the densities")
+    flows: int = hparam(6, choice(4, 6, 10), "number of radial flows per class")
     density: float = hparam(3.0, None, "multiplies the learning rate of the flows")
 
     def check(self) -> None:
@@ -45,18 +47,18 @@ def uncertain_cross_entropy(alpha: Tensor, y: Tensor) -> Tensor:
 
 
 def shortened(gradient: Tensor) -> Tensor:
-    """The gradient of a mean over rows, no row's own longer than one: where densities are sharp it is a cliff."""
+    """The gradient of a mean over rows, clipped to length one per row: at sharp densities it explodes."""
     return gradient / (len(gradient) * gradient.norm(dim=1, keepdim=True)).clamp_min(1)
 
 
 @method("postnet", PostNetHParams)
 class PostNet(Method[PostNetHParams]):
     """Posterior network (Charpentier et al. 2020): the features go to a latent z of few dimensions with batch-norm,
-    where every class has a density q(z | c) of radial flows. The class counts N_c turn densities into evidence: the
+    where every class has a density q(z | c) of radial flows. Class counts N_c scale densities to evidence: the
     prediction is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
 
-    Logits: log α_c, whose softmax is the Dirichlet's mean. They are close to 0 where there is little evidence, so that
-    even float16 separates classes there. Score "evidence": −log q(z | c) of the predicted class.
+    Logits: log α_c, whose softmax is the Dirichlet's mean. They are close to 0 if there is little evidence, so that
+    even float16 separates classes. Score "evidence": −log q(z | c) of the predicted class.
     """
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
@@ -79,7 +81,8 @@ class PostNet(Method[PostNetHParams]):
             self.counts += torch.bincount(y, minlength=self.spec.classes)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The flows take larger steps than the network, and no weight decay: it would pull densities to one place."""
+        """The flows take larger steps than the network, and no weight decay, which would pull all densities
+        together."""
         (group,) = super().parameter_groups()
         network, flows = split_group(group, self.flows.parameters())
         return [network, flows | {"rate": group["rate"] * self.hparams.density, "decay": 0.0}]

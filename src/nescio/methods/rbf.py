@@ -29,9 +29,9 @@ class RBFHParams(BaseHParams):
 class RBF(Method[RBFHParams]):
     """The logits z become a·exp(−z²): as ‖z‖ grows the softmax tends to 1/C (Broomhead & Lowe 1988; UIMNET §3).
 
-    Without the scale a the values lie in (0, 1] and no softmax could exceed e/(e + C − 1). It is fixed: one that learns
-    falls to 0 while the kernels are still wrong, and stays there. z starts where the kernel is steepest, since it is
-    flat at z = 0 as well as far away, and a row at either extreme has no gradient.
+    Without the scale a the values lie in (0, 1] and no softmax could exceed e/(e + C − 1). It is fixed: a trained scale
+    falls to 0 early in training and stays there. z starts where the kernel is steepest, because the gradient vanishes
+    at z = 0 and far away.
     """
 
     paper = "Broomhead & Lowe, Multivariable functional interpolation and adaptive networks, 1988"
@@ -59,10 +59,10 @@ class RBF(Method[RBFHParams]):
         confident = float(self.probs(output.logits).max(1).values.mean())
         plain = math.e / (math.e + classes - 1)
         far = self.probs(self.kernels(1e4 * output.embeddings)[:, None])
-        # a row far away keeps p = 1/C unless some z is exactly zero there
+        # a row far away has p = 1/C unless some z is exactly zero
         faded = float((far.max(1).values < 1 / classes + 0.01).float().mean())
         return {
-            "fades": Evidence(f"{faded:.0%} of features 10⁴ × as far get the uniform prediction", faded > 0.9),
+            "fades": Evidence(f"{faded:.0%} of features scaled by 10⁴ get the uniform prediction", faded > 0.9),
             "confident": Evidence(
                 f"p = {confident:.2f} on training images; without a scale at most {plain:.2f}", confident > plain
             ),

@@ -25,7 +25,7 @@ from nescio.search import choice, hparam
 @dataclass(frozen=True)
 class RNDHParams(BaseHParams):
     width: int = hparam(128, choice(64, 128, 256), "hidden units and outputs of student and teacher")
-    weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
+    weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone")
 
     def check(self) -> None:
         super().check()
@@ -47,8 +47,8 @@ class RND(Method[RNDHParams]):
     ‖w_s(φ(x)) − w_t(φ(x))‖² (Burda et al. 2018; UIMNET §3). The features are detached: only the student is trained by
     it.
 
-    Native score (UIMNET §4): that distance, since the student never saw the teacher far from the data.
-    Features are normalised by their running mean and variance before both, so that the distance has a unit.
+    Native score (UIMNET §4): that distance, because the student is not trained far from the data.
+    Both networks get features normalised by running mean and variance, which fixes the scale of the distance.
     """
 
     paper = "Burda et al., Exploration by random network distillation, ICLR 2019"
@@ -61,7 +61,7 @@ class RND(Method[RNDHParams]):
         self.teacher.requires_grad_(False)
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
-        """A student and a teacher of these features."""
+        """A student and a teacher for these features."""
         width = self.hparams.width
         return mlp(inputs, width, width, width), mlp(inputs, width, width)
 
@@ -76,7 +76,7 @@ class RND(Method[RNDHParams]):
         return list(self.student.parameters())[-1].shape[0]
 
     def penalty(self) -> Tensor | float:
-        """What else the student must keep small."""
+        """A further penalty on the student."""
         return 0.0
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class RND(Method[RNDHParams]):
         embeddings = self.features(x)
         near, far = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_like(x))))
         untrained = float(self.distance(embeddings, self.untrained_student(start)).mean())
-        learnt = f"distance on training images {untrained:.3g} of an untrained student, {near:.3g} of this one"
+        learnt = f"distance on images: {untrained:.3g} for an untrained student, {near:.3g} for the trained one"
         pairs = list(zip(self.teacher.parameters(), start.teacher.parameters(), strict=True))  # type: ignore[union-attr]
         frozen = all(torch.equal(a, b) for a, b in pairs)
         return {

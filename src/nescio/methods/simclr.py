@@ -14,7 +14,7 @@ from nescio.search import choice, hparam, log_uniform
 
 @dataclass(frozen=True)
 class SimCLRHParams(BaseHParams):
-    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; a lower one weights near negatives more")
     width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
 
     def check(self) -> None:
@@ -31,7 +31,8 @@ class SimCLR(SelfSupervised[SimCLRHParams]):
         ℓ_i = −log [ exp(cos(z_i, z_i′)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ],   z = g(φ(x))
 
     (Chen et al. 2020, §2.1 and eq. 1; τ = 0.5 is theirs for images of CIFAR's size). The negatives are the rows that
-    go through the network together: a batch cut into parts (`--accumulate`, or several processes) has fewer of them.
+    go through the network together: a batch split into micro-batches (`accumulate`, or several processes) has fewer of
+    them.
     """
 
     paper = "Chen et al., A simple framework for contrastive learning of visual representations, ICML 2020"

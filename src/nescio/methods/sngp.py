@@ -27,12 +27,12 @@ from nescio.methods.base import (
 )
 from nescio.search import choice, hparam
 
-PAIRED = 4096  # rows, at most, whose distances set the lengthscale
+PAIRED = 4096  # maximum number of rows whose distances set the lengthscale
 
 
 @dataclass(frozen=True)
 class SNGPHParams(SpectralHParams):
-    bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; the smaller, the stronger")
+    bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; a smaller one regularises more")
     width: int = hparam(1024, choice(512, 1024, 2048), "D, random features")
     # Φ has length one, where plain features have that of their width: β needs larger steps to reach the same logits.
     output: float = hparam(10.0, None, "multiplies the learning rate of the process's weights β")
@@ -51,8 +51,8 @@ class SNGP(Method[SNGPHParams]):
     the same for all classes (the Gaussian likelihood of the authors' code). ℓ is the mean distance between features
     of the initial network.
 
-    The logits are mean-field logits z/√(1 + (π/8)·Φ Σ Φᵀ). Scores, of these: "dempster_shafer", C/(C + Σ_c exp z_c),
-    and "entropy" of the softmax. The bound of 6 is the authors' for images of CIFAR's size,
+    The logits are mean-field logits z/√(1 + (π/8)·Φ Σ Φᵀ). Scores of these logits: "dempster_shafer", C/(C + Σ_c exp
+    z_c), and "entropy" of the softmax. The bound of 6 is the authors' for images of CIFAR's size,
     where they bound the convolution itself and not the reshaped kernel, which is looser (`nescio.layers.spectral`).
     """
 
@@ -68,14 +68,14 @@ class SNGP(Method[SNGPHParams]):
         self.gp = RandomFeatureGP(self.features.num_features, spec.classes, hparams.width)
 
     def prepare(self, batches: Batches) -> None:
-        self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
+        self.features.train()  # batch-norm must scale as in the first step, or all kernels are 0
         features = self.features(first_batch(batches)[0]).float()
         self.features.eval()
-        some = features[:: -(-len(features) // PAIRED)]  # locations of images are many
+        some = features[:: -(-len(features) // PAIRED)]  # limits the number of locations
         self.gp.lengthscale.copy_(torch.pdist(some).mean().clamp_min(1e-6))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The prior already holds β back: weight decay is for the network alone."""
+        """The prior already regularises β, so weight decay applies to the network alone."""
         (group,) = super().parameter_groups()
         network, beta = split_group(group, [self.gp.weights.weight])
         return [network, beta | {"rate": group["rate"] * self.hparams.output, "decay": 0.0}]
@@ -97,7 +97,7 @@ class SNGP(Method[SNGPHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        mass = float((self.gp.precision.diagonal() - RIDGE).sum())  # Φ has length one: the rows it was fitted to
+        mass = float((self.gp.precision.diagonal() - RIDGE).sum())  # the number of rows: |Φ| = 1
         noise = noise_like(x)
         expanded = [self.gp.expand(self.features(images)) for images in (x, noise)]
         near, far = (float(self.gp.variance(features).mean()) for features in expanded)

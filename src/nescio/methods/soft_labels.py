@@ -1,4 +1,4 @@
-"""Soft labels: no target is ever certain."""
+"""Soft labels: targets below one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SoftLabelsHParams(BaseHParams):
 class SoftLabels(Method[SoftLabelsHParams]):
     """The one of a one-hot label becomes ℓ_max < 1 and every zero ℓ_min = (1 − ℓ_max)/(C − 1) (UIMNET §3).
 
-    Native score (UIMNET §4): (s₍₁₎ − ℓ_max)², an over-shoot of the largest softmax is suspicious.
+    Native score (UIMNET §4): (s₍₁₎ − ℓ_max)², a maximum softmax probability above ℓ_max is uncertain too.
     """
 
     paper = "Szegedy et al., Rethinking the Inception architecture, CVPR 2016"

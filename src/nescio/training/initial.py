@@ -31,7 +31,7 @@ UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weigh
 
 
 def start_key(start: str) -> str:
-    """What the key of a fine-tuned trial follows from: the first trial's key, or the checkpoint's checksum."""
+    """The source of a fine-tuned trial in its key: the first trial's key, or the checkpoint's checksum."""
     if isinstance(start, ContentName):
         return source(start.content)[1]
     kind, location = source(start)
@@ -59,10 +59,10 @@ def _start_weights(start: str, store: Store) -> dict[str, Tensor]:
 
 
 def take_weights(method: Method, start: str, store: Store) -> list[str]:
-    """Gives the backbone the weights that it starts from, by name; returns the names of tensors that stay new.
+    """Loads initial weights into the backbone by name; returns the names of tensors without loaded values.
 
-    A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are left new. A backbone with
-    spectral bounds accepts weights that were trained without.
+    A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are not loaded. A backbone with
+    spectral bounds accepts weights trained without bounds.
     """
     state = _start_weights(start, store)
     state_of_method = method.state_dict()
@@ -92,7 +92,7 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
 
 
 def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
-    """A trial's method with the initial weights that its init seed gives."""
+    """A trial's method with the random initial weights of its init seed."""
     dense = trial.task == "segmentation"
     if dense and (trial.classes is not None or dataset.train.maps is None):
         what = "a choice of classes" if trial.classes is not None else f"{dataset.name}, which has no label maps"

@@ -39,17 +39,17 @@ SCORED_MAPS = 64  # … and training images with label maps, whose every locatio
 SAVE_AND_STOP = 2  # due: save a checkpoint and end
 
 
-CHECK_STEPS = 50  # optimiser steps between two looks at the loss: looking waits for the device …
+CHECK_STEPS = 50  # optimizer steps between two reads of the loss: reading waits for the device …
 
 
-CHECK_SECONDS = 5.0  # … or seconds, where steps are slow and somebody watches
+CHECK_SECONDS = 5.0  # … or seconds, if steps are slow and progress is reported
 
 
 Watch = Callable[[dict[str, Any]], None]
 
 
 class Diverged(RuntimeError):
-    """The loss, or a weight, stopped being a number."""
+    """The loss, or a weight, became NaN or infinite."""
 
 
 def kept_name(epoch: int | None) -> str:
@@ -66,7 +66,8 @@ def fit(
     watch: Watch | None,
     store: Store | None = None,
 ) -> tuple[Method, dict[str, Any]]:
-    """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
+    """Trains from the last checkpoint in `step_folder`, or from the start; returns the method and facts about its
+    training."""
     with runtime.threads(trial.training.threads):
         return _fit(trial, dataset, runtime, step_folder, checkpoint_seconds, watch, store)
 
@@ -139,7 +140,7 @@ def _fit(
             kept[kept_name(epoch)] = weights_of(_finish(deepcopy(method), average, stream, seed))
             restore_random_state(state)
     seconds = time.monotonic() - started
-    if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # the last steps had no look at a loss
+    if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # after unread losses
         raise Diverged("Weights are not finite after the last step; a smaller learning rate may help.")
     _finish(method, average, stream, seed)
     for name, content in kept.items() if step_folder is not None else ():
@@ -154,7 +155,7 @@ def _fit(
 
 
 def _save_due(step_folder: Any, saved: float, seconds: float) -> int:
-    """SAVE_AND_STOP when this process is to end, else 1 when it is time to save a checkpoint of `part`, else 0."""
+    """SAVE_AND_STOP when this process is to end, else 1 if a checkpoint of `step_folder` is due, else 0."""
     return (
         SAVE_AND_STOP
         if shutdown_requested.is_set()
@@ -163,7 +164,7 @@ def _save_due(step_folder: Any, saved: float, seconds: float) -> int:
 
 
 def _finish(method: Any, average: WeightAverage | None, stream: TrainingStream, seed: int) -> Method:
-    """The method after what follows its last step: the average of its weights, bounds that hold, `finalize`."""
+    """The method after its last step: with averaged weights, exact spectral bounds and `finalize`."""
     if average is not None:
         average.copy_to(method)
     settle(method)
@@ -180,7 +181,8 @@ def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: S
 
 
 def training_seed(trial: Trial, dataset: datasets.Dataset) -> int:
-    """Of everything random in training. What only changes speed and memory shows the same images in the same order."""
+    """The seed of all random numbers in training. Fields that only change speed and memory keep the images and their
+    order."""
     usual = Training()
     speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
     data = trial.data if isinstance(trial.data, ContentName) else content_name(trial.data, dataset)
@@ -202,24 +204,23 @@ def begin(
     # The data flows on the device that the runtime chose; a method sees only batches.
     with evaluating(method), torch.no_grad(), runtime.autocast():
         method.prepare(method.as_rows(stream.plain()))
-        # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
+        # Results of `prepare` may differ in the last bits between GPUs, and averaged gradients would not remove this.
         runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
     return method, stream
 
 
 @torch.no_grad()
 def _check_forward(method: Method, stream: TrainingStream, runtime: Runtime) -> None:
-    """Refuses outputs of other shapes than a method promises before the first step; nothing random moves.
+    """Checks the shapes of a method's outputs before the first step; restores all random generators.
 
-    What is fitted at the end of training may be missing yet: a forward pass that fails is left for then, and so are
-    the names of scores.
+    Parts fitted at the end of training may be missing: failing forward passes and names of scores are not checked yet.
     """
     state, copy = random_state(), deepcopy(method).eval()
     try:
         with runtime.autocast():
             x, _, _ = next(iter(copy.as_rows(stream.some(1))))
             output = copy(x[:2])
-    except Exception:  # anything that a method of one's own raises
+    except Exception:  # any exception of a user's method
         return
     finally:
         restore_random_state(state)
@@ -266,7 +267,7 @@ def _resume(
     runtime: Runtime,
     seed: int,
 ) -> tuple[int, int, dict[str, bytes]]:
-    """(epoch, batch) to go on from, with every state as it was, and the weights that were kept so far."""
+    """Restores all states; returns (epoch, batch) to continue from, and the weights kept so far."""
     checkpoint = None if step_folder is None else step_folder.load_checkpoint()
     kept = {} if checkpoint is None else dict(checkpoint.tensors)
     written = runtime.share(kept.pop("state", None))

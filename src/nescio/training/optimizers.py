@@ -16,8 +16,8 @@ from nescio.trials import Training
 
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
-    """SGD with momentum, AdamW or LAMB; a parameter group's own `rate` and `decay` multiply the plan's, and `adaptive`
-    the rate of AdamW, whose steps have the rate's length however small gradients are."""
+    """SGD with momentum, AdamW or LAMB; `rate` and `decay` of a parameter group multiply the plan's. `adaptive`
+    multiplies the rate of AdamW, whose step size does not shrink with gradients."""
     groups: list[dict[str, Any]] = []
     for group in method.parameter_groups():
         rate, decay = plan.lr * group.get("rate", 1.0), plan.weight_decay * group.get("decay", 1.0)
@@ -30,7 +30,7 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
         return torch.optim.AdamW(groups, plan.lr, fused=runtime.device.type == "cuda")
     from timm.optim.lamb import Lamb
 
-    # the share of a layer's own length whatever the decay; timm clips all gradients at a norm of 1 too
+    # trust ratio of a layer at any decay; timm also clips all gradients at a norm of 1
     return Lamb(groups, plan.lr, always_adapt=True)
 
 
@@ -55,7 +55,8 @@ def check_compiled(plan: Training, method: str) -> None:
 
 
 class OptimizerStep:
-    """Backward, and when a batch is whole: average over processes, clip, set the rate, move the weights."""
+    """Backward, and when a batch is complete: average over processes, clip, set the learning rate, update the
+    weights."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class OptimizerStep:
 
     @property
     def can_be_recorded(self) -> bool:
-        """Whether every batch goes through the same kernels of this one GPU, and nobody else changes them."""
-        own = vars(type(self.method)).get("cuda_graph_safe", False)  # not what a parent class says of itself
+        """Whether every batch runs the same kernels on this one GPU, so that a CUDA graph can replay them."""
+        own = vars(type(self.method)).get("cuda_graph_safe", False)  # not inherited from a parent class
         alone = self.runtime.world == self.plan.accumulate == 1 and self.runtime.device.type == "cuda"
         return own and alone and not (self.plan.compile or self.method.spec.dense or self.method.frozen_epochs)
 
@@ -97,7 +98,7 @@ class OptimizerStep:
 
     def move(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if self.plan.accumulate > 1:  # only now: a method that limits the gradient of a row sees it as it is
+        if self.plan.accumulate > 1:  # only now, so that a method that clips the gradient of a row gets it unscaled
             torch._foreach_div_(gradients, self.plan.accumulate)
         self.runtime.mean(gradients)
         if self.plan.clip is not None:

@@ -29,7 +29,7 @@ FACTS = "facts.json"
 
 
 def train_step(trial: Trial, root: str | Path | None = None) -> Step:
-    """The step that trains a trial; its key is a function of the trial, the data's revision and what it starts from."""
+    """The step that trains a trial; its key is a function of the trial, the data's revision and the initial weights."""
     trial = named_trial(trial, root)
     if trial.stop is not None:
         whole = train_step(replace(trial, stop=None), root)
@@ -60,7 +60,7 @@ def title_of(trial: Trial) -> str:
 
 
 def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Files:
-    """Several processes train together; the first has the part."""
+    """Several processes train together; only the first has the step folder."""
     runtime = runtime_for(context.device).with_precision(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
     with EpochProgress(title_of(trial), silent=runtime.rank > 0) as watch:
@@ -86,7 +86,7 @@ def train(
     checkpoint_seconds: float = 60.0,
     watch: Watch | None = None,
 ) -> str:
-    """Trains one trial unless it is finished, going on from its last checkpoint; returns its key.
+    """Trains one trial unless it is finished, continuing from its last checkpoint; returns its key.
 
     Under torchrun the first process owns the store; the others only compute.
     """
@@ -107,7 +107,7 @@ def train(
         return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
     replace(step, make=make).run(Context(store, None if root is None else str(root)), wait=True)
-    if not trained:  # it was finished before, or by another process
+    if not trained:  # finished before, or by another process
         runtime.share(False)
     return step.key
 

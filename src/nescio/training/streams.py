@@ -28,12 +28,12 @@ from nescio.work.versions import TRAIN as VERSION
 FEATURES = "features"  # the stage of features of frozen backbones, and their name in its files
 
 
-FEATURE_BATCH = 256  # images of a batch whose features are computed to be kept
+FEATURE_BATCH = 256  # batch size for computing features
 
 
 def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
-    """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them; of images with
-    label maps, which hold many rows each, 8."""
+    """The default batch size: 256, or for fewer than 4096 rows the largest power of two up to a sixteenth of them; 8
+    with label maps."""
     batch = Training().batch_size if task == "classification" else 8
     while batch > rows / 16 and batch > max(8, parts):
         batch //= 2
@@ -41,7 +41,7 @@ def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
 
 
 def check_batch(plan: Training, rows: int, world: int = 1) -> None:
-    """Raises BadInput when a batch cannot be cut into its parts, or the rows do not fill one part."""
+    """Raises BadInput if a batch cannot be split into equal micro-batches, or the rows do not fill one."""
     parts = plan.accumulate * world
     if plan.batch_size % parts:
         raise BadInput(f"A batch of {plan.batch_size} cannot be cut into {parts} equal parts.")
@@ -55,7 +55,7 @@ def check_batch(plan: Training, rows: int, world: int = 1) -> None:
 
 
 def check_views(plan: Training, views: int) -> None:
-    """Raises BadInput when the views of an image that a method compares would all be the same."""
+    """Raises BadInput if the views of an image that a method compares would be equal."""
     if views > 1 and plan.augment == "none":
         raise BadInput(
             f"The method compares {views} views of an image, and without augmentation they are the same: "
@@ -79,7 +79,7 @@ class TrainingStream:
         check_views(self.plan, self.views)
 
     def __len__(self) -> int:
-        """Parts of batches in an epoch; an incomplete last batch is omitted."""
+        """Micro-batches in an epoch; an incomplete last batch is omitted."""
         rows = self.plan.batch_size // self.plan.accumulate
         return len(self.images.labels) // self.plan.batch_size * self.plan.accumulate or len(self.images.labels) // rows
 
@@ -116,7 +116,7 @@ class TrainingStream:
 
 @dataclass
 class CachedStream(TrainingStream):
-    """The same with features (b, d) of a frozen backbone for images: a few augmented epochs of them take turns."""
+    """The same with features (b, d) of a frozen backbone instead of images: cycles through a few augmented epochs."""
 
     files: list[Path]
 

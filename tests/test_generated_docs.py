@@ -20,7 +20,7 @@ from tests.support.generated_docs import (
 from tests.support.paths import ROOT
 
 pytest.importorskip("torch")
-PAGES = ("README.md", "docs/methods.md", "docs/posthoc.md", "docs/performance.md")
+PAGES = ("README.md", "docs/all.md", "docs/methods.md", "docs/posthoc.md", "docs/performance.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

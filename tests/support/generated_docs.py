@@ -118,6 +118,20 @@ def measures_table() -> str:
     return table(["measure", "kind", "needs", "meaning"], rows)
 
 
+# ---- docs/all.md
+
+
+def evaluations_table() -> str:
+    from nescio import evaluations
+
+    rows = []
+    for name in evaluations.registry:
+        evaluation = evaluations.registry[name]
+        numbers = ", ".join(headline.title or headline.metric for headline in evaluation.headlines)
+        rows.append([f"`{name}`", evaluation.question, numbers])
+    return table(["evaluation", "question", "numbers of the leaderboard"], rows)
+
+
 # ---- docs/performance.md
 
 
@@ -166,6 +180,7 @@ def generators() -> dict[str, dict[str, Callable[[], str]]]:
     return {
         "README.md": {"sample": sample_output},
         "docs/methods.md": {name: lambda name=name: method_facts(name) for name in sorted(built_in)},
+        "docs/all.md": {"evaluations": evaluations_table},
         "docs/posthoc.md": {"measures": measures_table},
         "docs/performance.md": {name: lambda name=name: benchmark_table(name) for name in SECTIONS},
     }

@@ -11,8 +11,7 @@ from nescio.benchmarks import posthoc, sensitivity, shift, uimnet, url
 from nescio.benchmarks.base import registry
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_methods
 from nescio.benchmarks.lineup import average
-from nescio.benchmarks.posthoc.steps import trials_of as posthoc_trials
-from nescio.benchmarks.uimnet.steps import Ensemble
+from nescio.benchmarks.posthoc.steps import groups_of as posthoc_groups
 from nescio.errors import BadInput
 from nescio.evaluations import average_predictions
 from nescio.metrics import retrieved
@@ -40,7 +39,7 @@ def test_none_is_trained_unasked(module):
     if module is shift:
         assert {len(trials) for trials in shift_trials(plan, dict.fromkeys(plan.trained, 0))} == {1}
     if module is posthoc:
-        assert {len(trials) for trials in posthoc_trials(plan, None)} == {1}
+        assert {len(group.trials) for group in posthoc_groups(plan, None)} == {1}
 
 
 def test_in_shift():
@@ -62,7 +61,7 @@ def test_in_sensitivity():
 
 def test_in_posthoc():
     plan = posthoc.Plan(train_networks=("erm/mlp", "deep-ensemble/mlp"), ensemble_size=4)
-    one, several = posthoc_trials(plan, None)
+    one, several = (tuple(group.trials) for group in posthoc_groups(plan, None))
     alike_but_for_the_seed(several, 4)
     assert average(several, None).columns | {"backbone": "mlp"} == average(several, None).columns
     assert one[0] == several[0] and average(several, None).columns["method"] == DEEP_ENSEMBLE
@@ -71,8 +70,8 @@ def test_in_posthoc():
 def test_in_uimnet_networks_of_other_trials_are_no_deep_ensemble():
     plain = shift_trials(shift.Plan(methods=METHODS, ensemble_sizes=(2,)), {"erm": 0})[-1]
     searched = (plain[0], replace(plain[1], trial=1))
-    assert Ensemble(plain, (1.0, 1.0)).method == DEEP_ENSEMBLE
-    assert Ensemble(searched, (1.0, 1.0)).method == "erm"
+    assert average(plain, None).columns["method"] == DEEP_ENSEMBLE
+    assert average(searched, None).columns["method"] == "erm"
     with pytest.raises(BadInput, match="1,5"):
         uimnet.Plan(methods=METHODS, ensemble_sizes=(1,))
 

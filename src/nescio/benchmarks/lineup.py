@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Unpack
 import numpy as np
 
 from nescio import datasets, measures, metrics
+from nescio.analysis.selection import Selection, best_trials
 from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average
 from nescio.benchmarks.recipes import with_fixed
 from nescio.datasets.image_set import ImageSet
@@ -31,10 +32,13 @@ from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training, Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
+from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 
 L = TypeVar("L", bound=Hashable)  # a line: what is searched separately
 K = TypeVar("K", bound=Hashable)  # a candidate
 CriterionValues = Mapping[str, tuple[float, str]]  # criterion → value, and the uncertainty score that it is of
+LINE = ("method", "backbone", "spectral")  # columns of what is searched separately
 TRAIN, SEARCH, EVALUATE = "train", "search hyper-parameters", "predict and evaluate"  # stages
 UNDERTRAINED_GAP = 0.05  # below the training accuracy of plain training
 Task = Literal["classification", "segmentation"]
@@ -84,9 +88,14 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
     """The networks of these trials, averaged; one alone is a group of one.
 
     augment  the augmentation of the plan, to mark groups that have another
+
+    An average of several hyper-parameters is no deep ensemble: it keeps the name of its method.
     """
     columns = columns_of(trials[0]) | {"members": len(trials)}
-    columns["method"] = name_of_average(trials[0].method, len(trials))
+    if len({trial.trial for trial in trials}) > 1:
+        columns |= {"trial": None, "init_seed": None}
+    else:
+        columns["method"] = name_of_average(trials[0].method, len(trials))
     other = augment is not None and trials[0].training.augment != augment
     return NetworkGroup(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
 
@@ -121,30 +130,74 @@ def search(
     Draw 0 has the defaults, and fields that methods share are drawn alike for all of them. A method that predicts no
     classes keeps its defaults.
     """
-    drawn = {
-        name: [draw(methods[name].hparams_class, number, seed) for number in range(count)]
-        for name in names
-        if methods[name].classifies
-    }
-    root = work.context.root
-    steps = {
-        (name, number): search_step(trial_of(name, hparams, number), root)
-        for name, several in drawn.items()
-        for number, hparams in enumerate(several)
-    }
     chosen = {name: (0, methods[name].hparams_class()) for name in names}
     if count == 1:
         return chosen
+    hparam_classes = {name: cls.hparams_class for name in chosen if (cls := methods[name]).classifies}
+    drawn = random_trials(hparam_classes, trial_of, count, seed)
+    steps = {trial: search_step(trial, work.context.root) for several in drawn.values() for trial in several}
     done = set(work.evaluate(SEARCH, steps.values()))
-    nll: Mapping[tuple[str, int], float] = {
-        key: next(row["value"] for row in step.rows(work.store)[0]) for key, step in steps.items() if step in done
-    }
     for name, several in drawn.items():
-        numbers = [number for number in range(count) if (name, number) in nll]
-        if numbers:
-            best = min(numbers, key=lambda number: nll[name, number])
-            chosen[name] = best, several[best]
+        nll = {trial: validation_nll(steps[trial], work.store) for trial in several if steps[trial] in done}
+        if values := {trial: value for trial, value in nll.items() if value is not None}:
+            best = min(values, key=lambda trial: values[trial])
+            chosen[name] = best.trial, best.hparams
     return chosen
+
+
+def random_trials(
+    hparam_classes: Mapping[L, type[HParams]], trial_of: Callable[[L, HParams, int], Trial], count: int, seed: int
+) -> dict[L, list[Trial]]:
+    """The trials of every line: number 0 has the defaults, the others are random draws.
+
+    trial_of  (line, hyper-parameters, their number) → trial
+    """
+    return {
+        line: [trial_of(line, draw(cls, number, seed), number) for number in range(count)]
+        for line, cls in hparam_classes.items()
+    }
+
+
+def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[Row], work: Work) -> list[NetworkGroup]:
+    """The best k trials of every line by the mean validation NLL over data seeds, for each size k and data seed.
+
+    trials  of the search, with all numbers and data seeds
+    rows    their validation NLL
+
+    Each average is listed once: if trials failed, the best five may be the best one. Before the search has run, a dry
+    run takes the first trials.
+    """
+    of_number = {(line_of(trial), trial.trial, trial.data_seed): trial for trial in trials}
+    numbers, seeds = (sorted({key[column] for key in of_number}) for column in (1, 2))
+    values = [row for row in rows if (row["split"], row["metric"]) == ("val", "nll")]
+    chosen: dict[tuple[Trial, ...], None] = {}
+    for size in sorted({min(size, len(numbers)) for size in sizes}):
+        best = Selection()
+        if work.is_dry_run and len(values) < len(of_number):
+            best.update({line: numbers[:size] for line, *_ in of_number})
+        elif values:
+            best = best_trials(values, size, by=LINE, seeds=seeds, trials=numbers)
+        work.add_notes(*best.notes)
+        for line, best_numbers in best.items():
+            for seed in seeds:
+                chosen[tuple(of_number[line, number, seed] for number in best_numbers)] = None
+    if max(sizes) > len(numbers):
+        work.add_notes(f"With {len(numbers)} trials per method, ensembles have up to {len(numbers)} members.")
+    return [average(several, work.context.root) for several in chosen]
+
+
+def line_of(trial: Trial) -> tuple[Any, ...]:
+    """What is searched separately: method, backbone and spectral bound."""
+    return tuple(getattr(trial, column) for column in LINE)
+
+
+def validation_nll(step: Step, store: Store) -> float | None:
+    """The validation NLL among the results of a step; None if it failed or is damaged."""
+    try:
+        rows, _ = step.rows(store) if step.finished(store) else ([], [])
+    except StoreError:  # the study reports it when it collects the rows
+        return None
+    return next((float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("val", "nll")), None)
 
 
 def search_step(trial: Trial, root: str | None, spec: OutputSpec | None = None) -> Step:

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from nescio import measures, metrics, training
 from nescio.analysis import calibration
-from nescio.benchmarks import base, classes, uimnet
+from nescio.benchmarks import base, classes, lineup, uimnet
 from nescio.benchmarks.uimnet import PRESETS, Plan, reports, steps
 from nescio.cli import main
 from nescio.commands.parsing import add_options
@@ -281,17 +281,20 @@ def forbidden(*_, **__):
 # ---- selection
 
 
-def chosen(rows, temperatures, notes=None):
-    work = Work(None, None, rows=list(rows))
-    ensembles = steps.select(PLAN, temperatures, work)
+def selected(rows, notes=None):
+    """The averages that are chosen by the validation NLL in these rows."""
+    work = Work(Context(None), None)
+    groups = lineup.best_averages(
+        steps.trials_of(PLAN), PLAN.ensemble_sizes, [row for row in rows if row["evaluation"] == "search"], work
+    )
     if notes is not None:
         notes += work.notes
-    return ensembles
+    return groups
 
 
 def test_selection_is_by_the_mean_validation_nll_over_data_seeds(study, context):
     trials = steps.trials_of(PLAN)
-    groups = chosen(study.rows, dict.fromkeys(trials))
+    groups = selected(study.rows)
     for name in PLAN.methods:
         mean = {
             number: fmean(nll(t, "val", context) for t in trials if (t.method, t.trial) == (name, number))
@@ -299,7 +302,7 @@ def test_selection_is_by_the_mean_validation_nll_over_data_seeds(study, context)
         }
         order = sorted(mean, key=mean.get)
         for seed in range(2):
-            found = [g for g in groups if g.first.method == name and g.first.data_seed == seed]
+            found = [g for g in groups if g.trial.method == name and g.trial.data_seed == seed]
             assert [[t.trial for t in g.trials] for g in found] == [order[:1], order[:2]]
             assert all(t.data_seed == seed for g in found for t in g.trials)
 
@@ -310,17 +313,15 @@ def test_selection_never_looks_at_a_single_seed(study):
     base = dict.fromkeys(study.rows[0]) | {"evaluation": "search", "split": "val", "metric": "nll", "calibrated": False}
     base |= {"method": "erm", "backbone": "mlp", "members": 1, "measure": None}
     rows = [base | {"trial": t, "data_seed": s, "value": v} for t, pair in values.items() for s, v in enumerate(pair)]
-    alive = {t: 2.0 for t in steps.trials_of(PLAN) if t.method == "erm"}
-    groups = chosen(rows, alive)
+    groups = selected(rows)
     assert {tuple(t.trial for t in g.trials) for g in groups} == {(1,), (1, 0)}
 
 
 def test_where_trials_failed_no_group_stands_twice(study):
     """With one trial left the best two are the best one: averaged with itself it would pretend to have two seeds."""
     rows = [r for r in study.rows if r["evaluation"] == "search" and r["trial"] == 0]
-    alive = {t: 1.5 for t in steps.trials_of(PLAN) if t.trial == 0}
     notes = []
-    groups = chosen(rows, alive, notes)
+    groups = selected(rows, notes)
     assert len(groups) == 4 and all(len(g.trials) == 1 for g in groups)
     assert any("best 2" in note for note in notes)
 
@@ -330,23 +331,24 @@ def test_where_trials_failed_no_group_stands_twice(study):
 
 def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_average(study, context):
     trials = steps.trials_of(PLAN)
-    alive = {t: steps._calibrated(steps.trial_step(t, NEW, None), context.store)["temperature"] for t in trials}
+    alive = {t: steps.read_calibration(steps.trial_step(t, NEW, None), context.store)["temperature"] for t in trials}
     for t, temperature in alive.items():
         assert temperature == calibration.temperature(dump(t, "val", context)).temperature
         best = nll(t, "val", context, temperature)
         assert best <= min(nll(t, "val", context, temperature * f) for f in (0.9, 1.1))
     (group,) = [
-        g for g in chosen(study.rows, alive)
-        if (g.first.method, g.first.data_seed, len(g.trials)) == ("erm", 0, 2)
+        g for g in selected(study.rows)
+        if (g.trial.method, g.trial.data_seed, len(g.trials)) == ("erm", 0, 2)
     ]  # fmt: skip
     own = [alive[t] for t in group.trials]
-    assert group.scales(True) == own and group.scales(False) == [1.0, 1.0] and own[0] != own[1]
+    assert steps.scales_of(group.trials, alive) == own and own[0] != own[1]
+    assert steps.scales_of(group.trials, {}) == [1.0, 1.0]
     for calibrated in (False, True):
         mean = np.mean([
             probs(dump(t, "test", context).logits, s)
-            for t, s in zip(group.trials, group.scales(calibrated), strict=True)
+            for t, s in zip(group.trials, own if calibrated else [1.0, 1.0], strict=True)
         ], axis=0)  # fmt: skip
-        labels = dump(group.first, "test", context).labels
+        labels = dump(group.trial, "test", context).labels
         line = {"method": "erm", "members": 2, "data_seed": 0, "calibrated": calibrated, "split": "test"}
         by_hand = -np.log(mean[np.arange(len(labels)), labels]).mean()
         assert row(study, **line, metric="nll") == pytest.approx(by_hand, rel=1e-6)
@@ -381,9 +383,9 @@ def test_a_network_without_a_temperature_says_the_right_reason(right, reason, st
 
 def test_the_jacobian_is_exact_where_the_plan_asks_for_it(study, context):
     assert any("jacobian" in note and "exact" in note for note in study.notes)  # of six classes
-    ensemble = steps.Ensemble((steps.trials_of(PLAN)[0],), (None,))
+    group = lineup.average(steps.trials_of(PLAN)[:1], None)
     for exact in (False, True):
-        step = steps.line_step(ensemble, False, replace(PLAN, exact_jacobian=exact), None)
+        step = steps.line_step(group, {}, False, replace(PLAN, exact_jacobian=exact), None)
         assert [parent.config["exact"] for parent in step.parents[:3]] == [exact] * 3
     parser = argparse.ArgumentParser()
     add_options(parser, Plan)
@@ -419,8 +421,8 @@ def test_native_scores_of_single_networks_are_their_own(study):
 
 def test_the_gmm_is_fitted_on_validation_rows_with_their_shares(study, context):
     """u = −log Σ_c λ_c N(φ; μ_c, Σ_c) of the validation rows, not of the training rows (UIMNET §4)."""
-    groups = chosen(study.rows, dict.fromkeys(steps.trials_of(PLAN)))
-    for group in (g for g in groups if (g.first.method, g.first.data_seed) == ("erm", 0)):
+    groups = selected(study.rows)
+    for group in (g for g in groups if (g.trial.method, g.trial.data_seed) == ("erm", 0)):
         vals = [dump(t, "val", context) for t in group.trials]
         u = {
             split: np.mean(
@@ -440,9 +442,9 @@ def test_the_gmm_is_fitted_on_validation_rows_with_their_shares(study, context):
 
 
 def test_the_threshold_is_the_quantile_of_the_validation_rows(study, context):
-    groups = chosen(study.rows, dict.fromkeys(steps.trials_of(PLAN)))
-    (group,) = [g for g in groups if (g.first.method, g.first.data_seed, len(g.trials)) == ("erm", 1, 1)]
-    u = {split: entropy(probs(dump(group.first, split, context).logits)) for split in ("val", "test", "out")}
+    groups = selected(study.rows)
+    (group,) = [g for g in groups if (g.trial.method, g.trial.data_seed, len(g.trials)) == ("erm", 1, 1)]
+    u = {split: entropy(probs(dump(group.trial, split, context).logits)) for split in ("val", "test", "out")}
     cut = np.quantile(u["val"], 0.95)
     line = {"method": "erm", "members": 1, "data_seed": 1, "measure": "entropy"}
     assert row(study, **line, metric="in_as_in", split="test") == pytest.approx((u["test"] <= cut).mean(), abs=2e-3)

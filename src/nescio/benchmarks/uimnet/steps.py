@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,10 @@ from nescio import datasets, measures, metrics
 from nescio.analysis import calibration
 from nescio.analysis.ensembles import MEMBERS_GMM, average_members
 from nescio.analysis.scorecard import scorecard
-from nescio.analysis.selection import best_trials
+from nescio.benchmarks import lineup
 from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.benchmarks.classes import divided
-from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average, own_names
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names
 from nescio.benchmarks.uimnet import NAME, SCORECARD, SEARCH, VERSION, Plan
 from nescio.datasets.binary import binary_spec, data_of
 from nescio.datasets.image_set import ImageSet
@@ -25,16 +25,16 @@ from nescio.datasets.names import name_for_keys
 from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
+from nescio.networks.groups import NetworkGroup
 from nescio.networks.models import network_of_trial
 from nescio.predict import load_predictions, predict_step, probe_facts, probe_step
 from nescio.rows import Row, RowBuilder
-from nescio.search import HParams, draw, guided
+from nescio.search import HParams
 from nescio.training import members_facts, pace, title_of
 from nescio.trials import Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 from nescio.work.store import Store
-from nescio.work.store_errors import StoreError
 
 SPLITS = ("val", "test", "out")
 TRAIN, SCORE = "train and predict", "calibrate, probe and evaluate"  # stages
@@ -42,7 +42,7 @@ CALIBRATION = "calibration.json"
 
 
 def compare(plan: Plan, work: Work) -> Plan:
-    """Does what is missing in the store; returns the plan with its methods and classes named."""
+    """Do what is missing in the store; return the plan with its methods and classes by name."""
     plan = replace(_named(plan), data=name_for_keys(plan.data, work.context.root))
     plan = _divided(plan, work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
@@ -50,26 +50,29 @@ def compare(plan: Plan, work: Work) -> Plan:
     oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
     if plan.search == "optuna":
         work.run_stage(TRAIN, oracles, before)
-        steps = guided_steps(plan, work, before)
+        steps = suggested_steps(plan, work, before)
     else:
         steps = {trial: trial_step(trial, plan.ood_classes, root) for trial in trials_of(plan)}
         work.run_stage(TRAIN, [*steps.values(), *oracles], before)
-    taken = set(work.collect(steps.values()))
-    fitted = {trial: _calibrated(step, work.store) for trial, step in steps.items() if step in taken}
+    collected = set(work.collect(steps.values()))
+    fits = {trial: read_calibration(step, work.store) for trial, step in steps.items() if step in collected}
     work.collect(oracles)
-    temperatures = {trial: own["temperature"] for trial, own in fitted.items()}
-    ensembles = select(plan, temperatures, work)
-    if work.is_dry_run and len(taken) < len(steps):
-        ensembles = stand_ins(plan, steps)
-    selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
-    work.add_notes(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected if trial in fitted}))
+    groups = lineup.best_averages(steps, plan.ensemble_sizes, search_rows(work), work)
+    selected = dict.fromkeys(trial for group in groups for trial in group.trials)
+    work.add_notes(*_uncalibrated({trial: fits[trial].get("reason") for trial in selected if trial in fits}))
     if DEEP_ENSEMBLE in plan.methods:
-        ensembles += deep_ensembles(plan, ensembles, work, before)
-    lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
+        ensembles, more_fits = deep_ensembles(plan, groups, work, before)
+        groups, fits = groups + ensembles, fits | more_fits
+    temperatures = {trial: fit["temperature"] for trial, fit in fits.items()}
+    lines = [line_step(group, temperatures, calibrated, plan, root) for group in groups for calibrated in (False, True)]
     evaluated = work.evaluate(SCORE, lines, before)
     if "jacobian" in plan.measures:
         work.add_notes(*_how_jacobian(evaluated, work.store))
     return plan
+
+
+def search_rows(work: Work) -> list[Row]:
+    return [row for row in work.rows if row["evaluation"] == SEARCH]
 
 
 # ---- the plan, checked before any work
@@ -102,43 +105,45 @@ def _divided(plan: Plan, work: Work) -> Plan:
 
 def reference(plan: Plan) -> Trial:
     """An ERM network of all classes, whose features decide which classes look alike."""
-    return _erm(plan, plan.data)
+    return lineup.plain_trial(MEMBER, plan.data, plan.backbones[0], plan.training)
 
 
 # ---- trials (§3)
 
 
-Line = tuple[str, str, float | None]  # method, backbone, spectral norm: what is searched on its own
+Line = tuple[str, str, float | None]  # method, backbone, spectral bound: what is searched separately
 
 
 def trials_of(plan: Plan) -> list[Trial]:
-    """Methods × backbones × spectral norm × trials × data seeds; trial 0 is the defaults, the others random draws."""
-
-    def hparam_sets(number: int) -> dict[Line, HParams]:
-        return {line: draw(hparams, number, plan.search_seed) for line, hparams in _searched(plan).items()}
-
-    # first every method's defaults: a stopped sweep has a fair table
-    return [trial for number in range(plan.trials) for trial in _round(plan, number, hparam_sets(number))]
+    """Methods × backbones × spectral bounds × trials × data seeds; trial 0 is the defaults, the others random draws."""
+    drawn = lineup.random_trials(_hparam_classes(plan), partial(trial_of, plan), plan.trials, plan.search_seed)
+    trials = [trial for several in drawn.values() for trial in with_seeds(plan, several)]
+    # first every method's defaults: a stopped search has a fair table
+    return sorted(trials, key=lambda trial: (trial.trial, trial.data_seed))
 
 
-def guided_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Trial, Step]:
-    """Trials that Optuna suggests from the mean validation NLL of those before, which are trained on the way.
+def suggested_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Trial, Step]:
+    """Trials that Optuna suggests from the mean validation NLL over data seeds of those before."""
+    steps: dict[Trial, Step] = {}
 
-    Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
-    """
-    every: dict[Trial, Step] = {}
+    def evaluate(trials: Sequence[Trial]) -> dict[Trial, Trial]:
+        further = {trial: trial_step(trial, plan.ood_classes, work.context.root) for trial in with_seeds(plan, trials)}
+        work.run_stage(TRAIN, further.values(), before)
+        steps.update(further)
+        return {trial: trial for trial in trials}
 
-    def mean_nll(number: int, hparam_sets: Mapping[Line, HParams]) -> dict[Line, float | None]:
-        steps = {t: trial_step(t, plan.ood_classes, work.context.root) for t in _round(plan, number, hparam_sets)}
-        work.run_stage(TRAIN, steps.values(), before)
-        every.update(steps)
-        return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in hparam_sets}
+    def criterion(trial: Trial) -> float | None:
+        values = [lineup.validation_nll(steps[each], work.store) for each in with_seeds(plan, [trial])]
+        numbers = [value for value in values if value is not None]
+        return -sum(numbers) / len(numbers) if len(numbers) == len(values) else None
 
-    guided(_searched(plan), plan.trials, mean_nll, plan.search_seed)
-    return every
+    lineup.guided_search(
+        _hparam_classes(plan), partial(trial_of, plan), evaluate, criterion, plan.trials, work, seed=plan.search_seed
+    )
+    return steps
 
 
-def _searched(plan: Plan) -> dict[Line, type[HParams]]:
+def _hparam_classes(plan: Plan) -> dict[Line, type[HParams]]:
     return {
         (name, backbone, spectral): methods[name].hparams_class
         for backbone in plan.backbones
@@ -147,32 +152,18 @@ def _searched(plan: Plan) -> dict[Line, type[HParams]]:
     }
 
 
-def _line_of(trial: Trial) -> Line:
-    return trial.method, trial.backbone, trial.spectral
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where one of the values is missing."""
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if len(numbers) == len(values) else None
-
-
-def _round(plan: Plan, number: int, hparam_sets: Mapping[Line, HParams]) -> list[Trial]:
-    """The trials of one number: every line × every data seed."""
-    shared: Row = {"data": plan.data, "classes": plan.classes, "training": plan.training}
-    shared |= {"trial": number, "init_seed": number}
-    return [
-        Trial(method=method, hparams=hparams, backbone=backbone, spectral=spectral, data_seed=seed, **shared)
-        for seed in range(plan.seeds)
-        for (method, backbone, spectral), hparams in hparam_sets.items()
-    ]
-
-
-def _erm(plan: Plan, data: str, data_seed: int = 0) -> Trial:
-    hparams, backbone = methods["erm"].hparams_class(), plan.backbones[0]
-    return Trial(
-        method="erm", hparams=hparams, data=data, backbone=backbone, training=plan.training, data_seed=data_seed
+def trial_of(plan: Plan, line: Line, hparams: HParams, number: int) -> Trial:
+    """A trial of the first data seed; its number seeds the initial weights."""
+    method, backbone, spectral = line
+    trial = lineup.plain_trial(
+        method, plan.data, backbone, plan.training, hparams=hparams, classes=plan.classes, number=number
     )
+    return replace(trial, training=plan.training, spectral=spectral, init_seed=number)
+
+
+def with_seeds(plan: Plan, trials: Iterable[Trial]) -> list[Trial]:
+    """Every trial under all data seeds."""
+    return [replace(trial, data_seed=seed) for seed in range(plan.seeds) for trial in trials]
 
 
 def images_of(trial: Trial, split: Any, outside: tuple[int, ...] | None = None) -> ImageSet:
@@ -196,15 +187,15 @@ def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) 
 
 def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
     val, test, out = (load_predictions(dumps[split], context.store) for split in SPLITS)
-    facts, network = _facts([trial], context, SEARCH)
+    results = results_of(lineup.average([trial], context.root), context, SEARCH)
     cards = [
-        scorecard(val, split="val", calibration=None, only=(), facts=facts),
-        scorecard(test, ood={"out": out}, calibration=None, only=("entropy",), facts=facts),
+        scorecard(val, split="val", calibration=None, only=(), facts=results.facts),
+        scorecard(test, ood={"out": out}, calibration=None, only=("entropy",), facts=results.facts),
     ]
     kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
     rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
     temperature, reason = calibration.temperature_or_reason(val)
-    return evaluation_files(rows, networks=[network]) | {
+    return evaluation_files(rows, networks=results.networks) | {
         CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()
     }
 
@@ -212,24 +203,14 @@ def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mappi
 def _summary(step: Step, context: Context) -> dict[str, Any]:
     """For those who watch: what the network of this step took, and the validation NLL of a trial."""
     predicted: Any = step.parents[0]
-    nll = _nll(step, context.store)
+    nll = lineup.validation_nll(step, context.store)
     return ({} if nll is None else {"trial": step.title, "nll": nll}) | pace(predicted.parents[0], context)
 
 
-def _nll(step: Step, store: Store) -> float | None:
-    """The validation NLL of a trial; None where it failed."""
-    try:
-        rows, _ = step.rows(store) if step.finished(store) else ([], [])
-    except StoreError:  # damaged: the study says so when it takes its rows
-        return None
-    return next((float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("val", "nll")), None)
-
-
-def _facts(members: Sequence[Trial], context: Context, evaluation: str = SCORECARD, **more: Any) -> tuple[Row, Row]:
-    """The columns that name the network, or the average of networks; and the entry in the table of networks."""
+def results_of(group: NetworkGroup, context: Context, evaluation: str, **columns: Any) -> RowBuilder:
+    """The columns of all results of one network, or of an average of several, and its number of parameters."""
     about = {"benchmark": NAME, "version": VERSION, "evaluation": evaluation}
-    builder = RowBuilder({**about, **members_facts(members, context), **more})
-    return builder.facts, builder.networks[0]
+    return RowBuilder({**about, **members_facts(group.trials, context), **group.columns, **columns})
 
 
 # ---- the oracle, which is trained on what is outside (§7)
@@ -239,7 +220,8 @@ def oracle_trials(plan: Plan) -> list[Trial]:
     """Networks that learn in versus out, one per data seed."""
     assert plan.classes is not None and plan.ood_classes is not None
     data = binary_spec(plan.data, plan.classes, plan.ood_classes)
-    return [_erm(plan, data, seed) for seed in range(plan.seeds)]
+    trial = lineup.plain_trial(MEMBER, data, plan.backbones[0], plan.training)
+    return with_seeds(plan, [trial])
 
 
 def oracle_step(trial: Trial, root: str | None) -> Step:
@@ -259,17 +241,17 @@ def _oracle(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapp
         "in_as_in": (metrics.in_as_in(u[~out], cut), "test", int((~out).sum())),
         "out_as_out": (metrics.out_as_out(u[out], cut), "out", int(out.sum())),
     }
-    facts, network = _facts([trial], context, method="oracle", dataset=data_of(trial.data))
-    rows = RowBuilder(facts, networks=[network])
+    group, columns = lineup.average([trial], context.root), {"method": "oracle", "dataset": data_of(trial.data)}
+    results = results_of(group, context, SCORECARD, **columns)
     for metric, (value, split, n) in numbers.items():
-        rows.add(metric, value, n, split=split, measure="oracle")
-    return files_of(rows)
+        results.add(metric, value, n, split=split, measure="oracle")
+    return files_of(results)
 
 
 # ---- calibration, selection, ensembles (§3)
 
 
-def _calibrated(step: Step, store: Store) -> dict[str, Any]:
+def read_calibration(step: Step, store: Store) -> dict[str, Any]:
     """The `calibration` of a trial: its temperature, and the reason where there is none."""
     return read_json(step.verified(store) / CALIBRATION)
 
@@ -283,99 +265,51 @@ def _uncalibrated(reasons: Mapping[Trial, str | None]) -> list[str]:
     return [f"Some networks of {', '.join(sorted(own))} keep the temperature 1. {why}" for why, own in names.items()]
 
 
-@dataclass(frozen=True)
-class Ensemble:
-    """The members that stand in one line of a table, for one data seed; one alone is an ensemble of one."""
+def deep_ensembles(
+    plan: Plan, groups: Iterable[NetworkGroup], work: Work, before: Callable[[], None]
+) -> tuple[list[NetworkGroup], dict[Trial, dict[str, Any]]]:
+    """The best networks of plain training, each averaged with others that differ in the initial seed alone.
 
-    trials: tuple[Trial, ...]  # best first
-    temperatures: tuple[float | None, ...]  # of each one's own `calibration`
-
-    @property
-    def first(self) -> Trial:
-        return self.trials[0]
-
-    @property
-    def method(self) -> str:
-        """What a line is called; networks of other trials are an average of that name too."""
-        alike = len({trial.trial for trial in self.trials}) == 1
-        return name_of_average(self.first.method, len(self.trials)) if alike else self.first.method
-
-    def scales(self, calibrated: bool) -> list[float]:
-        """By what each member's logits are divided before the members are averaged."""
-        return [1.0 if t is None or not calibrated else t for t in self.temperatures]
-
-
-def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -> list[Ensemble]:
-    """The best k trials of each method, backbone and spectral norm by mean validation NLL over data seeds.
-
-    temperatures  of the trials that there are
+    Also returns the calibrations of the further networks.
     """
-    rows = [row for row in work.rows if row["evaluation"] == SEARCH]
-    by_number = {(*_line_of(trial), trial.trial, trial.data_seed): trial for trial in temperatures}
-    ensembles: dict[Ensemble, None] = {}  # each once: where trials failed, the best five may be the best one
-    for k in sorted({min(k, plan.trials) for k in plan.ensemble_sizes}) if rows else ():
-        best = best_trials(rows, k, seeds=range(plan.seeds), trials=range(plan.trials))
-        work.add_notes(*best.notes)
-        for line, numbers in best.items():
-            for seed in range(plan.seeds):
-                trials = tuple(by_number[*line, number, seed] for number in numbers)
-                ensembles[Ensemble(trials, tuple(temperatures[trial] for trial in trials))] = None
-    if max(plan.ensemble_sizes) > plan.trials:
-        work.add_notes(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
-    return list(ensembles)
-
-
-def stand_ins(plan: Plan, steps: Mapping[Trial, Step]) -> list[Ensemble]:
-    """As many ensembles as will be selected, of the first trials."""
-    by_number = {(*_line_of(trial), trial.trial, trial.data_seed): trial for trial in steps}
-    lines = list(dict.fromkeys(map(_line_of, steps)))
-    chosen = [
-        tuple(by_number[*line, number, seed] for number in range(k))
-        for k in sorted({min(k, plan.trials) for k in plan.ensemble_sizes})
-        for line in lines
-        for seed in range(plan.seeds)
-    ]
-    return [Ensemble(trials, (None,) * len(trials)) for trials in chosen]
-
-
-def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before: Callable[[], None]) -> list[Ensemble]:
-    """The best networks of plain training, each averaged with others that differ in the initial seed alone."""
-    best = {each.first: each.temperatures[0] for each in ensembles if each.first.method == MEMBER}
-    others = {
-        trial: [
-            replace(trial, init_seed=trial.init_seed + member * APART) for member in range(1, max(plan.ensemble_sizes))
-        ]
-        for trial in best
+    root = work.context.root
+    best = dict.fromkeys(group.trials[0] for group in groups if group.trials[0].method == MEMBER)
+    ensembles = [lineup.deep_ensemble(trial, max(plan.ensemble_sizes), root) for trial in best]
+    steps = {
+        trial: trial_step(trial, plan.ood_classes, root) for ensemble in ensembles for trial in ensemble.trials[1:]
     }
-    steps = {each: trial_step(each, plan.ood_classes, work.context.root) for more in others.values() for each in more}
-    done = {*work.run_stage(TRAIN, steps.values(), before)}
-    fitted = {each: _calibrated(step, work.store)["temperature"] for each, step in steps.items() if step in done}
-    if work.is_dry_run:
-        fitted = dict.fromkeys(steps) | fitted
-    return [
-        Ensemble((trial, *more), (best[trial], *(fitted[each] for each in more)))
-        for trial, more in others.items()
-        if all(each in fitted for each in more)
-    ]
+    finished = {*work.run_stage(TRAIN, steps.values(), before)}
+    fits = {trial: read_calibration(step, work.store) for trial, step in steps.items() if step in finished}
+    complete = [each for each in ensembles if work.is_dry_run or all(trial in fits for trial in each.trials[1:])]
+    return complete, fits
 
 
 # ---- measures × metrics of every line of the tables (§4–6)
 
 
-def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None) -> Step:
-    """Probes the average of the calibrated members, and takes every measure and metric of it."""
-    trials, scales = ensemble.trials, ensemble.scales(calibrated)
-    shown = {split: images_of(ensemble.first, split, plan.ood_classes) for split in SPLITS}
-    exact = plan.exact_jacobian
-    probes = {split: probe_step(trials, scales, images, root, exact=exact) for split, images in shown.items()}
+def line_step(
+    group: NetworkGroup, temperatures: Mapping[Trial, float | None], calibrated: bool, plan: Plan, root: str | None
+) -> Step:
+    """Probe the average of the calibrated members, and take every measure and metric of it."""
+    trials, first = tuple(group.trials), group.trials[0]
+    scales = scales_of(trials, temperatures if calibrated else {})
+    probes = {
+        split: probe_step(trials, scales, images_of(first, split, plan.ood_classes), root, exact=plan.exact_jacobian)
+        for split in SPLITS
+    }
     dumps = [dump_steps(trial, plan.ood_classes, root) for trial in trials]
-    title = title_of(ensemble.first)
-    if len(trials) > 1:
-        title = f"{len(trials)} × {title}{'' if ensemble.method == DEEP_ENSEMBLE else ' and others'}"
-    hparams = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
-    make = partial(_line, ensemble=ensemble, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes)
+    title = group.title if len({trial.trial for trial in trials}) == 1 else f"{group.title} and others"
+    config = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
+    make = partial(
+        _line, group=group, scales=scales, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes
+    )
     parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
-    return make_evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, hparams, parents, make)
+    return make_evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, config, parents, make)
+
+
+def scales_of(trials: Iterable[Trial], temperatures: Mapping[Trial, float | None]) -> list[float]:
+    """The divisor of each member's logits before members are averaged; 1 without a temperature."""
+    return [temperatures.get(trial) or 1.0 for trial in trials]
 
 
 def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:
@@ -388,7 +322,8 @@ def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:
 def _line(
     step_folder: StepFolder,
     context: Context,
-    ensemble: Ensemble,
+    group: NetworkGroup,
+    scales: Sequence[float],
     calibrated: bool,
     names: Sequence[str],
     dumps: Sequence[Mapping[str, Step]],
@@ -396,18 +331,17 @@ def _line(
 ) -> Files:
     members = [{split: load_predictions(step, context.store) for split, step in steps.items()} for steps in dumps]
     probed = {split: load_predictions(step, context.store) for split, step in probes.items()}
-    whole = average_members(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
+    whole = average_members(members, scales, probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
     there = [name for name in wanted if name in measures.registry or name in measures.score_names(whole["test"])]
-    facts, network = _facts(ensemble.trials, context, method=ensemble.method)
-    facts |= {"calibrated": calibrated}
-    sides = {"out": whole["out"]}
-    card = scorecard(whole["test"], val=whole["val"], ood=sides, calibration=None, only=there, facts=facts)
+    results = results_of(group, context, SCORECARD, calibrated=calibrated)
+    ood = {"out": whole["out"]}
+    card = scorecard(whole["test"], val=whole["val"], ood=ood, calibration=None, only=there, facts=results.facts)
     rows = [row | {"measure": wanted.get(row["measure"], row["measure"])} for row in card.rows]
     absent = [
         {"measure": name, "metric": None, "split": "test", "reason": f"There is no score named {name!r}."}
         for name in wanted
         if name not in there
     ]
-    reasons = [{"method": ensemble.method, **reason} for reason in (*card.reasons, *absent)]
-    return evaluation_files(rows, reasons, [network])
+    reasons = [{"method": group.columns["method"], **reason} for reason in (*card.reasons, *absent)]
+    return evaluation_files(rows, reasons, results.networks)

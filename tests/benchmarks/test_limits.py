@@ -9,11 +9,13 @@ import pytest
 pytest.importorskip("torch")
 
 from nescio.benchmarks import posthoc, shift, url
-from nescio.benchmarks.posthoc.steps import own_images
+from nescio.benchmarks.posthoc.steps import evaluation_of
 from nescio.benchmarks.shift.steps import add_notes, subjects_of
-from nescio.benchmarks.url.steps import Downstream, human
+from nescio.benchmarks.url.steps import Downstream, UrlStudy
 from nescio.datasets.image_set import ImageSet
+from nescio.evaluations import Subject
 from nescio.networks.groups import NetworkGroup
+from nescio.work.steps import Context, Work
 
 STRANGER = SimpleNamespace(trial=None)
 
@@ -24,8 +26,12 @@ def shown(benchmark, **options):
         plan = replace(shift.Plan(), data="digits", **options)
         return subjects_of(plan, [NetworkGroup((STRANGER,), {})], None)[0].test_images
     if benchmark == "url":
-        return Downstream("digits", "digits", (), tuple(range(10))).images("test", replace(url.Plan(), **options))
-    return own_images(replace(posthoc.Plan(), data="digits", **options), STRANGER, None)["test"]
+        return (
+            Downstream("digits", "digits", (), tuple(range(10))).target("test", replace(url.Plan(), **options)).images
+        )
+    plan = replace(posthoc.Plan(), **options)
+    subject = Subject(NetworkGroup((STRANGER,), {}), "digits", None, plan.limit, plan.seed)
+    return evaluation_of(plan, None).image_sets(subject)["test"]
 
 
 @pytest.mark.parametrize("benchmark", ["shift", "url", "posthoc"])
@@ -40,7 +46,8 @@ def test_a_random_part_of_the_images_is_shown(benchmark):
 
 def test_without_a_limit_the_images_are_described_as_before():
     assert shown("shift") == ImageSet("digits", "test")
-    assert {shown("url").sample_size, shown("url").limit, human("digits", url.Plan(), None).sample_size} == {None}
+    (human,) = UrlStudy(replace(url.Plan(), annotated=("digits",)), (), Work(Context(None), None)).human
+    assert {shown("url").sample_size, shown("url").limit, human.images.sample_size} == {None}
 
 
 def test_the_part_is_stamped():

@@ -168,7 +168,8 @@ def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[
     run takes the first trials.
     """
     of_number = {(line_of(trial), trial.trial, trial.data_seed): trial for trial in trials}
-    numbers, seeds = (sorted({key[column] for key in of_number}) for column in (1, 2))
+    numbers = sorted({number for _, number, _ in of_number})
+    seeds = sorted({seed for _, _, seed in of_number})
     values = [row for row in rows if (row["split"], row["metric"]) == ("val", "nll")]
     chosen: dict[tuple[Trial, ...], None] = {}
     for size in sorted({min(size, len(numbers)) for size in sizes}):

@@ -108,14 +108,14 @@ def test_class_ids_may_be_any_whole_numbers() -> None:
 
 def test_too_few_images_is_a_sentence_with_an_offer() -> None:
     labels = np.repeat([0, 1, 2], [30, 80, 40])
-    with pytest.raises(BadInput, match=r"200 images .* 80.*--estimation 60 --test 20"):
+    with pytest.raises(BadInput, match=r"200 images .* 80.*estimation_images=60, test_images=20"):
         split_ood_classes(labels, np.arange(150))
     assert len(split_ood_classes(labels, np.arange(150), 60, 20).classes) == 1
     with pytest.raises(BadInput, match="none has two"):
         split_ood_classes([0, 1, 2], [0, 1, 2])
     with pytest.raises(BadInput, match="hierarchy"):
         split_ood_classes(labels, np.arange(150), 6, 4, refused=[0, 1, 2])
-    with pytest.raises(BadInput, match="--estimation 1 --test 1"):
+    with pytest.raises(BadInput, match="estimation_images=1, test_images=1"):
         split_ood_classes([0, 0], [0, 1])
 
 

@@ -169,7 +169,7 @@ def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
 
 
 def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(Undefined, match="no answers under dropout"):
+    with pytest.raises(Undefined, match="dropout"):
         uncertainty_of(dumps()[0], "mc-dropout")
     study = graded(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
     assert {row["measure"] for row in study.rows} == {None, "msp", "entropy"}
@@ -267,7 +267,7 @@ def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
     study = graded(SMALL, [few, bare, saved(tmp_path, "good", inside, outside), other], store)
     assert {row["backbone"] for row in study.rows} == {"good"}
     reasons = {failure.name: failure.reason for failure in study.failures}
-    assert "No out-class has 10 images" in reasons["few"]
+    assert "has 10 images (6 " in reasons["few"]
     assert "graded by their labels" in reasons["bare"]
     assert "answers with 5 classes" in reasons["other"]
     assert {each.reason for each in store.runs() if each.state == "failed"} == set(reasons.values())
@@ -297,8 +297,8 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
         keys.append(key(pair=replace(pair, in_distribution=replace(pair.in_distribution, facts=facts | {name: 9}))))
     assert len(set(keys)) == len(keys)
     left = {name for name in Plan.__dataclass_fields__ if name not in CHANGED}
-    inputs = {"pair", "data", "out", "also", "limit"}  # what comes of them are the dumps
-    names = {"hierarchy", "in_names", "out_names"}  # what comes of them is `refused`
+    inputs = {"pair", "data", "ood_data", "extra_ood", "limit"}  # what comes of them are the dumps
+    names = {"hierarchy", "data_names", "ood_names"}  # what comes of them is `refused`
     assert left == inputs | names
 
 
@@ -428,10 +428,7 @@ def test_bad_pairs(tmp_path: Path, store: Store) -> None:
         graded(SMALL, [pair, pair], store)
     swapped = replace(pair, in_distribution=pair.ood, ood=pair.in_distribution)
     reasons = [failure.reason for failure in graded(SMALL, [swapped], store).failures]
-    assert (
-        len(reasons) == 1
-        and "Every row of the in-distribution data is of a class that was not in training" in reasons[0]
-    )
+    assert len(reasons) == 1 and "in-distribution data" in reasons[0]
     same = replace(pair, ood=pair.in_distribution)
     (failure,) = graded(SMALL, [same], store).failures
     assert "every row as of a class that was in training" in failure.reason

@@ -94,9 +94,9 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), "--store", files / "store") == 2  # nobody has 200 images a class
     told = capsys.readouterr()
-    assert "No out-class has 200 images" in told.err and "--estimation 9 --test 3" in told.err
+    assert "has 200 images (150 " in told.err and "estimation_images=9, test_images=3" in told.err
     np.savez(files / "b-out.npz", logits=np.zeros((30, 4)), labels=np.arange(30) % 3)
-    assert run(*pairs(files), *FEW, "--window", 2, "--store", files / "store") == 0
+    assert run(*pairs(files), *FEW, "--group-classes", 2, "--store", files / "store") == 0
     np.savez(files / "b-out.npz", logits=np.zeros((30, 4)))
     assert run(*pairs(files), *FEW, "--store", files / "store") == 1  # a's page is written all the same
     told = capsys.readouterr()
@@ -106,9 +106,9 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("outside", "sentence"),
     [
-        ({"labels": np.arange(30) % 3}, "No out-class has 40 images"),
+        ({"labels": np.arange(30) % 3}, "has 40 images (30 "),
         ({}, "graded by their labels"),
-        ({"labels": np.zeros(60, int), "logits": np.zeros((60, 4))}, "One out-class is left"),
+        ({"labels": np.zeros(60, int), "logits": np.zeros((60, 4))}, "1 OOD class is left"),
         ({"logits": np.zeros((30, 7)), "labels": np.arange(30) % 3}, "answers with 7 classes"),
     ],
 )
@@ -164,24 +164,24 @@ def test_names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.
         (files / f"{names}.txt").write_text("".join(f"{names}{y}\n" for y in range(count)))
     words = [*pairs(files), *FEW, "--store", files / "store"]
     assert (
-        run(*words, "--in-names", files / "in.txt", "--out-names", files / "out.txt") == 0
+        run(*words, "--data-names", files / "in.txt", "--ood-names", files / "out.txt") == 0
     )  # now there are finished rows
     refused(
         capsys,
-        r"--in-names has 3 names and .*a-in.npz has 4 classes",
+        r"--data-names has 3 names and .*a-in.npz has 4 classes",
         *words,
-        "--in-names",
+        "--data-names",
         files / "few.txt",
-        "--out-names",
+        "--ood-names",
         files / "out.txt",
     )
     refused(
         capsys,
-        r"--out-names has 23 names and .*a-out.npz has a class 23",
+        r"--ood-names has 23 names and .*a-out.npz has a class 23",
         *words,
-        "--in-names",
+        "--data-names",
         files / "in.txt",
-        "--out-names",
+        "--ood-names",
         files / "short.txt",
     )
 
@@ -193,7 +193,7 @@ def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[s
     for rest in (inside, files / "copy.npz", f"{outside},hard={inside}"):
         refused(
             capsys,
-            "given as images of other classes too",
+            "for images of other classes",
             "--pair",
             f"a={inside},{rest}",
             *FEW,
@@ -202,7 +202,7 @@ def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[s
         )
     refused(
         capsys,
-        "given as images of other classes too",
+        "for images of other classes",
         "--pair",
         f"a={files / 'bare.npz'},{files / 'bare.npz'}",
         *FEW,
@@ -295,14 +295,14 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "Name models by their files"),
-        (("--data", "digits"), "Name models by their files"),
+        ((), "NAME=IN,OOD"),
+        (("--data", "digits"), "NAME=IN,OOD"),
         (("--pair", "a"), "--pair: 'a'"),
         (("--pair", "a=in.npz"), "write NAME=IN,OUT"),
         (("--pair", "a=in.npz,out.npz"), "There is no file or folder of predictions at in.npz"),
-        (("--pair", "a=in.npz,out.npz", "--data", "digits"), "omit --data, --out and --extra-ood"),
+        (("--pair", "a=in.npz,out.npz", "--data", "digits"), "--ood-data and --extra-ood"),
         (("--data", "digits", "--ood-data", "x"), "nescio zoo MODEL"),
-        (("--estimation-images", 0, "--data", "digits", "--ood-data", "x"), "--estimation-images must be at least 1"),
+        (("--estimation-images", 0, "--data", "digits", "--ood-data", "x"), "--estimation-images is 0"),
         (("--measures", "sureness", "--data", "digits", "--ood-data", "x"), "sureness"),
     ],
 )
@@ -314,7 +314,7 @@ def test_one_file_of_names_is_not_enough(files: Path, capsys: pytest.CaptureFixt
     (files / "in.txt").write_text("a\nb\n")
     refused(
         capsys,
-        "Give both --data-names and --ood-names",
+        "--data-names needs --ood-names",
         *pairs(files),
         *FEW,
         "--data-names",
@@ -328,7 +328,7 @@ def test_every_default_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         run("--help")
     text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
-    half = "as many as are in-distribution; half of the out-classes"
+    half = "as many as are in-distribution, at most half of the OOD classes"
     for word in ("150", "50", "11", "msp,entropy,mc-dropout", half):
         assert word in text
 

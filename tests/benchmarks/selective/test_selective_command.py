@@ -78,7 +78,7 @@ def test_bad_input_ends_with_2_and_names_it(
     np.savez(tmp_path / "bare.npz", logits=np.zeros((30, 4)))
     for words, sentence in (
         ([], "There is no store at"),
-        ([tmp_path / "bare.npz"], "failed: bare: The dump has no labels"),
+        ([tmp_path / "bare.npz"], "failed: bare: There are no labels"),
         ([tmp_path / "gone.npz"], "There is no file or folder of predictions at"),
         ([files[0], "--measures", "sureness"], "There is no measure named 'sureness'"),
         ([files[0], files[0]], "is given twice"),

@@ -125,14 +125,18 @@ def test_an_epoch_that_is_measured_leaves_nothing(context):
 @pytest.mark.parametrize(
     ("module", "changes", "stages"),
     [
-        (uimnet, {"methods": ("erm", "deep-ensemble"), "ensemble_sizes": (1, 3), "spectral_bounds": (None,)}, {"line": 12}),
+        (
+            uimnet,
+            {"methods": ("erm", "deep-ensemble"), "ensemble_sizes": (1, 3), "spectral_bounds": (None,)},
+            {"line": 12},
+        ),
         (
             uimnet,
             {"methods": ("erm",), "ensemble_sizes": (1,), "spectral_bounds": (None,), "partition_features": "pixels"},
             {"partition": 1, "line": 4},
         ),
         (url, {"methods": ("erm",), "trials": 1, "seeds": 2, "shots": (1,)}, {}),
-        (reliability, {"methods": ("simclr", "byol"), "seeds": 2, "reference_samples": 2}, {"scores": 8, "heads": 2}),
+        (reliability, {"methods": ("simclr", "byol"), "seeds": 2, "reference_samples": 2}, {"ranking": 1}),
     ],
     ids=["uimnet", "uimnet divided by a tree", "url", "reliability"],
 )

@@ -71,7 +71,8 @@ def _too_few(counts: Array, need: int, estimation: int, test: int) -> str:
     if most < 2:
         return f"{lacking}: none has two, and one of each is needed at least."
     share = min(max(1, round(most * estimation / need)), most - 1)
-    return f"{lacking}; the largest has {most}. Take fewer, for instance estimation_images={share}, test_images={most - share}."
+    example = f"estimation_images={share}, test_images={most - share}"
+    return f"{lacking}; the largest has {most}. Take fewer, for instance {example}."
 
 
 def key_bits(index: Array, seed: int) -> Array:

@@ -231,18 +231,21 @@ def evaluate(
     evaluations: Sequence[Evaluation],
     work: Work,
     before: Callable[[], None] | None = None,
-) -> None:
+) -> list[Step]:
     """Predict every image set once per network, evaluate, and collect results and facts about the networks.
 
     benchmark  its name and version, columns of all results
     before     see `Work.run_stage`
+
+    Return the evaluations that are done; in a dry run, all of them.
     """
     planned = plan_steps(subjects, evaluations, work.context.root)
     work.reasons += [reason for reason in planned.reasons if reason not in work.reasons]
-    work.evaluate(EVALUATE, planned.steps, before)
+    done = work.evaluate(EVALUATE, planned.steps, before)
     describe_training([subject.group for subject in subjects], work)
     for row in work.rows:
         row |= {"benchmark": benchmark[0], "version": benchmark[1]}
+    return planned.steps if work.is_dry_run else done
 
 
 # ---- regularisation strengths

@@ -32,7 +32,7 @@ from nescio.identity import Validated, canonical, has_tag, tag
 from nescio.predictions import Predictions, stack
 from nescio.registry import Registry
 from nescio.rows import Row, RowBuilder
-from nescio.work.steps import Context, Step
+from nescio.work.steps import Context, Files, Step
 
 if TYPE_CHECKING:  # networks need torch, and a report of stored results does not
     from nescio.networks.groups import NetworkGroup
@@ -228,9 +228,14 @@ class Evaluation(Validated):
         """Steps that predict one image set; None: outputs of every network, shared with other evaluations."""
         return None
 
-    def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
-        """Add the results of one subject."""
+    def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> Files | None:
+        """Add the results of one subject; return further files of the step, if there are any."""
         raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """What tells its step from other evaluations of the same networks."""
+        return self.name
 
     @cached_property
     def settings(self) -> Row:

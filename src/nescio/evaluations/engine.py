@@ -97,7 +97,7 @@ def _step(
     make = partial(_evaluate, subject=subject, evaluation=evaluation, sets=sets, steps=steps, columns=columns)
     most = max(len(members) for members in steps.values())
     parents = tuple(dict.fromkeys(members[n] for n in range(most) for members in steps.values() if n < len(members)))
-    return Step(f"{subject.group.title}, {evaluation.name}", "evaluate", config, make, parents, evaluation.version)
+    return Step(f"{subject.group.title}, {evaluation.title}", "evaluate", config, make, parents, evaluation.version)
 
 
 def _evaluate(
@@ -110,11 +110,12 @@ def _evaluate(
     columns: Row,
 ) -> Files:
     results = RowBuilder(columns, reported=("method", "members", "evaluation"))
+    files: Files | None = None
     try:
-        evaluation.measure(Outputs(steps, sets, context), subject, results)
+        files = evaluation.measure(Outputs(steps, sets, context), subject, results)
     except (Undefined, Inapplicable) as reason:
         results.omit(reason)
-    return files_of(results)
+    return {**files_of(results), **(files or {})}
 
 
 def _reason(subject: Subject, evaluation: Evaluation, reason: Exception) -> Row:

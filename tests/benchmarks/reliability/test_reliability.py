@@ -19,25 +19,29 @@ pytest.importorskip("torch")
 import torch
 
 from nescio import datasets, training
-from nescio.analysis.representations.agreement import evaluate, ranking_rows
+from nescio.analysis.representations.agreement import add_rankings, evaluate
 from nescio.analysis.representations.downstream import DownstreamLosses, downstream_losses, probe_accuracy
-from nescio.benchmarks import base
+from nescio.benchmarks import base, lineup
 from nescio.benchmarks.reliability import PRESETS, Plan, reports, steps
-from nescio.benchmarks.reliability.steps import Question, downstream_sets, siblings_of
+from nescio.benchmarks.reliability.steps import by_candidate, trials_of
 from nescio.cli import main
 from nescio.commands.parsing import add_options
+from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput, Undefined
+from nescio.evaluations.reliability import SCORES
 from nescio.heads import probability_performance
 from nescio.measures import choose_components
 from nescio.measures.siblings import sibling_scores
 from nescio.metrics import kendall
+from nescio.networks.models import network_of_trial
 from nescio.options import options_of
-from nescio.predict import load_predictions
+from nescio.predict import EMBEDDINGS, load_predictions, predict_step
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
 from nescio.report import pages
 from nescio.report.blocks import tables_of
 from nescio.report.studies import read_study, write_story
+from nescio.rows import RowBuilder
 from nescio.trials import Training
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Work
@@ -75,20 +79,38 @@ def study(context):
 
 @pytest.fixture(scope="module")
 def candidate():
-    return siblings_of(PLAN)[0]
+    return candidates_of(PLAN)[0]
 
 
-def seen(siblings, images, context, plan=PLAN):
-    embedded = steps.embedding_steps(plan, siblings.trials, None)
-    return [load_predictions(embedded[trial, images], context.store) for trial in siblings.trials]
+def candidates_of(plan):
+    """The trials of every candidate."""
+    groups = [lineup.average([trial], None) for trial in trials_of(plan)]
+    return [[group.trial for group in networks] for networks in by_candidate(groups).values()]
 
 
-def references(siblings, sample, context):
-    return seen(siblings, steps.references(PLAN, "digits", sample), context)
+def embeddings(trials, images, context):
+    steps = [predict_step(network_of_trial(trial), images, output_spec=EMBEDDINGS) for trial in trials]
+    return [load_predictions(step, context.store) for step in steps]
 
 
-def train_and_tests(siblings, context):
-    return [seen(siblings, images, context) for images in downstream_sets("digits")]
+def references(trials, sample, context, plan=PLAN):
+    images = ImageSet("digits", "train", sample_size=plan.reference_size, sample_seed=sample)
+    return embeddings(trials, images, context)
+
+
+def head_sets(target):
+    return ImageSet(target, "train_val"), ImageSet(target, "test")
+
+
+def train_and_tests(trials, context):
+    return [embeddings(trials, images, context) for images in head_sets("digits")]
+
+
+def evaluated(refs, tests, losses, plan, **facts):
+    """(rows, reasons) of one candidate."""
+    results = RowBuilder({"method": "mine"} | facts)
+    evaluate(refs, tests, losses, plan, results)
+    return results.rows, results.reasons
 
 
 def one(rows, **wanted):
@@ -129,7 +151,7 @@ def test_every_row_is_there(study):
     assert sizes == several | {(1, name) for name in ("dist", "norm", "ll")}
     levels = {(r["measure"], r["k"]) for r in main if r["k"] and r["measure"] != "ll"}
     assert levels == {("nc", 10), ("dist", 1)}
-    assert {r["draw"] for r in main if r["measure"]} == {0, 1} and {r["data_seed"] for r in rows} == {None}
+    assert {r["draw"] for r in main if r["measure"]} == {0, 1}
     assert len([r for r in rows if r["metric"].startswith("ranking_")]) == 2 * 2 * 5 * 3
     assert study.reasons == [] and study.notes == []
     assert {(r["benchmark"], r["version"], r["dataset"], r["target"], r["backbone"]) for r in rows} == {
@@ -195,8 +217,8 @@ def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, co
 
 def test_members_are_averaged_before_they_are_judged(study, candidate, context):
     """The Brier score of a mean is below the mean of Brier scores wherever members differ: (·)² is convex."""
-    step = steps.truth_step(Question(candidate, "digits"), PLAN, steps.embedding_steps(PLAN, candidate.trials, None))
-    truth = DownstreamLosses.from_arrays(from_npz(step.folder(context.store) / steps.TRUTH))
+    key = next(row["key"] for row in study.rows if (row["method"], row["metric"]) == ("simclr", "brier"))
+    truth = DownstreamLosses.from_arrays(from_npz(context.store.path("evaluate", key) / SCORES))
     assert truth.members["brier"].shape == (3, 599) and set(truth.ensemble) == {"brier", "entropy", "variance"}
     assert (truth.ensemble["brier"] < truth.members["brier"].mean(axis=0) + 1e-15).all()
     assert truth.ensemble["brier"].mean() < truth.members["brier"].mean() - 1e-4
@@ -271,40 +293,39 @@ def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study
     learnt = set(datasets.split_dataset(datasets.load("digits")).train.index.tolist())
     samples = []
     for sample in range(PLAN.reference_samples):
-        dumps = [dump for own in siblings_of(PLAN) for dump in references(own, sample, context)]
+        dumps = [dump for own in candidates_of(PLAN) for dump in references(own, sample, context)]
         assert all(np.array_equal(dump.index, dumps[0].index) for dump in dumps)
         assert len(dumps[0]) == PLAN.reference_size and set(dumps[0].index.tolist()) <= learnt
         samples.append(dumps[0].index)
     assert not np.array_equal(*samples)
-    embeddings = [dump.embeddings for dump in references(siblings_of(PLAN)[0], 0, context)]
+    embeddings = [dump.embeddings for dump in references(candidates_of(PLAN)[0], 0, context)]
     assert not np.allclose(embeddings[0], embeddings[1])  # members are other networks
 
 
 def test_members_differ_in_their_seed_alone():
-    found = siblings_of(replace(PLAN, methods=("simclr", "byol"), backbones=("mlp", "conv")))
-    assert len(found) == 4 and [len(each.trials) for each in found] == [3] * 4
-    for each in found:
-        assert [trial.init_seed for trial in each.trials] == [0, 1, 2]
-        assert len({replace(trial, init_seed=0) for trial in each.trials}) == 1
+    candidates = candidates_of(replace(PLAN, methods=("simclr", "byol"), backbones=("mlp", "conv")))
+    assert len(candidates) == 4
+    for trials in candidates:
+        assert [trial.init_seed for trial in trials] == [0, 1, 2]
+        assert len({replace(trial, init_seed=0) for trial in trials}) == 1
 
 
-def test_evaluation_from_dumps_alone_gives_the_rows_of_the_study(study, candidate, context):
+def test_evaluate_gives_the_rows_of_the_study(study, candidate, context):
     train, tests = train_and_tests(candidate, context)
     refs = [references(candidate, sample, context) for sample in range(PLAN.reference_samples)]
-    facts = Question(candidate, "digits").facts(context)
-    rows, reasons = evaluate(refs, tests, downstream_losses(train, tests), PLAN, facts)
+    rows, reasons = evaluated(refs, tests, downstream_losses(train, tests), PLAN, method="simclr")
+    columns = ("metric", "measure", "distance", "draw", "members", "init_seed", "sweep", "k", "components", "n")
 
-    def plain(row):
-        return tuple(value for name, value in row.items() if name not in ("value", "key"))
+    def values(entries):
+        return {tuple(row[name] for name in columns): row["value"] for row in entries}
 
-    scores = [row for row in study.rows if "accuracy" not in row["metric"]]
-    own = {plain(row): row["value"] for row in scores if row["method"] == "simclr"}
-    assert reasons == [] and {plain(row) for row in rows} == set(own)
-    assert all(row["value"] == pytest.approx(own[plain(row)], abs=1e-12) for row in rows)
+    scores = [row for row in study.rows if row["method"] == "simclr" and "accuracy" not in row["metric"]]
+    assert reasons == [] and len(rows) == len(scores)
+    assert values(rows) == pytest.approx(values(scores), abs=1e-12)
 
 
 def test_rankings_are_the_mean_tau_of_every_image(study, context):
-    group = siblings_of(PLAN)
+    group = candidates_of(PLAN)
     both = [train_and_tests(own, context) for own in group]
     losses = [downstream_losses(train, tests).ensemble["brier"] for train, tests in both]
     scores = [
@@ -334,7 +355,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
     plan = replace(PLAN, reference_samples=1, distances=("cosine",), scores=("nc", "dist"), ks=(), backbones=("mlp",))
     found = run(plan, context_in(tmp_path))
     assert [failure.reason for failure in found.failures] == ["RuntimeError: it broke"]
-    assert found.notes[0] == "moco, mlp, digits: 2 of 3 members are there."
+    assert found.notes[0] == "moco, mlp, digits: 2 of 3 networks are there."
     assert "by their first 2 networks each" in found.notes[1] and "simclr, mlp, digits has 3." in found.notes[1]
     whole = [row for row in found.rows if row["measure"] == "nc" and row["init_seed"] is None and row["method"]]
     members = {row["method"]: row["members"] for row in whole if row["sweep"] is None}
@@ -347,10 +368,10 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
 
 def test_a_worker_that_dies_is_noted_at_its_network(tmp_path, candidate):
     context = context_in(tmp_path)
-    step = next(iter(steps.embedding_steps(PLAN, candidate.trials, None).values()))
+    step = predict_step(network_of_trial(candidate[0]), head_sets("digits")[1], output_spec=EMBEDDINGS)
     step.record_death(context.store, "It was killed.")
     (noted,) = context.store.runs()
-    key = training.train_step(candidate.first).key
+    key = training.train_step(candidate[0]).key
     assert (noted.stage, noted.key, noted.reason) == ("train", key, "It was killed.")
 
 
@@ -428,9 +449,8 @@ def test_transfer_and_a_lone_network(tmp_path, other):
     assert {row["metric"] for row in found.rows if row["measure"] is None} == {"brier", "entropy"} | accuracies
     reasons = {each["measure"]: each["reason"] for each in found.reasons}
     assert reasons.keys() == {"nc", "fv"} and all("siblings" in each for each in reasons.values())
-    (only,) = siblings_of(plan)
-    images = steps.references(plan, "digits", 0)
-    assert [len(dump) for dump in seen(only, images, context, plan)] == [100]
+    (only,) = candidates_of(plan)
+    assert [len(dump) for dump in references(only, 0, context, plan)] == [100]
     assert not reports.table_1(found.frame) and reports.table_2(found.frame)[0].columns == (
         "digits → three entropy",
         "digits → three brier",
@@ -441,11 +461,10 @@ def test_transfer_and_a_lone_network(tmp_path, other):
 def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path):
     """Images of another size are resized before a network sees them; those of its own size stay as they are."""
     from nescio.datasets import pixel_cache
-    from nescio.networks.models import network_of_trial
     from nescio.predict import with_view_of
 
-    network = network_of_trial(siblings_of(PLAN)[0].first)
-    images = with_view_of(downstream_sets(other)[1], network)
+    network = network_of_trial(trials_of(PLAN)[0])
+    images = with_view_of(head_sets(other)[1], network)
     assert (images.view.size, images.view.channels) == (8, 1)
     whole = images.load()
     pixels = np.load(pixel_cache.cache_pixels(whole, images.view, Store(tmp_path)))
@@ -453,7 +472,7 @@ def test_targets_are_brought_to_the_size_that_the_networks_know(other, tmp_path)
     own = datasets.load(other).test
     assert np.array_equal(whole.labels, own.labels) and np.array_equal(whole.index, own.index)
     assert abs(float(pixels.mean()) - float(own.pixels.mean())) < 3
-    same = downstream_sets("digits")[1]
+    same = head_sets("digits")[1]
     assert with_view_of(same, network) == same
 
 
@@ -485,9 +504,8 @@ def test_rows_are_joined_by_their_keys():
         tests.append(Predictions(embeddings=made[1] @ turn, labels=answers))
         refs.append(Predictions(embeddings=made[0] @ turn))
     plan = replace(PLAN, k=5, ks=(), distances=("cosine",), components=(2,))
-    facts = {"method": "mine", "target": "there", "backbone": "b"}
     truth = downstream_losses(train, tests)
-    rows, _ = evaluate([refs], tests, truth, plan, facts)
+    rows, _ = evaluated([refs], tests, truth, plan)
     order = rng.permutation(30)
     shuffled = [tests[0], tests[1].take(order), tests[2]]
     mixed = DownstreamLosses(
@@ -495,7 +513,7 @@ def test_rows_are_joined_by_their_keys():
         {name: loss[order] for name, loss in truth.ensemble.items()},
         {name: loss[:, order] for name, loss in truth.members.items()},
     )
-    again, _ = evaluate([refs], shuffled, mixed, plan, facts)
+    again, _ = evaluated([refs], shuffled, mixed, plan)
     values, others = ([row["value"] for row in found if row["measure"]] for found in (rows, again))
     np.testing.assert_allclose(values, others)
     np.testing.assert_allclose(downstream_losses(train, shuffled).ensemble["brier"], truth.ensemble["brier"])
@@ -503,7 +521,7 @@ def test_rows_are_joined_by_their_keys():
     for name, loss in truth.ensemble.items():
         np.testing.assert_allclose(tensors.ensemble[name], loss, atol=1e-4)
     with pytest.raises(BadInput, match="are of different rows"):
-        evaluate([refs], [each.take(np.arange(29)) for each in tests], truth, plan, facts)
+        evaluated([refs], [each.take(np.arange(29)) for each in tests], truth, plan)
     with pytest.raises(Undefined, match="labels"):
         downstream_losses(train, [each.replace(labels=None) for each in tests])
 
@@ -514,7 +532,7 @@ def test_a_score_that_never_varies_has_a_reason_and_no_row():
     refs = [Predictions(embeddings=rng.normal(size=(6, 3))) for _ in range(2)]
     truth = DownstreamLosses(tests[0].index, {"brier": rng.random(20)}, {"brier": rng.random((2, 20))})
     plan = replace(PLAN, k=6, ks=(), distances=("cosine",), scores=("nc", "norm"))  # all references: always the same
-    rows, reasons = evaluate([refs], tests, truth, plan, {"method": "mine"})
+    rows, reasons = evaluated([refs], tests, truth, plan)
     assert {row["measure"] for row in rows if row["metric"] == "kendall_brier"} == {"norm", "norm*"}
     assert {each["measure"] for each in reasons} == {"nc"} and "same value in every row" in reasons[0]["reason"]
 
@@ -575,14 +593,14 @@ def test_options_become_the_plan():
     assert parsed("--pretraining-data", "a,b", "--downstream", "b=x,y").sources == {"a": ["y"], "b": ["x"]}
     plan = parsed("--seeds", "5", "--method-seeds", "moco=3,byol=2")
     assert (plan.seeds, plan.method_seeds) == (5, (("moco", 3), ("byol", 2)))
-    assert [len(own.trials) for own in siblings_of(plan)] == [5, 2, 3]
+    assert [len(trials) for trials in candidates_of(plan)] == [5, 2, 3]
     assert parsed("--method-seeds", "moco=2").seeds == PRESETS["small"].seeds
-    with pytest.raises(BadInput, match="such as moco=3,byol=2, not 'moco'"):
+    with pytest.raises(BadInput, match="moco=3"):
         parsed("--method-seeds", "moco")
-    with pytest.raises(BadInput, match="no preset named 'large'"):
+    with pytest.raises(BadInput, match="preset 'large'"):
         parsed("--preset", "large")
     with pytest.raises(BadInput, match="simclrr"):
-        siblings_of(parsed("--methods", "simclrr"))
+        trials_of(parsed("--methods", "simclrr"))
 
 
 def test_every_default_is_named_in_help():
@@ -591,7 +609,8 @@ def test_every_default_is_named_in_help():
     small, paper = (PRESETS[name] for name in ("small", "paper"))
     help_of = {action.dest: action.help or "" for action in parser._actions}
     for name in ("seeds", "reference_size", "k"):
-        assert f"small: {getattr(small, name)}, paper: {getattr(paper, name)}" in help_of[name]
+        assert getattr(small, name) != getattr(paper, name)
+        assert f"default: {getattr(small, name)}" in help_of[name]
     for name in ("reference_samples", "k_dist", "k_accuracy", "similarity", "tasks"):
         assert f"default: {getattr(small, name)}" in help_of[name], name
     for name in ("methods", "distances", "scores", "ks", "components"):
@@ -660,7 +679,6 @@ def work_in(context):
 def test_more_references_than_images_are_all_of_them(context):
     plan, work = replace(PLAN, reference_size=5000), work_in(context)
     steps.check_possible(plan, work)
-    assert len(steps.references(plan, "digits", 0).load()) == 1078
     assert work.notes == [
         "digits has 1,078 training images, and all of them are references: samples of references do not differ."
     ]
@@ -676,7 +694,7 @@ def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path
         work_in(context),
     )
     steps.check_possible(replace(plan, k=20, training=replace(plan.training, batch_size=16)), work)
-    counts = [len(steps.image_sets(plan, data)[0].load()) for data in plan.sources]
+    counts = [len(ImageSet(data, "train", sample_size=plan.reference_size).load()) for data in plan.sources]
     assert counts[0] == 200 > counts[1] > 20 and len(work.notes) == 1
 
 
@@ -688,21 +706,22 @@ def test_methods_that_need_labels_are_refused(context):
 def test_k_beyond_the_references_is_left_out_of_the_sweep():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     truth = downstream_losses(train, tests)
-    rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
+    rows, _ = evaluated([refs], tests, truth, Plan(k=10, scores=("nc",)))
     assert {row["k"] for row in rows if row["sweep"] == "k"} == {1, 2, 5, 10, 20, 50}
 
 
 def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     still = [[Predictions(embeddings=np.ones((len(side[0]), 5)))] * 2 for side in (refs, tests)]
-    rows, reasons = evaluate([still[0]], still[1], downstream_losses(train, tests), Plan(k=10), {"method": "mine"})
+    rows, reasons = evaluated([still[0]], still[1], downstream_losses(train, tests), Plan(k=10))
     assert not [row for row in rows if row["metric"] == "mean" or row["metric"].startswith("kendall")]
     assert {each["measure"] for each in reasons} == {"nc", "dist", "norm", "ll", "fv"}
     assert "has collapsed" in reasons[0]["reason"]
     truth, own = downstream_losses(train, tests), {"nc": np.ones(40)}
     worse = DownstreamLosses(truth.index, {name: loss + 1 for name, loss in truth.ensemble.items()}, truth.members)
-    rows, _ = ranking_rows([{}, own, {"nc": 1 + own["nc"]}], [truth, truth, worse], {})
-    assert next((row["metric"], row["value"]) for row in rows) == ("ranking_brier", 1.0)
+    results = RowBuilder({"method": None})
+    add_rankings([{}, own, {"nc": 1 + own["nc"]}], [truth, truth, worse], results)
+    assert next((row["metric"], row["value"]) for row in results.rows) == ("ranking_brier", 1.0)
 
 
 def test_regression_is_a_collection_of_tasks():
@@ -713,7 +732,7 @@ def test_regression_is_a_collection_of_tasks():
     assert (
         truth.members["squared_error"][0].mean() < 1e-3 < truth.members["squared_error"][1].mean()
     )  # its own features
-    rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
+    rows, _ = evaluated([refs], tests, truth, Plan(k=10, scores=("nc",)))
     assert "kendall_squared_error" in {row["metric"] for row in rows}
     with pytest.raises(Undefined, match="numbers"):
         downstream_losses(train, tests, "regression")
@@ -729,7 +748,3 @@ def _members_of(rows):
 def test_no_torch_is_imported_to_report_a_study():
     code = "import sys, nescio.benchmarks.reliability.reports; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_candidate_says_what_it_is(candidate):
-    assert candidate.title == "simclr, conv, digits"

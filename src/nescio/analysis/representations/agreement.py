@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SiblingScores, Spaces, kind, member_densities, member_spaces
 from nescio.options import option
 from nescio.predictions import Predictions
-from nescio.rows import COLUMNS, Row
+from nescio.rows import Columns, RowBuilder, network_id
 
 STAR = "*"  # after a score of one member alone (Tables 8 and 9)
 NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # column `sweep`: of neighbours, of networks, of components
@@ -66,133 +66,136 @@ def require_some(plan: Validated, *names: str) -> None:
             raise BadInput(f"{name} is empty: there is nothing to compare.")
 
 
-def truth_rows(losses: DownstreamLosses, facts: Row) -> list[Row]:
-    """Rows with the mean downstream losses over test rows."""
-    base = dict.fromkeys(COLUMNS) | facts | {"n": len(losses.index)}
-    return [base | {"metric": name, "value": float(loss.mean())} for name, loss in losses.ensemble.items()]
+def add_losses(losses: DownstreamLosses, results: RowBuilder, **columns: Unpack[Columns]) -> None:
+    """Add the mean downstream losses over test rows."""
+    for name, loss in losses.ensemble.items():
+        results.add(name, loss.mean(), len(losses.index), **columns)
 
 
-def accuracy_rows(
-    train: Predictions, test: Predictions, k: int, facts: Row, put: Callable[[Array], Any] = np.asarray
-) -> list[Row]:
-    """Rows with the accuracy of one network's representation."""
-    base = dict.fromkeys(COLUMNS) | facts | {"n": len(test)}
-    return [
-        base | {"metric": "probe_accuracy", "value": probe_accuracy(train, test, put)},
-        base | {"metric": "knn_accuracy", "value": knn_accuracy(train, test, k), "k": k},
-    ]
+def add_accuracies(
+    train: Predictions, test: Predictions, k: int, results: RowBuilder, put: Callable[[Array], Any] = np.asarray
+) -> None:
+    """Add the accuracies of one network's representation: a linear probe, and the nearest neighbours."""
+    results.add("probe_accuracy", probe_accuracy(train, test, put), len(test))
+    results.add("knn_accuracy", knn_accuracy(train, test, k), len(test), k=k)
 
 
-def component_rows(choice: ComponentChoice, facts: Row) -> list[Row]:
-    """Rows with the chosen number of components and the mean log-likelihood of every number."""
-    base = dict.fromkeys(COLUMNS) | facts | {"measure": "ll", "sweep": COMPONENTS}
-    sweep = [
-        base | {"metric": HELD_OUT, "components": count, "value": value}
-        for count, value in choice.log_likelihoods.items()
-    ]
-    return [base | {"metric": CHOSEN, "value": choice.components}, *sweep]
+def add_components(choice: ComponentChoice, references: int, results: RowBuilder, **columns: Unpack[Columns]) -> None:
+    """Add the chosen number of components and the mean log-likelihood of every number."""
+    columns |= {"measure": "ll", "sweep": COMPONENTS}
+    results.add(CHOSEN, choice.components, references, **columns)
+    for count, value in choice.log_likelihoods.items():
+        cell: Columns = {**columns, "components": count}
+        results.add(HELD_OUT, value, references, **cell)
 
 
-def ranking_rows(
-    points: Sequence[Mapping[str, Array]], losses: Sequence[DownstreamLosses], facts: Row
-) -> tuple[list[Row], list[Row]]:
-    """Mean over test rows of Kendall's τ between the order of the candidates by a score and by a loss (Table 3)."""
-    rows, reasons = list[Row](), list[Row]()
-    scored = [number for number, u in enumerate(points) if u]  # a collapsed candidate has none
-    for name, loss, taus in agreements([points[number] for number in scored], [losses[number] for number in scored]):
-        cell = {"measure": name, "metric": f"ranking_{loss}"}
+def add_rankings(
+    scores: Sequence[Mapping[str, Array]],
+    losses: Sequence[DownstreamLosses],
+    results: RowBuilder,
+    **columns: Unpack[Columns],
+) -> None:
+    """Add Kendall's τ between the order of the candidates by a score and by a loss, a mean over test rows (Table 3)."""
+    scored = [number for number, u in enumerate(scores) if u]  # a collapsed candidate has none
+    for name, loss, taus in agreements([scores[number] for number in scored], [losses[number] for number in scored]):
+        columns |= {"measure": name}
         if isinstance(taus, Undefined):
-            reasons.append(cell | {"reason": str(taus)})
+            results.omit(taus, metric=f"ranking_{loss}", **columns)
         else:
-            rows.append(dict.fromkeys(COLUMNS) | facts | cell | {"value": float(taus.mean()), "n": len(taus)})
-    return rows, reasons
+            results.add(f"ranking_{loss}", taus.mean(), len(taus), **columns)
 
 
 def evaluate(
     refs: Sequence[Sequence[Predictions]],
     tests: Sequence[Predictions],
     losses: DownstreamLosses,
-    plan: SweepOptions,
-    facts: Row,
-) -> tuple[list[Row], list[Row]]:
-    """Rows and reasons of one candidate; refs contain, for every draw, the references of each member."""
-    rows, reasons = truth_rows(losses, facts), list[Row]()
-    for distance in plan.distances:
-        components = 0
-        if "ll" in plan.scores:
-            choice = chosen_components(refs[0][0], plan.components, distance)
-            rows += component_rows(choice, facts | {"distance": distance, "n": len(refs[0][0])})
-            components = choice.components
-        for draw, of_draw in enumerate(refs):
-            columns = facts | {"draw": draw}
-            more, missing, _ = score(of_draw, tests, losses, plan, distance, columns, components=components)
-            rows += more
-            reasons += [reason for reason in missing if reason not in reasons]
-    return rows, reasons
-
-
-def score(
-    refs: Sequence[Predictions],
-    tests: Sequence[Predictions],
-    losses: DownstreamLosses,
-    plan: SweepOptions,
-    distance: str,
-    facts: Row,
+    options: SweepOptions,
+    results: RowBuilder,
     *,
-    components: int,
+    detailed: bool = True,
     seeds: Sequence[int] | None = None,
-) -> tuple[list[Row], list[Row], dict[str, Array]]:
-    """Rows, reasons and scores (n,) of one candidate, one distance and one draw of references.
+    **columns: Unpack[Columns],
+) -> dict[tuple[str, int], dict[str, Array]]:
+    """Add the results of one candidate; return (distance, draw) → score → u of every test row.
 
-    components  number of components of LL's mixtures
-    seeds       seeds of the members; None: 0, 1, …
+    refs      for every draw, the references of each member
+    detailed  also add single members and the sweeps over k, M and C
+    seeds     seeds of the members; None: 0, 1, …
     """
-    ks = [k for k in plan.ks if k < len(refs[0])] if distance == plan.swept else []
-    spaces = member_spaces(
-        refs,
-        tests,
-        metric=distance,
-        k_nc=sorted({plan.k, *(ks if "nc" in plan.scores else ())}),
-        k_dist=sorted({plan.k_dist, *(ks if "dist" in plan.scores else ())}),
-        components=components,
-        similarity=plan.similarity,
-        seed=0,
-    )
-    if len(losses.index) != len(tests[0]):
-        raise BadInput("The downstream heads and the scores are of different rows: index differs.")
-    losses = losses.select(spaces.tests[0].index)
-    builder = _ScoreRows(plan, components, losses, facts | {"distance": distance, "members": len(tests)})
-    whole = spaces.scores()
-    for name in plan.scores:
-        builder.main(name, whole)
-    if len(tests) > 1:
-        builder.alone(spaces, whole, seeds or range(len(tests)))
-    if distance == plan.swept:
-        builder.sweeps(spaces, whole)
-        if "ll" in builder.points and facts["draw"] == 0:
-            builder.components_sweep(refs, tests)
-    return builder.rows, builder.reasons, builder.points
+    columns |= {"members": len(tests)}
+    add_losses(losses, results, **columns)
+    scores: dict[tuple[str, int], dict[str, Array]] = {}
+    for distance in options.distances:
+        components = 0
+        if "ll" in options.scores:
+            choice = chosen_components(refs[0][0], options.components, distance)
+            cell: Columns = {**columns, "distance": distance}
+            add_components(choice, len(refs[0][0]), results, **cell)
+            components = choice.components
+        for draw, references in enumerate(refs):
+            draw_columns: Columns = {**columns, "distance": distance, "draw": draw}
+            candidate = _CandidateScores(options, components, losses, results, draw_columns)
+            candidate.add_all(references, tests, seeds or range(len(tests)), detailed)
+            scores[distance, draw] = candidate.scores
+    return scores
 
 
 @dataclass
-class _ScoreRows:
-    """Gathers the rows of one candidate, one distance and one sample of references."""
+class _CandidateScores:
+    """Adds the results of one candidate, one distance and one draw of references."""
 
-    plan: SweepOptions
-    components: int
+    options: SweepOptions
+    components: int  # of LL's mixtures
     losses: DownstreamLosses
-    facts: Row
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
-    points: dict[str, Array] = field(default_factory=dict)
+    results: RowBuilder
+    columns: Columns
+    scores: dict[str, Array] = field(default_factory=dict)  # score → u of every test row
 
-    def size(self, name: str) -> dict[str, int]:
+    @property
+    def distance(self) -> str:
+        return str(self.columns["distance"])
+
+    def add_all(
+        self, refs: Sequence[Predictions], tests: Sequence[Predictions], seeds: Sequence[int], detailed: bool
+    ) -> None:
+        """Add main rows; if `detailed`, also those of single members and the sweeps."""
+        options = self.options
+        swept = detailed and self.distance == options.swept
+        ks = [k for k in options.ks if k < len(refs[0])] if swept else []
+        spaces = member_spaces(
+            refs,
+            tests,
+            metric=self.distance,
+            k_nc=sorted({options.k, *(ks if "nc" in options.scores else ())}),
+            k_dist=sorted({options.k_dist, *(ks if "dist" in options.scores else ())}),
+            components=self.components,
+            similarity=options.similarity,
+            seed=0,
+        )
+        if len(self.losses.index) != len(tests[0]):
+            raise BadInput("The downstream heads and the scores are of different rows: index differs.")
+        self.losses = self.losses.select(spaces.tests[0].index)
+        whole = spaces.scores()
+        for name in options.scores:
+            self.main(name, whole)
+        if detailed and len(tests) > 1:
+            self.single_members(spaces, whole, seeds)
+        if swept:
+            self.sweeps(spaces, whole)
+            if "ll" in self.scores and self.columns["draw"] == 0:
+                self.components_sweep(refs, tests)
+
+    def size(self, name: str) -> Columns:
         """The column with the neighbours of a score, or with the components of its mixtures."""
-        sizes = {"nc": {"k": self.plan.k}, "dist": {"k": self.plan.k_dist}, "ll": {"components": self.components}}
+        sizes: dict[str, Columns] = {
+            "nc": {"k": self.options.k},
+            "dist": {"k": self.options.k_dist},
+            "ll": {"components": self.components},
+        }
         return sizes.get(name, {})
 
     def key(self, name: str) -> str:
-        """nc → nc@100, as `SiblingScores` has it."""
+        """nc → nc@100, as in `SiblingScores`."""
         return f"{name}@{self.size(name)['k']}" if name in ("nc", "dist") else name
 
     def main(self, name: str, scores: SiblingScores) -> None:
@@ -200,19 +203,21 @@ class _ScoreRows:
         try:
             u = scores[self.key(name)]
         except Undefined as reason:
-            self.omit(name, None, reason)
+            self.results.omit(reason, measure=name, **self.reported)
             return
-        self.points[name] = u
-        self.row("mean", float(u.mean()), measure=name, **self.size(name))
+        self.scores[name] = u
+        columns: Columns = {**self.columns, **self.size(name), "measure": name}
+        self.results.add("mean", u.mean(), len(u), **columns)
         self.kendall(name, u, self.losses.ensemble, **self.size(name))
 
-    def alone(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
-        """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
+    def single_members(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
+        """Losses of every member against the siblings' scores, and against its own alone: Tables 8 and 9."""
         for member, seed in enumerate(seeds):
             losses = {name: loss[member] for name, loss in self.losses.members.items()}
             of_member = spaces.scores([member])
-            for name in self.points:
-                columns = {"members": 1, "init_seed": seed, **self.size(name)}
+            network = network_id({**self.results.facts, "members": 1, "init_seed": seed})
+            for name in self.scores:
+                columns: Columns = {"network": network, "members": 1, "init_seed": seed, **self.size(name)}
                 self.kendall(name, whole[self.key(name)], losses, **columns)
                 if self.key(name) in of_member.u:
                     self.kendall(name + STAR, of_member[self.key(name)], losses, **columns)
@@ -221,36 +226,33 @@ class _ScoreRows:
         """Other k, and the first m members, against the losses of all members: Figures 2, 4 and 5."""
         for name, u in whole.u.items():
             k = name.partition("@")[2]
-            if k and kind(name) in self.points and int(k) in self.plan.ks:
+            if k and kind(name) in self.scores and int(k) in self.options.ks:
                 self.kendall(kind(name), u, self.losses.ensemble, sweep=NEIGHBOURS, k=int(k))
         for m in range(1, len(spaces.tests) + 1):
-            some = spaces.scores(range(m), (self.plan.k,))
-            for name in self.points:
-                if self.key(name) in some.u:
-                    columns = {"sweep": MEMBERS, "members": m, **self.size(name)}
-                    self.kendall(name, some[self.key(name)], self.losses.ensemble, **columns)
+            first = spaces.scores(range(m), (self.options.k,))
+            for name in self.scores:
+                if self.key(name) in first.u:
+                    columns: Columns = {"sweep": MEMBERS, "members": m, **self.size(name)}
+                    self.kendall(name, first[self.key(name)], self.losses.ensemble, **columns)
 
     def components_sweep(self, refs: Sequence[Predictions], tests: Sequence[Predictions]) -> None:
         """LL by mixtures of every number of components."""
-        for count in self.plan.components:
+        for count in self.options.components:
             if count <= len(refs[0]):
-                u = member_densities(refs, tests, self.facts["distance"], count).mean(0)
+                u = member_densities(refs, tests, self.distance, count).mean(0)
                 self.kendall("ll", u, self.losses.ensemble, sweep=COMPONENTS, components=count)
 
-    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **columns: Any) -> None:
+    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **columns: Unpack[Columns]) -> None:
         for loss, values in losses.items():
             try:
-                self.row(f"kendall_{loss}", metrics.kendall(u, values), measure=name, **columns)
+                tau = metrics.kendall(u, values)
             except Undefined as reason:
-                self.omit(name, f"kendall_{loss}", reason)
+                self.results.omit(reason, measure=name, metric=f"kendall_{loss}", **self.reported)
+            else:
+                cell: Columns = {**self.columns, **columns, "measure": name}
+                self.results.add(f"kendall_{loss}", tau, len(u), **cell)
 
-    def row(self, metric: str, value: float, **columns: Any) -> None:
-        number = {"metric": metric, "value": value, "n": len(self.losses.index)}
-        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | number | columns)
-
-    def omit(self, name: str, metric: str | None, reason: Undefined) -> None:
-        """Notes why there is no row."""
-        columns = {column: self.facts.get(column) for column in ("method", "backbone", "target")}
-        entry = columns | {"measure": name, "metric": metric, "reason": str(reason)}
-        if entry not in self.reasons:
-            self.reasons.append(entry)
+    @property
+    def reported(self) -> Columns:
+        """The columns of a reason: not the draw nor the distance, so that it is noted once."""
+        return {"target": self.columns.get("target"), "members": self.columns["members"]}

@@ -32,7 +32,9 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[
             raise BadInput("Plan.pair has files: omit data, ood_data and extra_ood, which name sets of a store.")
         return [pair_from_text(text) for text in plan.pair], []
     if not (plan.data and plan.ood_data):
-        raise BadInput("Name models by files in Plan.pair (NAME=IN,OOD), or models of a store by Plan.data and Plan.ood_data.")
+        raise BadInput(
+            "Name models by files in Plan.pair (NAME=IN,OOD), or models of a store by Plan.data and Plan.ood_data."
+        )
     root = work.context.root
     extra = mapping(plan.extra_ood, "NAME=SET")
     also = {name: name_for_keys_if_present(data, root, "all") for name, data in extra.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from functools import cache, partial
 
 import pytest
@@ -18,6 +19,7 @@ from nescio.benchmarks.url.reports import results as retrieval_table
 from nescio.metrics import spearman
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study
+from tests.results.sentences import SENTENCES
 from tests.support.paths import ROOT
 
 RESULTS = ROOT / "results"
@@ -100,41 +102,6 @@ def least_accurate():
     return {"rbf": accuracy["rbf"], "due": accuracy["due"], "dropout": accuracy["mc-dropout"]}
 
 
-UIMNET = {
-    order_of_measures: (
-        "Entropy notices new classes best: its AUC is {entropy:.3f} over everything, then test-time augmentation "
-        "({tta:.3f}), the largest softmax ({msp:.3f}), the gap ({gap:.3f}), class Gaussians ({gmm:.3f}) and the"
-        " methods' own scores ({native:.3f}). The Jacobian's {jacobian:.3f} is below chance. The paper also has "
-        "entropy first, but counts augmentations among the worst measures."
-    ),
-    first_of_methods: (
-        "No method beats plain training by more than the spreads over data seeds: oc {oc:.1f} %, erm {erm:.1f} %, "
-        "rnd {rnd:.1f} % of pairs. A network that was trained on both sides reaches {oracle:.1f} %."
-    ),
-    learning_rates: (
-        "The order of the methods is more one of learning rates: erm, rnd, oc and deep-ae train the same backbone, "
-        "and are right in {erm:.1f}, {rnd:.1f}, {oc:.1f} and {deep_ae:.1f} % after their searches, which drew rates"
-        " of their own. At their defaults they have {low:.1f} to {high:.1f} %."
-    ),
-    calibration_of_single_networks: (
-        "Calibration lowers the mean ECE of single networks from {raw:.3f} to {calibrated:.3f}."
-    ),
-    ablations: (
-        "Calibration hardly moves AUC ({calibrated_auc:+.1f} %), nor does spectral norm 5 ({spectral_auc:+.1f} %). "
-        "Ensembles of all three trials, weak draws included, raise the ECE by {ensemble_ece:.0f} % and change AUC by "
-        "{ensemble_auc:+.1f} %."
-    ),
-    density_threshold: (
-        "The threshold of the class Gaussians is not the promised 95 %: {inside:.1f} % of known images stay below "
-        "it, and {outside:.1f} % of new ones are above it. Version 2 took it from fits on half of the rows; today "
-        "every row is left out once."
-    ),
-    least_accurate: (
-        "RBF ({rbf:.1f} %), DUE ({due:.1f} %) and MC-dropout ({dropout:.1f} %) are far from having learnt in 16 epochs."
-    ),
-}
-
-
 # ---- reliability
 
 
@@ -214,40 +181,6 @@ def variance_of_answers():
     nc, norm = taus("kendall_variance", "nc"), taus("kendall_variance", "norm")
     assert all(nc[key] > norm[key] for key in nc)
     return {"low": min(nc.values()), "high": max(nc.values()), "cases": len(nc)}
-
-
-RELIABILITY = {
-    signs_of_nc_and_fv: (
-        "Neighbourhood consistency points the right way for every method in both settings (τ {nc_low:.3f} to "
-        "{nc_high:.3f} with the Brier score, and above 0 with the entropy). Feature variance points the wrong way "
-        "in all of them ({fv_low:.3f} to {fv_high:.3f}): networks differ *more* where they are right. In the paper,"
-        " too, NC is above 0 everywhere, and feature variance low or negative."
-    ),
-    norm_against_nc: (
-        "NC is not the best score here. The length of the representation (Norm) is ahead of it in {ahead} of "
-        "{cases} cases; for SimCLR on CIFAR-10 it is behind. The paper, with ten networks, has "
-        "NC first in most cases."
-    ),
-    density: (
-        "LL by von Mises–Fisher mixtures of 20 components tells little ({low:.3f} to {high:.3f}), and points the "
-        "wrong way for SimCLR in transfer."
-    ),
-    ranking_of_methods: (
-        "Which of the three methods to take (Table 3) NC does not tell: on CIFAR-10 it ranks them backwards more "
-        "often than not (τ {cifar10_brier:.3f} by the Brier score, {cifar10_entropy:.3f} by the entropy), in "
-        "transfer the two losses disagree ({transfer_brier:.3f} and {transfer_entropy:.3f})."
-    ),
-    best_downstream: (
-        "SimCLR is the best downstream in both settings (Brier score {cifar10:.3f} and {transfer:.3f}), but it has "
-        "five networks where the other two have three, and averaging more networks lowers the Brier score."
-    ),
-    best_k: ("NC has its highest τ between k = {low} and k = {high}."),
-    more_networks: ("All networks give NC a higher τ than two of them in {gains} of {cases} cases."),
-    variance_of_answers: (
-        "Against the variance of the members' answers, the quantity that Theorem 2 bounds, NC is ahead of Norm in "
-        "all {cases} cases (τ {low:.3f} to {high:.3f})."
-    ),
-}
 
 
 # ---- shift
@@ -522,96 +455,6 @@ def few_images_of_many_classes():
     } | {f"{name.replace('-', '_')}": mean_of(each) for name, each in own.items()}
 
 
-SHIFT = {
-    trained_enough: (
-        "CIFAR-10: clean accuracy is {plain:.3f} for `erm` and {five:.3f} for ensembles of five, {low:.3f} to "
-        "{high:.3f} for the others but `dcu` and `postnet`, and all of these have at least {least:.3f} of the training "
-        "images right; `duq` has {duq:.3f}, in the paper 0.860. `dcu` has {dcu:.3f} (at least {dcu_least:.3f} of the "
-        "training images), the least of all; in the paper, after a prolonged contrastive pretraining, it has 0.945, "
-        "the most of all. `postnet` has {postnet:.3f} (at least {postnet_least:.3f}), in the paper 0.882."
-    ),
-    ensembles_lead: (
-        "CIFAR-10: ranked by entropy, deep ensembles have a rAULC of {five:.3f}, above every other line of the table "
-        "in every run but one: the entropy of `dcu` has {dcu:.3f} and is ahead of them in every run. Plain softmax has "
-        "{plain:.3f}."
-    ),
-    views_of_ten: (
-        "Part of what `dcu` gains are its augmentations. Plain training with the same ones "
-        "([control](augmented/README.md)) has {same:.3f}, above plain softmax ({plain:.3f}) and below `dcu` "
-        "({dcu:.3f}) in every run; inside one severity, where it does not help to notice worse images, "
-        "{inside_same:.3f} ({inside_plain:.3f} and {inside_dcu:.3f}). The control is marked as undertrained ({low:.3f} "
-        "to {high:.3f} of the training images, `dcu` {its_low:.3f} to {its_high:.3f}), and `dcu` sees two views of "
-        "every image: how much is left for its contrast cannot be said. Both cost clean accuracy: {clean:.3f} and "
-        "{costly:.3f}, {accurate:.3f} without; at severity 5 they have more right: {worst_same:.3f} and "
-        "{worst_dcu:.3f}, {worst_plain:.3f} without."
-    ),
-    near_corruptions: (
-        "These augmentations change colours and blur, and are near to some corruptions: at severity 5 of contrast "
-        "`dcu` has {contrast_dcu:.3f} right, the control {contrast_same:.3f} and `erm` {contrast_plain:.3f}, of "
-        "defocus blur {blur_dcu:.3f}, {blur_same:.3f} and {blur_plain:.3f}. Among clean images the entropy of `dcu` "
-        "ranks worse than that of `erm` in every run ({clean_dcu:.3f} and {clean_plain:.3f}), and so it does for "
-        "images of CIFAR-100 (AUROC {out_dcu:.3f} and {out_plain:.3f})."
-    ),
-    dropout_and_sngp: (
-        "CIFAR-10: by entropy, neither `mc-dropout` ({dropout:.3f}, ahead in {dropout_ahead} of 3 runs) nor `sngp` "
-        "({sngp:.3f}, ahead in {sngp_ahead}) is shown to beat plain softmax ({plain:.3f}, from {low:.3f} to "
-        "{high:.3f}). In the paper both do; its published code runs MC-dropout in training mode, so that batch-norm "
-        "adapts to every batch of corrupted images."
-    ),
-    own_scores: (
-        "CIFAR-10: the methods' own scores rank right and wrong answers worse than the entropy of the same "
-        "networks, in every run: mutual information of ensembles {erm:.3f} and of `mc-dropout` {mc_dropout:.3f}, "
-        "the Dempster–Shafer score of `sngp` {sngp:.3f}, the distances of `dcs` and `duq` to their centroids "
-        "{dcs:.3f} and {duq:.3f}, the evidence of `postnet` {postnet:.3f}."
-    ),
-    densities_are_last: (
-        "Densities of features are far behind: `ddu` {ddu:.3f}, `mir` {mir:.3f}, `dcu` {dcu:.3f}, which is the last of "
-        "them in every run. In the paper `ddu` is last (0.441), and `dcu` (0.706) and `mir` (0.697) are beside plain "
-        "softmax (0.708)."
-    ),
-    variance_of_due: (
-        "The predictive variance of `due`, its score in UIMNET, points the wrong way: rAULC {raulc:.3f}. Its "
-        "entropy ({entropy:.3f}) is as good as the others'."
-    ),
-    other_classes: (
-        "For 10,000 images of CIFAR-100 the order is another one: ensembles by entropy (AUROC {five:.3f}), then the "
-        "own score of `sngp` ({own:.3f}), ahead of its entropy ({entropy:.3f}) and of plain softmax ({plain:.3f}) in "
-        "every run. Other own scores are behind it in every run: `dcs` {dcs:.3f}, `duq` {duq:.3f}, `postnet` "
-        "{postnet:.3f}, the densities of `mir` {mir:.3f}, `ddu` {ddu:.3f} and `dcu` {dcu:.3f}; the variance of `due` "
-        "({due:.3f}) points the wrong way here too."
-    ),
-    strengths_of_ten: (
-        "CIFAR-10: of three strengths, the lowest validation loss chose (in earlier networks, see above) a bound of "
-        "{sngp:.3g} for `sngp`, {due:.3g} for `due` and {ddu:g} for `ddu`, a weight of {mir:g} for `mir` and {dcs:g} "
-        "for `dcs`, a penalty of {duq:g} for `duq`; the strongest, {postnet:g}, for `postnet` alone, whose three "
-        "differ by {spread:.3f}. With a bound of 0.5 none of `sngp`, `due` and `ddu` learns (one network each): their "
-        "validation loss is that of chance, {dead:.2f}."
-    ),
-    bounds_of_ten: (
-        "CIFAR-10: these bounds hold back {low:.1f} to {high:.1f} % of the layers of `sngp` and `due` and none of "
-        "`ddu`, whose density is that of unregularised features."
-    ),
-    undertrained: (
-        "CIFAR-100: plain training has a clean accuracy of {plain:.3f} and ensembles {five:.3f}; five methods learn at "
-        "least {least:.3f} of the training images. The other five stay behind with the budget that was looked for with "
-        "`erm`: `due` ({due_low:.3f} to {due_high:.3f}), `sngp` ({sngp_low:.3f} to {sngp_high:.3f}), `dcu` "
-        "({dcu_low:.3f} to {dcu_high:.3f}), `postnet` ({postnet_low:.3f} to {postnet_high:.3f}) and `duq` "
-        "({duq_low:.3f} to {duq_high:.3f}; it did not converge in the paper). Their rows are marked, and no findings "
-        "about them."
-    ),
-    centroids_of_hundred: (
-        "CIFAR-100: of what was trained, one line is above deep ensembles (rAULC {five:.3f}; plain softmax "
-        "{plain:.3f}) in every run: the entropy of `dcs` ({dcs:.3f}, p {p:.2f}; its own score {own:.3f}). Its clean "
-        "accuracy is {clean:.3f}, that of ensembles {five_clean:.3f} and of `erm` {plain_clean:.3f}."
-    ),
-    few_images_of_many_classes: (
-        "CIFAR-100: by entropy, `mc-dropout`, `ddu` and `mir` ({low:.3f} to {high:.3f}) are beside plain "
-        "softmax ({plain:.3f}); their own scores are below it in every run (mutual information {mc_dropout:.3f}, "
-        "densities {ddu:.3f} and {mir:.3f})."
-    ),
-}
-
-
 # ---- shift, digits
 
 
@@ -681,50 +524,6 @@ def views_of_digits():
     clean = [digits("accuracy", name, shift="clean") for name in ("erm", "dcu")]
     own = by_run("shift/digits/augmented", "accuracy", "erm", shift="clean")
     return known | dict(zip(("accurate", "costly", "likewise"), map(mean_of, (*clean, own)), strict=True))
-
-
-TEN_AUGMENTED = {
-    views_of_ten: (
-        "By entropy `dcu` has a rAULC of {dcu:.3f}, plain training with its augmentations {same:.3f}, and plain "
-        "training on cropped and mirrored images {plain:.3f}, in this order in every run. Clean accuracy is "
-        "{costly:.3f}, {clean:.3f} and {accurate:.3f}. With the augmentations {low:.3f} to {high:.3f} of the training "
-        "images are right (`dcu` {its_low:.3f} to {its_high:.3f}): `erm` is marked as undertrained here, and a longer "
-        "budget may bring it closer."
-    ),
-}
-AUGMENTED = {
-    views_of_digits: (
-        "With the augmentations of `dcu`, the entropy of plain training has a rAULC of {same:.3f} (ensembles of five "
-        "{five:.3f}), `dcu` {dcu:.3f}; plain training on moved images has {plain:.3f}. So the lead of `dcu` needs no "
-        "contrast. The augmentations cost accuracy on clean images: {likewise:.3f} and {costly:.3f}, {accurate:.3f} "
-        "without them."
-    ),
-}
-DIGITS = {
-    every_method_trains: (
-        "All ten methods train: no training accuracy is below {least:.3f} (`duq` {duq:.3f}), clean accuracy is "
-        "{low:.3f} to {high:.3f}."
-    ),
-    weak_or_middle: (
-        "Validation loss chooses the weakest of three strengths for {weakest} of eight methods, the middle one "
-        "for {middle} and the strongest for `dcs` alone."
-    ),
-    own_scores_of_digits: (
-        "Here some own scores are ahead of plain softmax (rAULC {plain:.3f}) in all three runs: mutual information of "
-        "ensembles of five {five:.3f} (p {five_p:.2f}), `dcs` {dcs:.3f} (p {dcs_p:.2f}), `sngp` {sngp:.3f} "
-        "(p {sngp_p:.2f}; its entropy has {sngp_entropy:.3f}), `duq` {duq:.3f} (p {duq_p:.2f}); `ddu` {ddu:.3f} in "
-        "{ddu_ahead}. Three runs decide little (paired t-tests, not corrected). On CIFAR-10 plain softmax is ahead of "
-        "all of these in every run."
-    ),
-    bounds_of_digits: (
-        "The bounds that validation loss chooses for `sngp` ({sngp:g}), `due` ({due:g}) and `ddu` ({ddu:g}) hold no "
-        "layer of any trained network back: here these methods say what unregularised features say."
-    ),
-    views_of_digits: (
-        "By entropy `dcu` has {dcu:.3f}, the highest mean of all lines, and it alone has augmentations of its own. "
-        "With these, plain training has {same:.3f} ([control](augmented/README.md))."
-    ),
-}
 
 
 # ---- scenes
@@ -815,48 +614,6 @@ def large_own_scores():
         assert ahead(entropy, own) == 2
         found[name.replace("-", "_")] = mean_of(own)
     return found
-
-
-FULL_SCENES = {
-    large_networks_learn: (
-        "All lines learn (training accuracy at least {least:.3f}). Clean mIoU is {plain:.3f} for `erm`, {low:.3f} to "
-        "{high:.3f} for the other methods and {three:.3f} for ensembles of three; at the last level of darkness, fog "
-        "and rain `erm` has {darkness:.3f}, {fog:.3f} and {rain:.3f}."
-    ),
-    large_by_entropy: (
-        "By entropy, ensembles of three (rAULC {three:.3f}) are ahead of plain softmax ({plain:.3f}) in both runs and "
-        "`sngp` ({sngp:.3f}) is behind it in both; for `mc-dropout` ({mc_dropout:.3f}), `ddu` ({ddu:.3f}) and `mir` "
-        "({mir:.3f}) the two runs disagree."
-    ),
-    large_own_scores: (
-        "Every own score is behind the entropy of the same networks, in both runs: mutual information of ensembles "
-        "{erm:.3f} and of `mc-dropout` {mc_dropout:.3f}, the Dempster–Shafer score of `sngp` {sngp:.3f}, the densities "
-        "of `ddu` {ddu:.3f} and `mir` {mir:.3f}."
-    ),
-}
-
-SCENES = {
-    worse_with_every_level: (
-        "Darkness, fog and rain make the segmentation worse level by level: mIoU of `erm` falls from {clean:.3f} to "
-        "{after_darkness:.3f}, {after_fog:.3f} and {after_rain:.3f} at their last levels."
-    ),
-    pixels_by_entropy: (
-        "By entropy, no line can be told from plain softmax (rAULC {plain:.3f}, from {low:.3f} to {high:.3f}) in six "
-        "runs: `mir` has {mir:.3f} (ahead in {mir_ahead}, p {p:.2f}), `mc-dropout` {mc_dropout:.3f} "
-        "({mc_dropout_ahead}), ensembles of three {three:.3f} ({three_ahead}), `ddu` {ddu:.3f} ({ddu_ahead}), `sngp` "
-        "{sngp:.3f} ({sngp_ahead}). In the paper's table of CARLA plain softmax is first."
-    ),
-    own_scores_of_pixels: (
-        "Every own score is behind the entropy of the same networks, in every run: mutual information of ensembles "
-        "{erm:.3f} and of `mc-dropout` {mc_dropout:.3f}, the Dempster–Shafer score of `sngp` {sngp:.3f}, and far "
-        "behind the densities of `mir` ({mir:.3f}) and `ddu` ({ddu:.3f})."
-    ),
-    bounds_of_pixels: (
-        "The spectral norms hardly act: the bound of {sngp:.3g} of `sngp` holds back no layer of any network, that of "
-        "{ddu:.3g} of `ddu` {most:.0f} % of the layers in {some} of six. What these methods say here, they say of "
-        "nearly unregularised features."
-    ),
-}
 
 
 # ---- sensitivity
@@ -957,34 +714,6 @@ def price():
     return {"low": min(found)[0], "high": max(found)[0]}
 
 
-SENSITIVITY = {
-    mir_alone: (
-        "Of the networks that learnt, only those of `mir` have a better rAULC of their own score with more "
-        "regularisation, as in the paper (Spearman's ρ {mir:.2f}, p {p:.3f}; {low:.2f} to {high:.2f} in the five "
-        "runs). That p takes networks of one run for independent, and of four tests it would have to be below 0.0125. "
-        "For `duq` ({duq:.2f}) and `ddu` ({ddu:.2f}) nothing can be told from no correlation, and for `sngp` "
-        "({sngp:.2f}) it is negative."
-    ),
-    with_collapsed: (
-        "{lost} networks at the strong ends did not learn (clean accuracy below one half), {lost_of_mir} of `mir` "
-        "among them. With these no rAULC rises: `mir` {mir:.2f}, `duq` {duq:.2f}, `ddu` {ddu:.2f}, `sngp` {sngp:.2f}."
-    ),
-    by_auroc: (
-        "By AUROC, of the same networks that learnt, the own scores of `ddu` ({ddu:.2f}, p {ddu_p:.4f}) and `duq` "
-        "({duq:.2f}, p {duq_p:.3f}) rise beyond that limit, and that of `mir` ({mir:.2f}, p {mir_p:.2f}) does not "
-        "reach it: that `mir` alone rises holds for rAULC only. With all networks `ddu` has {rho:.2f} (p {p:.2f}). "
-        "Class Gaussians of `ddu` and `mir` rest on {few:.2f} training images per feature and are nearly singular."
-    ),
-    hump_of_ddu: (
-        "Half of the bounds do nothing: those down to {last:.2f} hold back no layer of any network of `ddu`, five of "
-        "eight none of `sngp`, and the correlations count them all. For `ddu` they hide a hump: these loose bounds "
-        "have a rAULC of {low:.3f} to {high:.3f}; the best of the eight, {bound:.2f}, has {best:.3f} and is ahead of "
-        "each of them in five of five runs; the tightest has {worst:.3f}."
-    ),
-    price: ("More regularisation costs clean accuracy for all four (ρ {low:.2f} to {high:.2f})."),
-}
-
-
 def weaker_mir(study):
     """The correlation of mir's own score without its two strongest weights, and the last of the others."""
     own = Frame(points(rows(study))).where(method="mir", measure="native", trial=tuple(range(6)))
@@ -1010,20 +739,6 @@ def learnt_of_mnist():
     learnt = rows("sensitivity/mnist").where(trial=0).facts("train_accuracy").column("value")
     least = {"least": down(min(clean.column("value"))), "learnt": down(min(learnt))}
     return at_weakest("sensitivity/mnist") | least
-
-
-MNIST = {
-    learnt_of_mnist: (
-        "Clean accuracy is {low:.3f} to {high:.3f} at the weakest strengths (at least {learnt:.3f} of the training "
-        "images), and {least:.3f} or more in all networks."
-    ),
-    digits_of_mnist: (
-        "No method's own score ranks better with more regularisation. For `mir`, the paper's one case, it goes with a "
-        "worse rAULC (Spearman's ρ {mir:.2f}, p {p:.3f}), by the two strongest weights alone (a cut made after seeing "
-        "them): up to {last:.1f} nothing can be told (ρ {weak:.2f}). For `duq` ({duq:.2f}) it goes with a worse one "
-        "too, and for `ddu` ({ddu:.2f}) and `sngp` ({sngp:.2f}) nothing can be told from no correlation."
-    ),
-}
 
 
 def clothes():
@@ -1060,29 +775,6 @@ def price_of_clothes():
 def weak_clothes():
     """Where it turns."""
     return clothes()
-
-
-FASHION = {
-    learnt_of_clothes: (
-        "Clean accuracy is {low:.3f} to {high:.3f} at the weakest strengths (at least {learnt:.3f} of the training "
-        "images). At its strongest weight one network of `mir` diverged (NaN loss) and has no rows, and three of the "
-        "other four did not learn; all others have {least:.3f} or more."
-    ),
-    clothes: (
-        "No method's own score ranks better with more regularisation over the whole range: `mir` {mir:.2f} (of the "
-        "networks that learnt {learnt:.2f}), `ddu` {ddu:.2f} and `sngp` {sngp:.2f} cannot be told from no correlation, "
-        "and `duq` ({duq:.2f}) ranks worse."
-    ),
-    weak_clothes: (
-        "For `mir`, the paper's one case, it rises at first and then falls: up to a weight of {last:.1f} Spearman's ρ "
-        "is {weak:.2f} (p {weak_p:.1g}, positive in {rising} of five runs; where to stop was chosen after seeing the "
-        "curve), and rAULC goes from {first:.3f} to {most:.3f} and back to {then:.3f} at the last but one."
-    ),
-    price_of_clothes: (
-        "It costs clean accuracy for `duq` ({duq:.2f}), `mir` ({mir:.2f}) and `ddu` ({ddu:.2f}); for `sngp` "
-        "({sngp:.2f}) nothing can be told."
-    ),
-}
 
 
 # ---- posthoc
@@ -1169,40 +861,6 @@ def claims_elsewhere():
     return values | {"collapsed": len(collapsed), "cases": len(shaping), "of": leads[0]["rank"].rpartition(" ")[2]}
 
 
-POSTHOC = {
-    five_networks: (
-        "The networks: accuracy {plain:.3f} of a ResNet-18 and {five:.3f} of five averaged; {repvgg:.3f} of a "
-        "RepVGG-A0, whose strides are made for larger images, and {vit:.3f} of a small transformer without "
-        "pretraining."
-    ),
-    mistakes_need_little: (
-        "To notice mistakes, no score beats the largest softmax on four of five networks. On the transformer, "
-        "which is overconfident, a temperature fitted on validation images is enough: AUROC {msp_tuned:.3f} "
-        "against {msp:.3f}."
-    ),
-    near_by_logits: (
-        "To notice images of CIFAR-100, the largest softmax ({msp:.3f} on average) is among the best scores "
-        "of no network; energy, which needs nothing but logits, has the highest average, {energy:.3f}, and beats "
-        "it on each (`gen` {gen:.3f}, neighbours {knn:.3f})."
-    ),
-    far_by_neighbours: (
-        "To notice MNIST, Fashion-MNIST and birds, the distance to the nearest training image has the highest "
-        "average, {knn:.3f} against {msp:.3f} of the largest softmax, and is ahead by at least {least:.3f} on "
-        "every network."
-    ),
-    length_one: (
-        "Mahalanobis distances need features at length one, on every network: {near:.3f} against {near_plain:.3f} "
-        "near, {far:.3f} against {far_plain:.3f} far."
-    ),
-    claims_elsewhere: (
-        "What others found: pNorm does not repair the one network whose largest softmax is not among the best "
-        "(NAURC {pnorm:.3f} against {plain:.3f}, lower is better); shaping collapses in {collapsed} of {cases} "
-        "cases, each time `ash`; Mahalanobis++ does not lead on the transformer (rank {near} of {of} near, {far} "
-        "far)."
-    ),
-}
-
-
 # ---- lite: networks of ImageNet, scores of their logits
 
 
@@ -1231,22 +889,6 @@ def far_from_imagenet():
     assert all(max((s for n, s in area if n == name), key=lambda s, n=name: area[n, s]) == "gen" for name, _ in area)
     assert all(case["holds"] and case["score"] == "gradnorm" for case in shaping_collapses(rows("lite")))
     return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("msp", "gen", "gradnorm")}
-
-
-LITE = {
-    lite_networks: ("Accuracy on these images is {lite0:.3f} for EfficientNet-Lite0 and {lite1:.3f} for Lite1."),
-    pnorm_on_lite1: (
-        "pNorm repairs a broken confidence: the largest softmax of Lite1, the better network, notices its "
-        "mistakes worse than that of Lite0 (AUROC {lite1_msp:.3f} against {lite0_msp:.3f}); with `pnorm`, "
-        "which needs neither labels nor validation images, it is ahead ({lite1_pnorm:.3f} against "
-        "{lite0_pnorm:.3f})."
-    ),
-    far_from_imagenet: (
-        "MNIST and Fashion-MNIST are noticed best by `gen` ({lite0_gen:.3f} and {lite1_gen:.3f}; the largest "
-        "softmax has {lite0_msp:.3f} and {lite1_msp:.3f}); `gradnorm` collapses on both "
-        "({lite0_gradnorm:.3f} and {lite1_gradnorm:.3f})."
-    ),
-}
 
 
 # ---- url
@@ -1319,45 +961,8 @@ def the_rule_chooses():
         "hundred": hundred["gallery_uncertainty"],
         "hundred_entropy": hundred["entropy"],
         "own": own["entropy"],
-        "own_doubt": own["gallery_uncertainty"],
+        "own_gallery": own["gallery_uncertainty"],
     }
-
-
-URL = {
-    upstream_accuracy: (
-        "Accuracy on the upstream test images is {erm:.3f} for `erm`, {low:.3f} to {high:.3f} for all methods "
-        "that answer."
-    ),
-    learning_on_costs_neighbours: (
-        "With this budget, learning on costs neighbours: R@1, mean of both sets, is {frozen:.3f} for "
-        "`losspred-order`, whose backbone stays as ImageNet left it, and {least:.3f} to {best:.3f} for all "
-        "methods that move it (`erm` {erm:.3f})."
-    ),
-    predicted_loss_leads: (
-        "A predicted loss transfers best: R-AUROC {losspred_order:.3f} for `losspred-order` and {losspred:.3f} "
-        "for `losspred`, ahead of the entropy of `erm` ({erm:.3f}) and the disagreement of `heads` ({heads:.3f}); "
-        "`infonce` ({infonce:.3f}), `sngp` ({sngp:.3f}), `mc-infonce` ({mc_infonce:.3f}), `mc-dropout` "
-        "({mc_dropout:.3f}), `het-xl` ({het_xl:.3f}) and `elk` ({elk:.3f}) cannot be told from the best with two "
-        "seeds. In the paper losspred and mc-infonce lead."
-    ),
-    entropy_by_set: (
-        "Entropy is hardly more than chance on birds ({cub:.3f}; {low:.3f} and {high:.3f} of the two networks) and "
-        "somewhat more on CIFAR-100 ({cifar100:.3f})."
-    ),
-    kappa: (
-        "1/κ of `mc-infonce` has {mc_infonce:.3f} and of `elk` {elk:.3f}; of `nivmf` ({nivmf:.3f}) and `hib` "
-        "({hib:.3f}) it is below chance: with hyper-parameters that were not searched, sure embeddings are more "
-        "often wrong here."
-    ),
-    the_rule_chooses: (
-        "Of scores that see the gallery, `gallery_uncertainty` has {birds:.3f} and {again:.3f} on birds with two "
-        "networks of `erm` (entropy {birds_entropy:.3f} and {again_entropy:.3f}; R@1 {birds_recall:.3f} and "
-        "{again_recall:.3f}: weights of other epochs than those of the rows) and {hundred:.3f} on CIFAR-100 "
-        "with a network of CIFAR-10 ({hundred_entropy:.3f}); on that network's own test images entropy has "
-        "{own:.3f} and it {own_doubt:.3f}. The rule without labels names the better one each time, on networks "
-        "that it was not made for."
-    ),
-}
 
 
 # ---- url, from new weights
@@ -1435,63 +1040,43 @@ def other_classes_again():
     return {"own": own, "erm": of_scratch("auroc", "erm", "entropy", "out")}
 
 
-SCRATCH = {
-    new_weights_learn: (
-        "Accuracy on CIFAR-10's test images is {erm:.3f} for `erm`, {low:.3f} to {high:.3f} for all that answer."
-    ),
-    one_network_cannot_tell: (
-        "On CIFAR-100, eight of twelve methods cannot be told from the best, `het-xl` by log det Σ (R-AUROC "
-        "{first:.3f}); entropy of `erm` is among them ({erm:.3f}). Behind are `sngp` ({sngp:.3f}), and 1/κ of "
-        "`hib` ({hib:.3f}), `nivmf` ({nivmf:.3f}) and `mc-infonce` ({mc_infonce:.3f})."
-    ),
-    hib_hardly_retrieves: (
-        "`hib` has an R@1 of {hib:.3f} on validation classes, the lowest of all: `--min-recall` leaves out such "
-        "networks today, as the paper does."
-    ),
-    human_votes: (
-        "Entropy follows the votes of people (rank correlation {erm:.3f} for `erm`, {low:.3f} for the least of "
-        "those that answer) like the predicted loss of `losspred` ({losspred:.3f}), and far better than 1/κ "
-        "({kappa_low:.3f} to {kappa_high:.3f}) or the norm of `infonce`, which saw no label ({infonce:.3f})."
-    ),
-    other_classes_again: (
-        "For images of CIFAR-100 among those of CIFAR-10, the Dempster–Shafer score of `sngp` has the highest "
-        "AUROC ({own:.3f}; entropy of `erm` {erm:.3f}): one network each, no test of the difference."
-    ),
-}
+def sentences(name):
+    """The findings of a study, with the numbers of its rows."""
+    templates = SENTENCES[name].items()
+    return [text.format(**globals()[query]()).replace("-0.", "−0.") for query, text in templates]
 
 
-FINDINGS = {
-    "uimnet": UIMNET,
-    "reliability": RELIABILITY,
-    "shift": SHIFT,
-    "shift/augmented": TEN_AUGMENTED,
-    "shift/digits": DIGITS,
-    "shift/digits/augmented": AUGMENTED,
-    "scenes": SCENES,
-    "scenes/full": FULL_SCENES,
-    "sensitivity": SENSITIVITY,
-    "sensitivity/mnist": MNIST,
-    "sensitivity/fashion-mnist": FASHION,
-    "posthoc": POSTHOC,
-    "lite": LITE,
-    "url": URL,
-    "url/scratch": SCRATCH,
-}
+def sections(name):
+    """The sections of a README, by title; the text before the first has no title."""
+    text = (RESULTS / name / "README.md").read_text("utf-8")
+    return {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
 
 
 def findings(name):
-    """The list items of the section that says what came out, each on one line."""
-    text = (RESULTS / name / "README.md").read_text("utf-8")
-    (section,) = [part for part in re.split(r"^## ", text, flags=re.MULTILINE) if part.startswith("Findings\n")]
-    return [" ".join(item.split()) for item in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
+    """The list items of the section of findings, each on one line."""
+    return [" ".join(item.split()) for item in re.split(r"^- ", sections(name)["Findings"], flags=re.MULTILINE)[1:]]
 
 
-@pytest.mark.parametrize(("name", "sentences"), list(FINDINGS.items()))
-def test_findings_are_these_sentences_and_no_others(name, sentences):
-    assert findings(name) == [sentence.format(**query()).replace("-0.", "−0.") for query, sentence in sentences.items()]
+def write_findings(name):
+    """Write the findings into the README; run this module to do it for all studies."""
+    path = RESULTS / name / "README.md"
+    section = sections(name)["Findings"].rstrip("\n")
+    head = section.partition("\n- ")[0]
+    items = [
+        textwrap.fill(
+            text, 118, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+        for text in sentences(name)
+    ]
+    path.write_text(path.read_text("utf-8").replace(section, "\n".join([head, *items])), "utf-8")
 
 
-@pytest.mark.parametrize("name", FINDINGS)
+@pytest.mark.parametrize("name", SENTENCES)
+def test_findings_are_these_sentences_and_no_others(name):
+    assert findings(name) == sentences(name)
+
+
+@pytest.mark.parametrize("name", SENTENCES)
 def test_the_version_and_the_budget_are_stated(name):
     text = " ".join((RESULTS / name / "README.md").read_text("utf-8").split())
     own = study(name)
@@ -1511,3 +1096,8 @@ def test_the_table_of_scores_is_that_of_the_rows():
             tau = list(taus("kendall_brier", name, target).values())
             cells.append(f"{sum(tau) / len(tau):.3f} ({min(tau):.3f} to {max(tau):.3f})")
         assert f"| {' | '.join(cells)} |" in text, (name, cells)
+
+
+if __name__ == "__main__":
+    for study_name in SENTENCES:
+        write_findings(study_name)

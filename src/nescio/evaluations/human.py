@@ -42,7 +42,7 @@ class HumanAlignment(Evaluation):
             return self.sets
         if self.voted:
             images = {name: ImageSet(name, "test_or_all", sample_size=self.limit) for name in self.voted}
-            return tuple(TargetSet(each, "human", name) for name, each in images.items())
+            return tuple(TargetSet(image_set, "human", name) for name, image_set in images.items())
         if subject.test_images.load(subject.root).images.annotations is not None:
             return (TargetSet(subject.test_images, "human", "test"),)
         raise Inapplicable("The test images have no human votes: name a set that has, such as cifar10h.")

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("optuna")
 
 from nescio import datasets, metrics, training
-from nescio.benchmarks import base, lineup
+from nescio.benchmarks import base, lineup, model_search
 from nescio.benchmarks.url import PAPER, PRESETS, VIT, Plan, reports, steps
 from nescio.cli import main
 from nescio.datasets.changes import Crop
@@ -234,7 +234,7 @@ def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_a
     results = {0: {"r_auroc": (0.7, "entropy"), "recall_at_1": (0.9, "entropy")}, 1: {"recall_at_1": (1.0, "entropy")}}
     with make_launcher("local", 0) as launcher:
         work = Work(context, launcher)
-        assert lineup.choose(facts, results, steps.CRITERIA, work) == {"r_auroc": 0, "recall_at_1": 1}
+        assert model_search.choose(facts, results, steps.CRITERIA, work) == {"r_auroc": 0, "recall_at_1": 1}
     recall = {"method": "erm", "backbone": "mlp", "data_seed": 0, "split": "test", "metric": "recall_at_1"}
     recall |= {"evaluation": "transfer", "measure": None}
     rows = [recall | {"trial": trial, "value": value} for trial, value in ((0, 0.9), (1, 1.0))]

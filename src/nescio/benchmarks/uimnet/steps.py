@@ -14,7 +14,7 @@ from nescio import datasets, measures, metrics
 from nescio.analysis import calibration
 from nescio.analysis.ensembles import MEMBERS_GMM, average_members
 from nescio.analysis.scorecard import scorecard
-from nescio.benchmarks import lineup
+from nescio.benchmarks import lineup, model_search
 from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.benchmarks.classes import divided
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names
@@ -137,7 +137,7 @@ def suggested_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[
         numbers = [value for value in values if value is not None]
         return -sum(numbers) / len(numbers) if len(numbers) == len(values) else None
 
-    lineup.guided_search(
+    model_search.guided_search(
         _hparam_classes(plan), partial(trial_of, plan), evaluate, criterion, plan.trials, work, seed=plan.search_seed
     )
     return steps

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from statistics import fmean
 
 from nescio import datasets, measures
-from nescio.benchmarks import lineup
+from nescio.benchmarks import lineup, model_search
 from nescio.benchmarks.checks import refuse_measures, refuse_training
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
 from nescio.benchmarks.recipes import refuse_fixed
@@ -141,10 +141,10 @@ class UrlStudy:
 
     def criterion_values(
         self, columns: Row, scores: Sequence[str], split: str, least: float = 0.0
-    ) -> lineup.CriterionValues | None:
+    ) -> model_search.CriterionValues | None:
         return criterion_values(self.work.rows, columns, scores, split, least)
 
-    def validated(self, trial: Trial) -> lineup.CriterionValues | None:
+    def validated(self, trial: Trial) -> model_search.CriterionValues | None:
         """The criteria of a trial by validation classes; by test classes if nothing is selected."""
         columns, scores = lineup.columns_of(trial), ranking_scores(trial.method)
         values = None
@@ -159,7 +159,7 @@ class UrlStudy:
         val = self.targets("val")
 
         def columns(end: Trial) -> Row:
-            return lineup.columns_of(end) | {"evaluation": CHECKPOINTS, "epoch": lineup.epoch_of(end)}
+            return lineup.columns_of(end) | {"evaluation": CHECKPOINTS, "epoch": model_search.epoch_of(end)}
 
         def evaluate(ends: Sequence[Trial]) -> None:
             groups = [NetworkGroup((network_of_trial(end, self.root),), columns(end)) for end in ends]
@@ -171,7 +171,7 @@ class UrlStudy:
             values = self.criterion_values(columns(end), scores, "val", self.plan.min_recall)
             return values[R_AUROC][0] if values and R_AUROC in values else None
 
-        return lineup.stop_early(trials, evaluate, area, self.work)
+        return model_search.stop_early(trials, evaluate, area, self.work)
 
     def finish(self, trials: Sequence[Trial]) -> dict[Trial, Trial]:
         """Train and evaluate trials; trial → the same at the epoch where it stopped."""
@@ -202,12 +202,12 @@ class UrlStudy:
         """The chosen trial of every method and backbone, with the criteria that chose it."""
         plan, root = self.plan, self.root
         lines = [(method, backbone) for backbone in plan.backbones for method in trained_methods(plan.methods)]
-        kept = lineup.checkpoint_epochs(plan.training, plan.checkpoints) if self.selection_split == "val" else ()
+        kept = model_search.checkpoint_epochs(plan.training, plan.checkpoints) if self.selection_split == "val" else ()
 
         def trial(line: Line, hparams: HParams, number: int) -> Trial:
             return replace(trial_of(plan, line, hparams, number, root=root), kept=kept)
 
-        values: dict[Trial, lineup.CriterionValues | None] = {}
+        values: dict[Trial, model_search.CriterionValues | None] = {}
 
         def area(end: Trial) -> float | None:
             known = values[end] = self.validated(end)
@@ -215,7 +215,7 @@ class UrlStudy:
 
         hparams = {line: methods[line[0]].hparams_class for line in lines}
         extension = plan.extension if plan.trials > 1 else 0
-        trials = lineup.guided_search(
+        trials = model_search.guided_search(
             hparams, trial, self.finish, area, plan.trials, self.work, seed=plan.search_seed, extension=extension
         )
         if self.work.is_dry_run:
@@ -228,7 +228,7 @@ class UrlStudy:
                     f"below {plan.min_recall:g}, or always right, so that it has no R-AUROC."
                 )
             columns = {trial: lineup.columns_of(trial) for trial in several}
-            for criterion, each in lineup.choose(
+            for criterion, each in model_search.choose(
                 columns, {each: values[each] for each in several}, CRITERIA, self.work
             ).items():
                 chosen.setdefault(each, []).append(criterion)
@@ -243,7 +243,7 @@ class UrlStudy:
     def mark_chosen(self, group: NetworkGroup, scores: Sequence[str], split: str) -> None:
         """Mark a network that was not selected among others, with its best score."""
         values = self.criterion_values(group.columns, scores, split)
-        lineup.choose({0: group.columns}, {0: values}, CRITERIA, self.work)
+        model_search.choose({0: group.columns}, {0: values}, CRITERIA, self.work)
 
     # ---- labelled images of the test classes (§4.2, C.6)
 
@@ -304,7 +304,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 def criterion_values(
     rows: Iterable[Row], columns: Row, scores: Sequence[str], split: str, least: float = 0.0
-) -> lineup.CriterionValues | None:
+) -> model_search.CriterionValues | None:
     """Criterion → (mean over downstream sets, the score that it is of); None if R@1 is below `least`.
 
     Of several scores the best one counts. R-AUROC is missing if all images, or none, of a set are right.

@@ -249,9 +249,9 @@ def test_a_saved_partition_comes_back_whole(tmp_path):
     [
         ({"kind": "other"}, "not a partition"),
         ({"rule": 99}, "rule 99"),
-        ({"inside": [0, 1]}, "not those that the rule makes"),
-        ({"outside": []}, "not those that the rule makes"),
-        ({"order": [0, 1, 2, 3, 4, 5]}, "not those that the rule makes"),
+        ({"inside": [0, 1]}, "from its tree"),
+        ({"outside": []}, "from its tree"),
+        ({"order": [0, 1, 2, 3, 4, 5]}, "from its tree"),
         ({"linkage": [[0, 99, 1.0, 2]]}, "tree in .* is damaged"),
         ({"linkage": [[0, 1, 1.0, 2], [2, 4, 2.0, 3], [0, 1, 3.0, 5]]}, "tree in .* is damaged"),
         ({"linkage": [[0, 1, 1.0, 2], [2, 3, 2.0, 9]]}, "tree in .* is damaged"),

@@ -76,12 +76,12 @@ def test_its_evidence_fails_when_it_is_switched_off(site):
     """As the page advises: with plain logits everything else still holds, and the evidence does not."""
     code = f"""
 import torch, {MODULE}
-from nescio.testing.evidence import observe, trial_of
+from nescio.testing.evidence import observe, small_trial
 from nescio.testing import check_method
 torch.set_num_threads(1)
 assert len(check_method("logit-norm", backbone="mlp", epochs=2)) >= 6
 {MODULE}.LogitNorm.directed = lambda self, z: z
-dead = [what for what, each in observe(trial_of("logit-norm", backbone="mlp", epochs=2)) if not each.passed]
+dead = [what for what, each in observe(small_trial("logit-norm", backbone="mlp", epochs=2)) if not each.passed]
 assert dead == ["one length"], dead
 """
     path = f"{site}:{ROOT / 'src'}"
@@ -105,8 +105,7 @@ def test_it_goes_through_the_whole_benchmark(nescio, tmp_path):
 
 def test_the_commands_of_the_page_are_commands(nescio):
     (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    for line in block.splitlines():
-        words = shlex.split(line)
-        assert words[0] in ("pip", "nescio")
-        if words[0] == "nescio":
-            assert nescio.run(words[1], "--help")[0] == 0
+    lines = [shlex.split(line) for line in block.splitlines()]
+    assert {words[0] for words in lines} == {"pip", "nescio"}
+    for command in sorted({words[1] for words in lines if words[0] == "nescio"}):
+        assert nescio.run(command, "--help")[0] == 0

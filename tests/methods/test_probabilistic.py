@@ -67,7 +67,13 @@ def deaf(self, mean, kappa):
 ELK_SIMILARITIES = ELK.similarities
 SWITCHES = {
     "one κ for all": ("elk", UncertaintyHead, "forward", one_kappa, {"κ differs", "κ falls on blurred images"}),
-    "no sampling": ("hib", _probabilistic, "sample", no_sampling, {"samples spread as κ says", "κ fits its image"}),
+    "no sampling": (
+        "hib",
+        _probabilistic,
+        "sample",
+        no_sampling,
+        {"samples spread according to κ", "κ fits its image"},
+    ),
     "a kernel without κ": ("elk", ELK, "similarities", deaf, {"κ fits its image"}),
 }
 

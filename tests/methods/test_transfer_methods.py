@@ -74,7 +74,7 @@ BROKEN = [
     ("heads", "all start alike", "heads differ", ManyHeads, "__init__", replace_after(ManyHeads, alike)),
     ("heads", "one learns", "every head learnt", ManyHeads, "loss", first_alone),
     ("het-xl", "no noise", "covariance acts", HetXL, "noises", lambda self, e, normals: 0 * normals[..., 1:]),
-    ("het-xl", "one number for all dimensions", "noise is as Σ says", HetXL, "noises", one_scalar),
+    ("het-xl", "one number for all dimensions", "noise follows Σ", HetXL, "noises", one_scalar),
     (
         "het-xl",
         "one covariance",

@@ -53,10 +53,10 @@ class ModelRows(RowBuilder):
         self.facts = {"method": PRETRAINED} | about | self.facts
         super().__post_init__()
 
-    def known(self, *names: str) -> None:
-        """Note what is known of the model."""
-        known: NetworkFacts = {name: self.model.fact_as_number(name) for name in names}  # type: ignore[assignment]
-        self.describe(**known)
+    def describe_model(self, *names: str) -> None:
+        """Note facts about the model."""
+        facts: NetworkFacts = {name: self.model.fact_as_number(name) for name in names}  # type: ignore[assignment]
+        self.describe(**facts)
 
 
 def config_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:

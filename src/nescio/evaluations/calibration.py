@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from nescio import measures
 from nescio.analysis.calibration import Temperature, temperature_or_reason
-from nescio.analysis.metric_specs import parse_metric
 from nescio.datasets.image_set import ImageSet
 from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
-from nescio.predictions import Predictions
+from nescio.evaluations.scoring import ACCURACIES, add_outcomes
 from nescio.rows import RowBuilder
 
-METRICS = ("accuracy", "accuracy@5", "nll", "brier", "ece")
+METRICS = (*ACCURACIES, "nll", "brier", "ece")
 
 
 @evaluation("calibration", question="Are predictions right, and are their probabilities calibrated?")
@@ -38,7 +36,7 @@ class Calibration(Evaluation):
             return sets
 
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:
-        add_outcomes(outputs["test"], results, calibrated=False)
+        add_outcomes(measures.summary(outputs["test"]).outcomes(), METRICS, results, calibrated=False)
         if "val" not in outputs:
             results.omit("No validation images are known that could fit a temperature.", metric="calibrated")
             return
@@ -47,11 +45,5 @@ class Calibration(Evaluation):
             results.omit(reason, metric="calibrated")
             return
         results.add("temperature", temperature, len(outputs["val"]), split="val", calibrated=True)
-        add_outcomes(Temperature(temperature)(outputs["test"]), results, calibrated=True)
-
-
-def add_outcomes(predictions: Predictions, results: RowBuilder, calibrated: bool) -> None:
-    """Add the metrics of labels and probabilities."""
-    outcomes = measures.summary(predictions).outcomes()
-    for metric in METRICS:
-        results.attempt(metric, partial(parse_metric(metric), outcomes), outcomes.n, calibrated=calibrated)
+        scaled = Temperature(temperature)(outputs["test"])
+        add_outcomes(measures.summary(scaled).outcomes(), METRICS, results, calibrated=True)

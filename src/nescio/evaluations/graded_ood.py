@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 
-from nescio.analysis.graded_ood import grade_ood, split_ood_classes, window_size
+from nescio.analysis.graded_ood import OODGrades, grade_ood, split_ood_classes, window_size
 from nescio.datasets.image_set import ImageSet
 from nescio.evaluations.base import Evaluation, Headline, Inapplicable, Outputs, Subject, evaluation
 from nescio.evaluations.ood import other_classes
 from nescio.evaluations.scoring import compute_scores
-from nescio.rows import RowBuilder
+from nescio.rows import Columns, RowBuilder
 
 FEWEST_CLASSES, FEWEST_IMAGES = 4, 8
 
@@ -57,11 +57,15 @@ class GradedOOD(Evaluation):
             outside = compute_scores(predictions, inside)
             for score in (score for score in inside if score in outside):
                 grades = grade_ood(inside[score], outside[score], division, window, self.groups)
-                count = len(inside[score]) + window * test
-                for severity, value in enumerate(grades.aurocs):
-                    results.add(
-                        "auroc", value, count, split=group, target=target, severity=float(severity), measure=score
-                    )
+                columns: Columns = {"split": group, "target": target, "measure": score}
+                add_grades(grades, len(inside[score]) + window * test, results, **columns)
+
+
+def add_grades(grades: OODGrades, count: int, results: RowBuilder, **columns: Unpack[Columns]) -> None:
+    """Add the AUROC of every severity."""
+    for severity, value in enumerate(grades.aurocs):
+        columns["severity"] = float(severity)
+        results.add("auroc", value, count, **columns)
 
 
 def class_counts(images: ImageSet, root: str | None) -> Sequence[int] | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import NormalDist
 from typing import Unpack
 
 import numpy as np
 
 from nescio import measures, metrics
+from nescio.analysis import significance
 from nescio.analysis.metric_specs import parse_metric
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 from nescio.rows import Columns, RowBuilder
 
+ACCURACIES = ("accuracy", "accuracy@5")
 SCORES = ("native", "entropy", "msp", "max_logit", "energy")  # read from logits alone, or given by the method
 METHOD_SCORES = "method scores"  # among the names of scores: all that the method gives itself
 
@@ -38,14 +42,49 @@ def expand_scores(names: Iterable[str], predictions: Predictions) -> Iterator[st
         yield from measures.score_names(predictions) if name == METHOD_SCORES else (name,)
 
 
+def add_outcomes(
+    outcomes: metrics.Outcomes,
+    metric_names: Sequence[str],
+    results: RowBuilder,
+    intervals: bool = False,
+    **columns: Unpack[Columns],
+) -> None:
+    """Add metrics of labels and probabilities.
+
+    intervals  accuracies have Wilson's 95 % interval
+    """
+    for metric in metric_names:
+        try:
+            value = parse_metric(metric)(outcomes)
+        except Undefined as reason:
+            results.omit(reason, metric=metric, **columns)
+            continue
+        cell: Columns = {**columns}
+        if intervals and metric in ACCURACIES:
+            cell["low"], cell["high"] = share_interval(value, outcomes.n)
+        results.add(metric, value, outcomes.n, **cell)
+
+
+def share_interval(share: float, rows: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of rows."""
+    z = NormalDist().inv_cdf(0.975)
+    middle = (share + z * z / (2 * rows)) / (1 + z * z / rows)
+    reach = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
 def rank_rows(
     scores: Mapping[str, Array],
     positive: Array,
     metric_names: Sequence[str],
     results: RowBuilder,
+    intervals: bool = False,
     **columns: Unpack[Columns],
 ) -> None:
-    """How every score ranks positive rows (wrong predictions, other classes) above the others."""
+    """How every score ranks positive rows (wrong predictions, other classes) above the others.
+
+    intervals  AUROC has the 95 % interval of DeLong
+    """
     for name, values in scores.items():
         columns["measure"] = name
         try:
@@ -54,7 +93,12 @@ def rank_rows(
             results.omit(reason, **columns)
             continue
         for metric in metric_names:
-            results.attempt(metric, partial(parse_metric(metric), ranking), ranking.n, **columns)
+            ends: Columns = {}
+            if intervals and metric == "auroc" and positive.any() and not positive.all():
+                components = significance.delong_components(values[~positive], {"": values[positive]}, {"": 1.0})
+                ends["low"], ends["high"] = significance.area_interval([components])
+            cell: Columns = {**columns, **ends}
+            results.attempt(metric, partial(parse_metric(metric), ranking), ranking.n, **cell)
 
 
 def rank_sets(

@@ -123,7 +123,7 @@ def check_ranking(rows, u, wrong, measure, calibrated):
 def test_the_rows_of_a_model_are_their_definitions(held, study):
     each = next(entry for entry in held if entry.model == "vgg11.tv_in1k")
     rows, dump = [row for row in study.rows if row["backbone"] == each.model], each.load()
-    fit, test = selective.division(dump, Plan())
+    fit, test = selective.temperature_split(dump, Plan())
     assert (len(fit), len(test)) == (50, 450)
     z, y = dump.logits[:, 0].astype(np.float64), dump.labels
 
@@ -227,19 +227,19 @@ def dump_of(labels, index=None):
 
 def test_five_thousand_of_fifty_thousand_are_five_of_every_class():
     dump = Predictions(labels=np.arange(50_000) % 1000, logits=np.broadcast_to(np.float32(0), (50_000, 1000)))
-    fit, test = selective.division(dump, Plan())
+    fit, test = selective.temperature_split(dump, Plan())
     assert len(fit) == 5000 and len(test) == 45_000
     assert np.array_equal(np.sort(np.concatenate([fit, test])), np.arange(50_000))
     assert (np.bincount(dump.labels[fit]) == 5).all()
-    assert not np.array_equal(fit, selective.division(dump, Plan(seed=1))[0])
-    assert np.array_equal(fit, selective.division(dump, Plan())[0])
-    assert len(selective.division(dump, Plan(fit_rows=700))[0]) == 700
+    assert not np.array_equal(fit, selective.temperature_split(dump, Plan(seed=1))[0])
+    assert np.array_equal(fit, selective.temperature_split(dump, Plan())[0])
+    assert len(selective.temperature_split(dump, Plan(fit_rows=700))[0]) == 700
 
 
 @pytest.mark.parametrize("counts", [(1000, 500, 70, 3), (1,) * 510, (1000, 1), (499,), (500,)])
 def test_every_class_gives_its_share(counts):
     labels = np.repeat(np.arange(len(counts)), counts)
-    fit, test = selective.division(dump_of(labels), Plan())
+    fit, test = selective.temperature_split(dump_of(labels), Plan())
     n = len(labels)
     assert len(fit) == (n // 10 if n >= 500 else 0) and len(fit) + len(test) == n and not set(fit) & set(test)
     for label, count in enumerate(counts):
@@ -252,7 +252,7 @@ def test_the_division_goes_by_index_not_by_order():
     one = dump_of(labels, index)
     shuffled = one.take(rng.permutation(600))
     for part in (0, 1):
-        chosen = [dump.index[selective.division(dump, Plan())[part]] for dump in (one, shuffled)]
+        chosen = [dump.index[selective.temperature_split(dump, Plan())[part]] for dump in (one, shuffled)]
         assert set(chosen[0]) == set(chosen[1])
 
 
@@ -727,7 +727,7 @@ def test_winners_are_named_with_a_paired_verdict(tmp_path):
     assert sentence.endswith("The difference to the next, behind, is +{} [{}, {}].".format(*shown))
     assert "paired bootstrap" in reports.lead(apart)[-1]
     by_hand = np.random.default_rng(1)
-    kept = selective.division(good, Plan())[1]
+    kept = selective.temperature_split(good, Plan())[1]
     gaps = [np.equal(dump.logits[kept, 0].argmax(1), good.labels[kept]) for dump in (dumps["first"], dumps["behind"])]
     lost = gaps[0].astype(float) - gaps[1]
     means = [lost[by_hand.integers(len(lost), size=len(lost))].mean() for _ in range(1000)]

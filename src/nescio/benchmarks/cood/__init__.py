@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Unpack
 
 import numpy as np
 
@@ -31,6 +30,8 @@ from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_classes, paired_dumps
 from nescio.benchmarks.pretrained import PRETRAINED, ModelRows, config_of
 from nescio.errors import BadInput, Undefined
+from nescio.evaluations.graded_ood import add_grades
+from nescio.evaluations.scoring import rank_rows, rank_sets
 from nescio.files import read_json
 from nescio.identity import Validated, tag, to_json
 from nescio.measures import summary
@@ -202,7 +203,7 @@ class GradedModel(ModelRows):
         plan, inside = self.plan, in_distribution_rows(self.pair.in_distribution.load())
         outside = self._outside(self.pair.ood, inside)
         others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.extra_ood.items())}
-        self.known(*FACTS)
+        self.describe_model(*FACTS)
         self._accuracy(inside)
         if outside.labels is None:
             raise BadInput(f"{self.pair.ood.path}: out-classes are graded by their labels, and there are none.")
@@ -218,7 +219,7 @@ class GradedModel(ModelRows):
                 self._because(measure, None, "out", reason)
                 continue
             if answered.labels is not None and answered.logits is not None:
-                self._auroc(u_in, ~summary(answered).outcomes().correct, measure=measure)
+                rank_rows({measure: u_in}, ~summary(answered).outcomes().correct, ("auroc",), self)
             grades = grade_ood(u_in, u_out, division, window, plan.severity_levels)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():
@@ -274,19 +275,12 @@ class GradedModel(ModelRows):
         self.chosen = {"classes": division.classes.astype(np.int32), "window": np.array(window)}
         return window
 
-    def _auroc(self, u: Array, positive: Array, **columns: Unpack[Columns]) -> None:
-        """Of wrong against right answers, or of a set that is the same for all models against in-distribution rows."""
-        try:
-            self.add("auroc", metrics.auroc(u, positive), len(u), **columns)
-        except Undefined as reason:
-            self._because(columns["measure"], "auroc", "test", reason)
-
     def _graded(self, grades: OODGrades, measure: str, n_in: int) -> None:
         n, top = n_in + grades.window * self.plan.test_images, most_confident(measure)
-        for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
-            where = severity_columns(level, measure)
-            self.add("auroc", auroc, n, **where)
-            self.add(SEVERITY, severity + top, grades.window * self.plan.estimation_images, **where)
+        add_grades(grades, n, self, evaluation="graded-ood", split="out", measure=measure)
+        for level, severity in enumerate(grades.severities):
+            count = grades.window * self.plan.estimation_images
+            self.add(SEVERITY, severity + top, count, **severity_columns(level, measure))
         self.chosen |= {
             "starts": grades.starts,
             f"order.{measure}": grades.order.astype(np.int32),
@@ -300,8 +294,7 @@ class GradedModel(ModelRows):
         except Undefined as reason:
             self._because(measure, "auroc", name, reason)
             return
-        out = np.repeat([False, True], [len(u_in), len(u)])
-        self._auroc(np.concatenate([u_in, u]), out, measure=measure, split="out", target=name, evaluation="ood")
+        rank_sets({measure: u_in}, {measure: u}, ("auroc",), self, split="out", target=name, evaluation="ood")
 
     def _hardest(self, at: Array, outside: Predictions) -> None:
         """What the model answers to the test images of its hardest group."""

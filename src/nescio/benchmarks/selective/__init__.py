@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from nescio import metrics
-from nescio.analysis import significance
 from nescio.analysis.calibration import Temperature, temperature_or_reason
 from nescio.analysis.comparison import compare
 from nescio.analysis.evaluation_rows import MC_DROPOUT, dropout_mean, labelled_in_distribution
-from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.thresholds import stratified_split
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.pretrained import USUAL, ModelRows, config_of
 from nescio.errors import BadInput, Undefined
+from nescio.evaluations.scoring import ACCURACIES, add_outcomes, rank_rows
 from nescio.identity import Validated, seed_for, tag
 from nescio.measures import summary
 from nescio.options import argument, option
@@ -39,11 +36,11 @@ DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model to the best (`re
 AMONG = 10  # models, the best by a metric, that are tested against the first of them
 OF_SOFTMAX = ("msp", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
-RIGHT = ("accuracy", "accuracy@5")  # which a temperature does not change: of all rows, as everywhere else
-ANSWERS = ("nll", "brier", "ece")
+PROBABILITIES = ("nll", "brier", "ece")
+FACTS_OF_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": SCORECARD}
 FACTS = ("input_size", "embedding_size", "published_accuracy")
 SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that decide numbers
-SHARE = 10  # one row in ten fits the temperature …
+TENTH = 10  # one row in ten fits the temperature …
 FEWEST = 50  # … unless that is fewer than these, whose temperature is off by a sixth: then all are judged, uncalibrated
 NO_ECE = "An entropy is not a probability, so it is not calibrated or miscalibrated; the ECE is that of the largest."
 TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}: too few."
@@ -135,14 +132,6 @@ def _make(step_folder: StepFolder, context: Context, plan: Plan, model: ModelPre
     return files_of(rows_of(plan, model))
 
 
-def share_interval(share: float, rows: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of rows."""
-    z = NormalDist().inv_cdf(0.975)
-    middle = (share + z * z / (2 * rows)) / (1 + z * z / rows)
-    reach = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
-
-
 # ---- the best of them
 
 
@@ -179,8 +168,8 @@ def _make_best(
 def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[ModelRows]:
     """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
     dumps = {model.model: labelled_in_distribution(model.load()) for model in models}
-    if metric not in RIGHT:
-        dumps = {name: dump.take(division(dump, plan)[1]) for name, dump in dumps.items()}
+    if metric not in ACCURACIES:  # a temperature does not change them, so that they are of all rows
+        dumps = {name: dump.take(temperature_split(dump, plan)[1]) for name, dump in dumps.items()}
     compared = compare(dumps, measure=USUAL, metrics=[metric])
     verdicts = []
     for away in compared.differences:
@@ -199,98 +188,73 @@ def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) ->
 # ---- one model
 
 
-def rows_of(plan: Plan, model: ModelPredictions) -> JudgedModel:
-    """Results of one model: raw and calibrated answers, on the rows that did not fit the temperature."""
-    dump = labelled_in_distribution(model.load())
-    facts = {"benchmark": NAME, "version": VERSION, "evaluation": SCORECARD}
-    made = JudgedModel(facts, model=model, plan=plan)
-    fit, test = division(dump, plan)
-    made.known(*FACTS)
-    made.answers(dump, test)
+def rows_of(plan: Plan, model: ModelPredictions) -> ScoredModel:
+    """Results of one model, raw and calibrated, on the rows that did not fit the temperature."""
+    predictions = labelled_in_distribution(model.load())
+    results = ScoredModel(dict(FACTS_OF_ROWS), model=model, plan=plan)
+    fit, test = temperature_split(predictions, plan)
+    results.describe_model(*FACTS)
+    results.add_all(predictions, test, calibrated=False)
     if MC_DROPOUT in plan.measures:
-        made.dropout(dump, test)
-    temperature, reason = temperature_or_reason(dump.take(fit)) if len(fit) else (None, TOO_FEW)
+        results.add_dropout(predictions, test)
+    temperature, reason = temperature_or_reason(predictions.take(fit)) if len(fit) else (None, TOO_FEW)
     if temperature is None:
-        made.because(None, "calibrated", str(reason))
+        results.omit(reason, metric="calibrated", method=model.model)
     else:
-        made.calibrated = True
-        made.add("temperature", temperature, len(fit), split="val", calibrated=True)
-        made.answers(Temperature(temperature)(dump), test)
-    return made
+        results.add("temperature", temperature, len(fit), split="val", calibrated=True)
+        results.add_all(Temperature(temperature)(predictions), test, calibrated=True)
+    return results
 
 
-def division(dump: Predictions, plan: Plan) -> tuple[Array, Array]:
-    """(rows that fit the temperature, rows that are judged), the first a stratified tenth, up to `fit_rows`.
+def temperature_split(predictions: Predictions, plan: Plan) -> tuple[Array, Array]:
+    """(rows that fit the temperature, evaluated rows), the first a stratified tenth, up to `fit_rows`.
 
     Galil et al. 2023, appendix I: 5,000 of 50,000.
     """
-    wanted = min(plan.fit_rows, len(dump) // SHARE)
-    return stratified_split(dump, wanted if wanted >= FEWEST else 0, seed_for(NAME, "division", plan.seed))
+    count = min(plan.fit_rows, len(predictions) // TENTH)
+    return stratified_split(predictions, count if count >= FEWEST else 0, seed_for(NAME, "division", plan.seed))
 
 
 @dataclass(kw_only=True)
-class JudgedModel(ModelRows):
-    """Gathers the rows of one model, raw and then calibrated."""
+class ScoredModel(ModelRows):
+    """Gathers the results of one model, raw and then calibrated."""
 
-    reported: Sequence[str] = ()
     plan: Plan
-    calibrated: bool = False
 
-    def because(self, measure: str | None, metric: str | None, reason: str, *, shared: bool = False) -> None:
-        """Why a row is missing, of this model or (`shared`) of every model alike."""
-        self.omit(reason, measure=measure, metric=metric, method=None if shared else self.model.model)
-
-    def try_row(
-        self, metric: str, prepared: Any, measure: str | None = None, around: tuple[float, float] | None = None
-    ) -> None:
-        """A row, or the reason why there is none; `around`: its 95 % interval, which that of a share has anyway."""
-        try:
-            value = parse_metric(metric)(prepared)
-        except Undefined as reason:
-            self.because(measure, metric, str(reason))
-        else:
-            ends = share_interval(value, prepared.n) if metric in RIGHT else around
-            low, high = ends or (None, None)
-            self.add(metric, value, prepared.n, measure=measure, calibrated=self.calibrated, low=low, high=high)
-
-    def answers(self, dump: Predictions, test: Array) -> None:
-        """The answers of these rows, and how each measure of the softmax ranks them."""
-        whole = summary(dump)
-        answers = whole.outcomes(test)
-        for metric in RIGHT:
-            self.try_row(metric, whole.outcomes(np.arange(len(dump))))
-        for metric in ANSWERS:
-            self.try_row(metric, answers)
+    def add_all(self, predictions: Predictions, test: Array, *, calibrated: bool) -> None:
+        """Accuracy of all rows; probabilities and rankings of the test rows."""
+        whole = summary(predictions)
+        outcomes = whole.outcomes(test)
+        every = whole.outcomes(np.arange(len(predictions)))
+        add_outcomes(every, ACCURACIES, self, intervals=True, calibrated=calibrated)
+        add_outcomes(outcomes, PROBABILITIES, self, calibrated=calibrated)
         for name in OF_SOFTMAX:
             if name in self.plan.measures:
-                self.ranking(name, whole.u[name][test], answers.wrong)
-        if "entropy" in self.plan.measures and not self.calibrated:
-            self.because("entropy", "ece", NO_ECE, shared=True)
+                self.add_ranking(name, whole.u[name][test], outcomes.wrong, calibrated)
+        if "entropy" in self.plan.measures and not calibrated:
+            self.omit(NO_ECE, measure="entropy", metric="ece", shared=True)
 
-    def dropout(self, dump: Predictions, test: Array) -> None:
-        """MC-dropout's own accuracy, and how the entropy of its mean ranks its answers (appendix K)."""
+    def add_dropout(self, predictions: Predictions, test: Array) -> None:
+        """Accuracy under MC-dropout, and how the entropy of its mean ranks its predictions (appendix K)."""
         try:
-            whole = summary(dropout_mean(dump))
+            whole = summary(dropout_mean(predictions))
         except Undefined as reason:
-            self.because(MC_DROPOUT, None, str(reason), shared=True)
+            self.omit(reason, measure=MC_DROPOUT, shared=True)
             return
-        answers = whole.outcomes(test)
-        self.try_row("accuracy", whole.outcomes(np.arange(len(dump))), MC_DROPOUT)
-        self.ranking(MC_DROPOUT, whole.u["entropy"][test], answers.wrong)
+        every = whole.outcomes(np.arange(len(predictions)))
+        add_outcomes(every, ("accuracy",), self, intervals=True, measure=MC_DROPOUT)
+        self.add_ranking(MC_DROPOUT, whole.u["entropy"][test], whole.outcomes(test).wrong, False)
 
-    def ranking(self, measure: str, u: Array, wrong: Array) -> None:
-        ranked = metrics.Ranking(u, wrong)
-        both = bool(wrong.any() and not wrong.all())
-        around = (
-            significance.area_interval([significance.delong_components(u[~wrong], {"": u[wrong]}, {"": 1.0})])
-            if both
-            else None
-        )
-        for metric in self.plan.ranking:
-            self.try_row(metric, ranked, measure, around if metric == "auroc" else None)
-        about: Columns = {"measure": measure, "calibrated": self.calibrated}
-        self.add("aurc_over", metrics.aurc_over(ranked, coverages=self.plan.over), ranked.n, **about)
+    def add_ranking(self, measure: str, u: Array, wrong: Array, calibrated: bool) -> None:
+        rank_rows({measure: u}, wrong, self.plan.ranking, self, intervals=True, calibrated=calibrated)
+        ranking = metrics.Ranking(u, wrong)
+        columns: Columns = {"measure": measure, "calibrated": calibrated}
+        self.add("aurc_over", metrics.aurc_over(ranking, coverages=self.plan.over), ranking.n, **columns)
         for share in self.plan.curve:
-            risk = metrics.selective_risk(ranked, coverage=share)
-            point: Columns = {**about, "evaluation": "risk-coverage", "coverage": share}
-            self.add("selective_risk", risk, ranked.n, **point)
+            risk = metrics.selective_risk(ranking, coverage=share)
+            point: Columns = {**columns, "evaluation": "risk-coverage", "coverage": share}
+            self.add("selective_risk", risk, ranking.n, **point)
+
+    def omit(self, reason: object, *, shared: bool = False, **columns: Any) -> None:
+        """Note why results are missing: of this model or, if `shared`, of every model."""
+        super().omit(reason, **columns | {"method": None if shared else self.model.model})

@@ -12,7 +12,7 @@ from nescio.analysis.evaluation_rows import MC_DROPOUT
 from nescio.analysis.model_choice import pareto_front
 from nescio.benchmarks import pretrained
 from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
-from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FEWEST, NAME, SCORECARD, SHARE
+from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FEWEST, NAME, SCORECARD, TENTH
 from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
 from nescio.report.blocks import Block, Blocks, Figure, Story
@@ -32,7 +32,7 @@ METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
 ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
 CHANGED = f"{pretrained.COUNTERPART}; or a temperature, or answers under dropout"
 SCALED = (
-    f"a model whose temperature could be fitted: on {SHARE * FEWEST:,} rows or more, right and wrong ones among them"
+    f"a model whose temperature could be fitted: on {TENTH * FEWEST:,} rows or more, right and wrong ones among them"
 )
 SIZES = "models whose number of parameters is known, from `nescio zoo` or a file of facts"
 TEACHER = (

@@ -41,7 +41,7 @@ from nescio.commands._output import TextOrJson, json_of, report_folder, say
 from nescio.commands._work import SHARDS, WEIGHTS, StoreOptions, WorkerOptions, end, page_place
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
-from nescio.options import REQUIRED, argument, nested, option
+from nescio.options import REQUIRED, argument, leaves, nested, option, with_flags
 from nescio.predictions.pairs import pairs_of
 from nescio.progress import Stages
 from nescio.specs import NetworkName, mapping
@@ -208,7 +208,9 @@ def _run(options: Options, work: Work, grading: Work) -> int:
     for note in work.notes:
         _tell(f"note: {note}")
     grading.add_notes(*work.notes)
-    work.failures += _merged(many.failures, options.models)
+    every = list(leaves(Options))
+    failures = _merged(many.failures, options.models)
+    work.failures += [replace(failure, reason=with_flags(failure.reason, every)) for failure in failures]
     studies = _studies(options, inside, models_done, names, work, grading) if inside else []
     failures = [] if studies else work.failures
     for failure in failures:
@@ -282,7 +284,7 @@ def _image_sets(options: Options) -> list[ImageSet]:
     from nescio.datasets.names import absolute_name
 
     if options.limit is not None and options.limit < 1:
-        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
+        raise BadInput(f"--limit must be at least 1, got {options.limit}.")
     common = {"sample_size": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
     inside = ImageSet(absolute_name(options.data), split="test_or_all", labels=options.classes, **common)  # type: ignore[arg-type]
     others = (

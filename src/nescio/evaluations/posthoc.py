@@ -103,10 +103,11 @@ def average_scores(members: Mapping[str, Sequence[Predictions]], cards: Sequence
     averaged = {split: stack(list(predictions)) for split, predictions in members.items()}
     for split in averaged.keys() - {"train", "val"}:
         scores = {
-            name: [each.uncertainty[name] if split == TEST else each.ood[name][split] for each in score_sets]
-            for name in names
+            name: [u.uncertainty[name] if split == TEST else u.ood[name][split] for u in score_sets] for name in names
         }
-        averaged[split] = averaged[split].replace(scores={name: np.mean(u, axis=0) for name, u in scores.items()})
+        averaged[split] = averaged[split].replace(
+            scores={name: np.mean(values, axis=0) for name, values in scores.items()}
+        )
     return averaged
 
 

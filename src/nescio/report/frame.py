@@ -78,6 +78,10 @@ class Frame:
         """Return the mean of a column."""
         return fmean(self.column(column))
 
+    def means_by(self, column: str) -> dict[Any, float]:
+        """Return the mean of the rows of each value of a column."""
+        return {value: rows.mean() for (value,), rows in self.group_by(column)}
+
     def correlation(self, a: str, b: str) -> float | None:
         """Spearman's ρ of two columns over rows that have both; None if rows are fewer than 3 or a "
         "column is constant."""

@@ -153,7 +153,7 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
     rows: list[Row] = []
     for (*_, metric), own in part.group_by("dataset", *by, "metric"):
         trained = without_undertrained(frame, own).group_by(*LINE)
-        runs = {line: {seed: each.mean() for (seed,), each in values.group_by("data_seed")} for line, values in trained}
+        runs = {line: values.means_by("data_seed") for line, values in trained}
         alike = like_the_best(runs, direction_of(metric)) if runs else set()
         means = own.summarise([*LINE, *by, "metric"], over=["data_seed"])
         rows += [row | {"best": values_of(row, LINE) in alike} for row in means]

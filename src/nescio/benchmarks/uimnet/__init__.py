@@ -1,4 +1,4 @@
-"""UIMNET: what classifiers know what they don't know? Its plan; `steps` has what is done, `reports` what is shown."""
+"""The plan of UIMNET, a comparison of classifiers and measures in OOD detection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "uimnet", 4
-SEARCH, SCORECARD = "search", "scorecard"  # evaluations: of every trial; of what was selected
+SEARCH, SCORECARD = "search", "scorecard"  # evaluations of every trial, and of the selected ones
 MEASURES = ("msp", "gap", "entropy", "jacobian", "gmm", "tta", "native")  # those of the paper
 
 
@@ -34,7 +34,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 @tag("plan:uimnet")
 @dataclass(frozen=True)
 class Plan(Validated):
-    """What to compare, on what, with which budget."""
+    """Methods, data and training budget."""
 
     data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option((), parse=_method_names, unset="all classifiers")
@@ -105,8 +105,8 @@ PRESETS = {
 def run(plan: Plan, work: Work) -> Any:
     """What classifiers know what they don't know (UIMNET): methods × measures, in- and out-of-distribution.
 
-    Data seeds × trials × backbones × spectral norm are trained and calibrated, the best of each method averaged, and
-    all evaluated on classes that they were trained on and on others: Tables 2 and 3 of the paper, and the page.
+    Trains and calibrates data seeds × trials × backbones × spectral bounds, averages the best trials of each method,
+    and evaluates all on trained and on other classes: Tables 2 and 3 of the paper, and the page.
 
     examples:
       nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2

@@ -24,23 +24,23 @@ from nescio.rows import Row
 IN_DISTRIBUTION = ("accuracy", "accuracy@5", "nll", "ece")
 OUT_OF_DISTRIBUTION = ("auroc", "in_as_in", "out_as_out")
 SHOWN = IN_DISTRIBUTION + OUT_OF_DISTRIBUTION
-# AUROC on test rows is another question (right versus wrong): here it is in versus out
+# AUROC on test rows is misclassification detection; here it is OOD detection
 SPLIT = dict.fromkeys(SHOWN, "test") | {"auroc": "out", "out_as_out": "out"}
 NAMES = {"accuracy": "ACC@1 ↑", "accuracy@5": "ACC@5 ↑", "nll": "NLL ↓", "ece": "ECE ↓", "auroc": "AUC ↑"}
 NAMES |= {"in_as_in": "InAsIn ↑", "out_as_out": "OutAsOut ↑"}
-NEW = "rows about classes that are out of distribution"  # what reports need
+OOD_NEED = "rows about classes that are out of distribution"  # what reports need
 MODEL = ("backbone", "method", "members", "calibrated", "spectral")
 LINE = (*MODEL, "measure", "metric")
 DEFAULT_MEASURE = "entropy"  # of the paper's Table 3
 ORACLE = "oracle"
-NLL, AUC = "validation NLL", "AUC of new versus known"
+NLL, AUC = "validation NLL", "AUC of OOD detection"
 LABELS = (
     Index("method", "algorithm"),
     Index("members", "k"),
     Index("calibrated", "calibration", lambda value: MISSING if value is None else calibration_label(value)),
     Index("spectral", "spectral norm"),
 )
-# what was changed → its column, and how a value of it is called
+# ablation → its column, and the label of a value
 ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "calibration": ("calibrated", calibration_label),
     "spectral norm": ("spectral", lambda value: "off" if value is None else f"{value:g}"),
@@ -59,7 +59,7 @@ def evaluated(frame: Frame) -> Frame:
 
 @lru_cache(maxsize=2)  # of a study and of its lines: most tables begin with it
 def means(frame: Frame) -> Frame:
-    """Mean and standard deviation over data seeds of every line; what is averaged already stays as it is."""
+    """Mean and standard deviation over data seeds of every line; averaged rows are returned unchanged."""
     if "spread" in (frame.rows or ({},))[0]:
         return frame
     return evaluated(frame.where(evaluation=SCORECARD)).summarise(LINE, over=["data_seed"])
@@ -77,8 +77,8 @@ def first_measure(frame: Frame) -> str:
 
 def ordered(frame: Frame, column: str) -> Frame:
     """Rows by the mean AUROC of their value of a column, the best first; those without AUROC last."""
-    best = {key: -own.mean() for (key,), own in frame.where(metric="auroc").group_by(column)}
-    return frame.sort(lambda row: best.get(row[column], 0.0))
+    means = frame.where(metric="auroc").means_by(column)
+    return frame.sort(lambda row: -means.get(row[column], 0.0))
 
 
 def with_first_measure(frame: Frame) -> Frame:
@@ -90,7 +90,7 @@ def first_lines(frame: Frame) -> Frame:
     """Calibrated single networks of the first backbone, without spectral norm where that was tried; of deep-ensemble,
     which has no single networks, its only size."""
     lines = with_first_measure(frame)
-    least = {method: min(own.unique("members")) for (method,), own in lines.group_by("method")}
+    least = {method: min(rows.unique("members")) for (method,), rows in lines.group_by("method")}
     lines = Frame(row for row in lines if row["members"] == least[row["method"]])
     first: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
     first["spectral"] = lambda values: min(values, key=lambda value: value or 0)
@@ -106,74 +106,76 @@ def first_lines(frame: Frame) -> Frame:
 @report("uimnet/table2")
 def table_2(frame: Frame) -> list[Table]:
     """In-distribution results (UIMNET Table 2): algorithm × k × calibration × spectral norm."""
-    own = means(frame).where(measure=None)
+    lines = means(frame).where(measure=None)
     return [
-        _lines(f"In-distribution results, {name}", part, IN_DISTRIBUTION) for (name,), part in own.group_by("backbone")
+        _lines(f"In-distribution results, {backbone}", rows, IN_DISTRIBUTION)
+        for (backbone,), rows in lines.group_by("backbone")
     ]
 
 
-@report("uimnet/table3", needs=NEW)
+@report("uimnet/table3", needs=OOD_NEED)
 def table_3(frame: Frame) -> Tabs:
-    """Out-of-distribution results (UIMNET Table 3), one table per measure, and the oracle that has seen both sides."""
+    """Out-of-distribution results (UIMNET Table 3), one table per measure, and the oracle, trained on both sides."""
     tables: dict[str, list[Table]] = {measure: [] for measure in measures_of(frame)}
-    for measure, made in tables.items():
-        for (backbone,), own in means(frame).where(measure=(measure, ORACLE)).group_by("backbone"):
-            if own.without(method=ORACLE):
+    for measure, of_backbones in tables.items():
+        for (backbone,), lines in means(frame).where(measure=(measure, ORACLE)).group_by("backbone"):
+            if lines.without(method=ORACLE):
                 title = f"Out-of-distribution results, {backbone}, measure {measure}"
-                made.append(_lines(title, own, OUT_OF_DISTRIBUTION))
+                of_backbones.append(_lines(title, lines, OUT_OF_DISTRIBUTION))
     return Tabs("Measure of uncertainty", tables)
 
 
-def _lines(title: str, frame: Frame, shown: Sequence[str]) -> Table:
-    """Lines × metrics with mean ± standard deviation; the oracle stands last and is never the best."""
-    own, n = frame.without(method=ORACLE), max(frame.column("n"))
-    methods, nothing = own.unique("method"), dict.fromkeys(("members", "calibrated", "spectral"))
-    own = own.sort(lambda row: methods.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0)
+def _lines(title: str, frame: Frame, metric_names: Sequence[str]) -> Table:
+    """Lines × metrics with mean ± standard deviation; the oracle is last and never the best."""
+    lines, n = frame.without(method=ORACLE), max(frame.column("n"))
+    order, nothing = lines.unique("method"), dict.fromkeys(("members", "calibrated", "spectral"))
+    lines = lines.sort(
+        lambda row: order.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0
+    )
     return table(
-        [*own, *(row | nothing for row in frame.where(method=ORACLE))],
+        [*lines, *(row | nothing for row in frame.where(method=ORACLE))],
         title,
         index=LABELS,
-        columns=metrics(*shown, titles=NAMES),
+        columns=metrics(*metric_names, titles=NAMES),
         format=decimals(3),
         ranked=lambda row: row["method"] != ORACLE,
         note=f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show",
     )
 
 
-# ---- what a first reader wants to know
+# ---- first tables
 
 
 @report("uimnet/look")
 def look(frame: Frame) -> Table:
     """One line per method: its calibrated single network, with the paper's measure."""
     measure = first_measure(frame)
-    titles = {"accuracy": "right ↑", "ece": "calibration error ↓", "auroc": "new from known ↑"}
-    titles["out_as_out"] = "new refused ↑"
+    titles = {"accuracy": "accuracy ↑", "ece": "ECE ↓", "auroc": "OOD AUC ↑", "out_as_out": "OOD rejected ↑"}
     first = ordered(first_lines(frame), "method")
-    joint = f", and {DEEP_ENSEMBLE}, the networks of which predict together" * (DEEP_ENSEMBLE in first.unique("method"))
+    joint = f", and {DEEP_ENSEMBLE}, whose networks are averaged" * (DEEP_ENSEMBLE in first.unique("method"))
     note = (
-        f"Calibrated single networks{joint}. Right: answers on known classes. New from known: pairs in which the image "
-        f"of a class that is out of distribution has the higher {measure}. New refused: images of such classes above "
-        f"the {measure} that 95 % of known ones stay below"
+        f"Calibrated single networks{joint}. OOD AUC: pairs in which the image of an out-of-distribution class has the "
+        f"higher {measure}. OOD rejected: images of these classes above the 95 % quantile of {measure} on validation "
+        "images"
     )
     heads = [Column(title, where={"metric": metric}) for metric, title in titles.items()]
-    title = "Does each method know what it does not know?"
+    title = "Which method detects out-of-distribution classes?"
     return table(first, title, index=("method",), columns=heads, format=percents(), spread=False, note=note)
 
 
 @report("uimnet/search", needs="two trials of a search")
 def search(frame: Frame) -> Table | None:
-    """What the search changed: each method at its defaults, as selected, and over all trials."""
+    """Effect of the search: each method at its defaults, as selected, and over all trials."""
     trials = frame.where(evaluation=SEARCH, calibrated=False)
     if len(trials.unique("trial")) < 2:
         return None
     rows: list[Row] = []
     for names, (selected,) in best_trials(trials, 1).items():
         line = dict(zip(("method", "backbone", "spectral"), names, strict=True))
-        own = evaluated(trials.where(**line))
-        choices = {"defaults": own.where(trial=0), f"selected (trial {selected})": own.where(trial=selected)}
-        for network, part in (choices | {"all trials": own}).items():
-            rows += [line | {"network": network} | row for row in part.summarise(["metric"])]
+        of_line = evaluated(trials.where(**line))
+        choices = {"defaults": of_line.where(trial=0), f"selected (trial {selected})": of_line.where(trial=selected)}
+        for network, networks in (choices | {"all trials": of_line}).items():
+            rows += [line | {"network": network} | row for row in networks.summarise(["metric"])]
     note = (
         "Uncalibrated single networks, AUC with entropy. The selected trial has the lowest validation NLL. Mean ± "
         "standard deviation over data seeds; of all trials over data seeds and trials: methods that differ by less may "
@@ -186,28 +188,31 @@ def search(frame: Frame) -> Table | None:
     )
 
 
-@report("uimnet/ranking", needs=NEW)
+@report("uimnet/ranking", needs=OOD_NEED)
 def ranking(frame: Frame) -> Table:
     """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
-    own = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
-    rows = ordered(own.summarise(["measure", "metric"]), "measure")
-    title, heads = "Which measure notices new classes best?", metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
-    note = "Mean over methods, ensembles and ablations; a measure that not every method has, over those that have it"
+    lines = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
+    rows = ordered(lines.summarise(["measure", "metric"]), "measure")
+    title, heads = (
+        "Which measure detects out-of-distribution classes best?",
+        metrics(*OUT_OF_DISTRIBUTION, titles=NAMES),
+    )
+    note = "Mean over methods, ensembles and ablations; a measure that some methods lack, over the others"
     return table(rows, title, columns=heads, format=decimals(3), spread=False, note=note)
 
 
 @report("uimnet/effects", needs="two values of calibration, spectral norm, model size or ensemble size")
 def effects(frame: Frame) -> Table:
-    """Mean relative change of every metric from each ablation, all else equal (UIMNET §8)."""
-    own, rows = with_first_measure(frame), list[Row]()
+    """Mean relative change of every metric by each ablation, all else equal (UIMNET §8)."""
+    lines, rows = with_first_measure(frame), list[Row]()
     for name, (column, called) in ABLATIONS.items():
-        values = own.unique(column)
-        if column != "backbone":  # backbones stand from small to large, as the plan names them
+        values = lines.unique(column)
+        if column != "backbone":  # backbones are in the order of the plan, from small to large
             values.sort(key=lambda value: value or 0)
         if len(values) > 1:
             change = f"{name} ({called(values[0])} → {called(values[-1])})"
-            for (metric,), part in own.group_by("metric"):
-                changes = _changes(part, column, values[0], values[-1])
+            for (metric,), metric_rows in lines.group_by("metric"):
+                changes = _changes(metric_rows, column, values[0], values[-1])
                 rows += [{"change": change, "metric": metric, "value": fmean(changes)}] if changes else []
     note = (
         "Mean relative change over methods and all else that was tried, out-of-distribution metrics with "
@@ -221,7 +226,7 @@ def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
     """(after − before) / |before| of every pair of lines that differ in this column only."""
     rest = [name for name in LINE if name != column]
     first, last = (
-        {key: own.first() for key, own in frame.where(**{column: side}).group_by(*rest)} for side in (before, after)
+        {key: rows.first() for key, rows in frame.where(**{column: side}).group_by(*rest)} for side in (before, after)
     )
     return [(last[key] - value) / abs(value) for key, value in first.items() if key in last and value]
 
@@ -229,31 +234,31 @@ def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
 # ---- figures
 
 
-@report("uimnet/methods", needs=NEW)
+@report("uimnet/methods", needs=OOD_NEED)
 def methods(frame: Frame) -> Figure | None:
     """AUC of each method's single network and ensemble, as in the first table; and the oracle's."""
     first = ordered(first_lines(frame).where(metric="auroc"), "method")
     if not first:
         return None
     alike = {name: first.first(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
-    order = {method: place for place, method in enumerate(first.unique("method"))}
-    own = means(frame).without(method=ORACLE).where(**alike)
+    order = {method: number for number, method in enumerate(first.unique("method"))}
+    lines = means(frame).without(method=ORACLE).where(**alike)
     points = [
         {"name": row["method"], "value": row["value"], "spread": row["spread"]}
         | {"kind": "one network" if row["members"] == 1 else f"ensemble of {row['members']}"}
-        for row in own.sort("members", lambda row: order.get(row["method"], len(order)))
+        for row in lines.sort("members", lambda row: order.get(row["method"], len(order)))
     ]
     oracle = oracle_mean(frame)
     guide = (ORACLE, oracle) if oracle else None
-    words = "Dots are means over data seeds; a line joins a method's single network and its ensemble."
-    words += " The dashed line is a network that was trained on both sides." if guide else ""
-    title, axis = "How often each method is less sure of the new image", "tells new from known"
-    shown = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
-    return Figure("methods", title, words, lambda: dots_chart(points, axis, guide), shown)
+    caption = "Dots are means over data seeds; a line joins a method's single network and its ensemble."
+    caption += " The dashed line is a network that was trained on both sides." if guide else ""
+    title, axis = "How often each method is less confident about the OOD image", "AUC of OOD detection"
+    data = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
+    return Figure("methods", title, caption, lambda: dots_chart(points, axis, guide), data)
 
 
 def oracle_mean(frame: Frame) -> float | None:
-    """The oracle's AUC."""
+    """AUC of the oracle."""
     oracle = means(frame).where(method=ORACLE, metric="auroc")
     return oracle.mean() if oracle else None
 
@@ -261,58 +266,58 @@ def oracle_mean(frame: Frame) -> float | None:
 @report("uimnet/heat", needs="two methods or two measures")
 def heat(frame: Frame) -> Figure | None:
     """Mean AUC of every method with every measure."""
-    words = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is guessing."
+    caption = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is chance."
     title, names = "Every method with every measure", ("method", "measure", "lines")
-    return heat_figure("heat", title, words, heat_cells(frame), "AUC", 0.5, names)
+    return heat_figure("heat", title, caption, heat_cells(frame), "AUC", 0.5, names)
 
 
 def heat_cells(frame: Frame) -> list[Row]:
     """Cells of method × measure: mean AUC over a method's lines; the best lines and columns first."""
-    own = means(frame).without(method=ORACLE).where(metric="auroc")
-    columns = ordered(own, "measure").unique("measure")
-    cells = own.summarise(["method", "measure"])
-    best = {method: -max(part.column()) for (method,), part in cells.group_by("method")}
+    lines = means(frame).without(method=ORACLE).where(metric="auroc")
+    columns = ordered(lines, "measure").unique("measure")
+    cells = lines.summarise(["method", "measure"])
+    best = {method: -max(rows.column()) for (method,), rows in cells.group_by("method")}
     cells = cells.sort(lambda row: best[row["method"]], lambda row: columns.index(row["measure"]))
     return [{"line": row["method"], "column": row["measure"], "value": row["value"], "n": row["n"]} for row in cells]
 
 
 @report("uimnet/networks", needs="the trials of a search")
 def networks(frame: Frame) -> Figure | None:
-    """Validation NLL against the AUC of new versus known, one point per trained network (UIMNET, footnote 2)."""
+    """Validation NLL against the AUC of OOD detection, one point per trained network (UIMNET, footnote 2)."""
     points = nll_against_auc(frame)
     if len(points) < 2:
         return None
     values = [point[NLL] for point in points]
     log = min(values) > 0 and max(values) > 20 * min(values)
     tips = {"name": "method", "about": "network"}
-    shown = [{tips.get(key, key): value for key, value in point.items()} for point in points]
-    words = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
+    data = [{tips.get(key, key): value for key, value in point.items()} for point in points]
+    caption = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
     chart = partial(scatter_chart, points, NLL, AUC, tips=tips, log=log)
-    return Figure("networks", "Every trained network", words, chart, shown)
+    return Figure("networks", "Every trained network", caption, chart, data)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
-    """The points of that figure."""
+    """The points of the figure."""
     points = []
-    for key, own in frame.where(evaluation=SEARCH).group_by("method", "backbone", "spectral", "trial", "data_seed"):
-        nll, auc = own.where(split="val", metric="nll").first(), own.where(split="out", metric="auroc").first()
+    for key, rows in frame.where(evaluation=SEARCH).group_by("method", "backbone", "spectral", "trial", "data_seed"):
+        nll, auc = rows.where(split="val", metric="nll").first(), rows.where(split="out", metric="auroc").first()
         if nll is not None and auc is not None:
             method, backbone, spectral, trial, seed = key
             bound = "" if spectral is None else f", spectral {spectral:g}"
-            about = f"{backbone}{bound}, trial {trial}, data seed {seed}"
-            points.append({"name": method, "about": about, NLL: nll, AUC: auc})
+            network = f"{backbone}{bound}, trial {trial}, data seed {seed}"
+            points.append({"name": method, "about": network, NLL: nll, AUC: auc})
     return sorted(points, key=lambda point: (str(point["name"]), point["about"]))
 
 
 def agreement(frame: Frame) -> str:
-    """How the order by validation NLL and the order by AUC agree, over the points of that figure."""
+    """Agreement of the orders by validation NLL and by AUC over networks."""
     points = Frame(nll_against_auc(frame)).with_column(NLL, lambda point: -point[NLL])
     if (rho := points.correlation(NLL, AUC)) is None:
         return ""
     strength = "hardly " if abs(rho) < 0.3 else "partly " if abs(rho) < 0.7 else ""
     verdict = strength + ("agree" if rho > -0.3 else "oppose each other")
     return (
-        f"Trials are chosen by their validation NLL, which has seen no new class. Over {len(points)} networks, the "
+        f"Trials are chosen by their validation NLL, without OOD images. Over {len(points)} networks, the "
         f"order by validation NLL and the order by AUC {verdict} "
         f"(Spearman’s ρ = {format_number(rho, 2)}; 1 is the same order, 0 is none)."
     )
@@ -331,83 +336,88 @@ def story(study: Study) -> Story:
     """The page of a UIMNET study."""
     frame = study.frame
     lines = means(frame)
-    about_oracle = "The oracle was trained to tell in from out: it has seen what the others cannot know."
+    about_oracle = "The oracle was trained on both sides, to separate them."
     first, changes, measures = first_look(study)
-    validation = "Does validation tell who will notice new classes?"
+    validation = "Does the validation NLL predict OOD detection?"
     sections: list[SectionSpec] = [
-        ("Who knows?", first.title, [first, methods(lines), search(frame)]),
-        ("What helps?", changes.title, [changes]),
-        ("Which measure?", measures.title, [measures, heat(lines)]),
+        ("Methods", first.title, [first, methods(lines), search(frame)]),
+        ("Ablations", changes.title, [changes]),
+        ("Measures", measures.title, [measures, heat(lines)]),
         ("Validation", validation, [networks(frame)], agreement(frame)),
-        ("Table 2", "Results on known classes (Table 2)", [table_2(lines)]),
-        ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], about_oracle if oracle_mean(lines) else ""),
+        ("Table 2", "In-distribution results (Table 2)", [table_2(lines)]),
+        (
+            "Table 3",
+            "Out-of-distribution results (Table 3)",
+            [table_3(lines)],
+            about_oracle if oracle_mean(lines) else "",
+        ),
     ]
-    title = f"{study.data}: which classifiers know what they don’t know?"
-    shown = [row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])]
-    return story_of(study, title, lead(study), sections, gaps=group_reasons(shown))
+    title = f"{study.data}: which classifiers detect out-of-distribution classes?"
+    reasons = [
+        row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])
+    ]
+    return story_of(study, title, lead(study), sections, gaps=group_reasons(reasons))
 
 
 def lead(study: Study) -> list[str]:
-    """What was done and what came out, in plain sentences."""
+    """What was done, and the main results."""
     frame = study.frame
     lines, names = means(frame), frame.without(method=ORACLE).unique("method")
     inside, outside = study.plan.get("classes"), study.plan.get("ood_classes")
-    known = f"{count_in_words(len(inside)) if inside else 'some'} classes of {study.data}"
-    new = f"{count_in_words(len(outside))} new ones" if outside else "new ones"
-    sentences = [f"{plural(len(names), 'method')} learnt {known} and then met {new}."]
+    classes = f"{count_in_words(len(inside)) if inside else 'some'} classes of {study.data}"
+    others = f"{count_in_words(len(outside))} other classes" if outside else "other classes"
+    sentences = [f"{plural(len(names), 'method')} were trained on {classes} and evaluated on {others} as well."]
     if pairs := ordered(first_lines(lines).where(metric="auroc"), "method"):
         best = oracle_mean(lines)
-        end = f"; a network that was trained on both reaches {of_hundred(best)}" if best else ""
-        sentences.append(f"Shown one image of each kind, {_best_and_plain(pairs)}{end}.")
+        end = f"; the oracle reaches {of_hundred(best)}" if best else ""
+        sentences.append(f"Of one image of each kind, {_best_and_plain(pairs)}{end}.")
         sentences += _lead_over_seeds(by_seed(seeds_of(frame, first_lines(lines)), "method"))
     measures = everywhere(frame)
     if len(measures) > 1:
         best_measure = max(measures, key=lambda name: fmean(measures[name].values()))
-        sentences.append(f"Of the measures that every method has, {best_measure} notices new classes best.")
+        sentences.append(f"Of the measures that every method has, {best_measure} has the highest mean AUC.")
         sentences += _lead_over_seeds(measures)
     return sentences
 
 
 def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """How the best stands to the others, as data seeds can tell."""
+    """The best against the others, by a test over data seeds."""
     if len(runs) < 2:
         return []
-    seeds = len({seed for own in runs.values() for seed in own})
+    seeds = len({seed for values in runs.values() for seed in values})
     if seeds < 2:
-        return ["With one data seed, nothing says whether it is ahead by more than chance."]
+        return ["One data seed: the difference to the next cannot be tested."]
     others = paired_t_tests(runs)
     return [f"{describe_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
 
 
 def seeds_of(frame: Frame, lines: Frame) -> Frame:
-    """The rows of AUC, one a data seed, that the means of these lines are of."""
-    wanted = {tuple(row[name] for name in LINE) for row in lines.where(metric="auroc")}
-    own = evaluated(frame.where(evaluation=SCORECARD))
-    return Frame(row for row in own if tuple(row[name] for name in LINE) in wanted)
+    """The AUC of these lines under every data seed."""
+    selected = {tuple(row[name] for name in LINE) for row in lines.where(metric="auroc")}
+    rows = evaluated(frame.where(evaluation=SCORECARD))
+    return Frame(row for row in rows if tuple(row[name] for name in LINE) in selected)
 
 
 def everywhere(frame: Frame) -> dict[str, dict[int, float]]:
     """Measure → data seed → mean AUC, of the measures that every line has."""
-    own = seeds_of(frame, means(frame).without(method=ORACLE))
-    count_of = {measure: len(part) for (measure,), part in own.group_by("measure")}
+    rows = seeds_of(frame, means(frame).without(method=ORACLE))
+    count_of = {measure: len(of_measure) for (measure,), of_measure in rows.group_by("measure")}
     most = max(count_of.values(), default=0)
-    return {measure: runs for measure, runs in by_seed(own, "measure").items() if count_of[measure] == most}
+    return {measure: runs for measure, runs in by_seed(rows, "measure").items() if count_of[measure] == most}
 
 
 def by_seed(frame: Frame, column: str) -> dict[str, dict[int, float]]:
     """Value of a column → data seed → mean."""
-    return {
-        name: {seed: own.mean() for (seed,), own in part.group_by("data_seed")}
-        for (name,), part in frame.group_by(column)
-    }
+    return {name: rows.means_by("data_seed") for (name,), rows in frame.group_by(column)}
 
 
 def _best_and_plain(pairs: Frame) -> str:
     """The best method, and plain training beside it, or the last method."""
     best, value = pairs.first("method"), pairs.first()
     if len(pairs) == 1:
-        return f"{best} is less sure of the new one in {of_hundred(value)} pairs"
+        return f"{best} is less confident about the OOD image in {of_hundred(value)} pairs"
     others = {row["method"]: row["value"] for row in pairs}
     plain = "erm" if "erm" in others and best != "erm" else pairs.rows[-1]["method"]
-    words = "plain training (erm)" if plain == "erm" else f"{plain}, the last,"
-    return f"{best} is less sure of the new image in {of_hundred(value)} pairs, {words} in {of_hundred(others[plain])}"
+    name = "plain training (erm)" if plain == "erm" else f"{plain}, the last,"
+    compared = f"{name} in {of_hundred(others[plain])}"
+    return f"{best} is less confident about the OOD image in {of_hundred(value)} pairs, {compared}"

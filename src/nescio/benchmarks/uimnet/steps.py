@@ -1,4 +1,4 @@
-"""What UIMNET does, in the order of the paper (§2–7): train, predict, calibrate, select, every measure and metric."""
+"""The steps of UIMNET, in the order of the paper (§2–7): train, predict, calibrate, select, evaluate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CALIBRATION = "calibration.json"
 
 
 def compare(plan: Plan, work: Work) -> Plan:
-    """Do what is missing in the store; return the plan with its methods and classes by name."""
+    """Do what is missing in the store; return the plan with its methods, data and classes."""
     plan = replace(_named(plan), data=name_for_keys(plan.data, work.context.root))
     plan = _divided(plan, work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
@@ -59,7 +59,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     work.collect(oracles)
     groups = lineup.best_averages(steps, plan.ensemble_sizes, search_rows(work), work)
     selected = dict.fromkeys(trial for group in groups for trial in group.trials)
-    work.add_notes(*_uncalibrated({trial: fits[trial].get("reason") for trial in selected if trial in fits}))
+    work.add_notes(*uncalibrated_notes({trial: fits[trial].get("reason") for trial in selected if trial in fits}))
     if DEEP_ENSEMBLE in plan.methods:
         ensembles, more_fits = deep_ensembles(plan, groups, work, before)
         groups, fits = groups + ensembles, fits | more_fits
@@ -79,7 +79,7 @@ def search_rows(work: Work) -> list[Row]:
 
 
 def _named(plan: Plan) -> Plan:
-    """The plan with every method and measure by its own name, each once; unknown names are refused here."""
+    """The plan with registered names of methods and measures, each once; unknown names are refused."""
     plan = replace(plan, methods=own_names(plan.methods or classifiers()))
     refuse_without_labels(plan.trained, NAME)
     refuse_measures(plan.measures, plan.trained)
@@ -87,7 +87,7 @@ def _named(plan: Plan) -> Plan:
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
-    """Refuses, before any work, what no trial could do."""
+    """Refuse, before any work, what no trial could do."""
     dataset = datasets.load(plan.data, root)
     rows = len(datasets.split_dataset(dataset, plan.classes, 0, plan.ood_classes).train)
     refuse_training(dataset, plan.backbones, plan.training, rows)
@@ -97,14 +97,14 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 
 
 def _divided(plan: Plan, work: Work) -> Plan:
-    """The plan with its classes: those that it names, those of a file, or by the Ward tree of class means."""
+    """The plan with its classes: as named, from a file, or by the Ward tree of class means."""
     before = partial(refuse_impossible, plan, work.context.root)
-    inside, outside = divided(plan, reference(plan), (NAME, VERSION), work, before)
-    return replace(plan, partition=None, classes=inside, ood_classes=outside)
+    classes, ood_classes = divided(plan, reference(plan), (NAME, VERSION), work, before)
+    return replace(plan, partition=None, classes=classes, ood_classes=ood_classes)
 
 
 def reference(plan: Plan) -> Trial:
-    """An ERM network of all classes, whose features decide which classes look alike."""
+    """An ERM network of all classes, whose features group similar classes."""
     return lineup.plain_trial(MEMBER, plan.data, plan.backbones[0], plan.training)
 
 
@@ -133,7 +133,7 @@ def suggested_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[
         return {trial: trial for trial in trials}
 
     def criterion(trial: Trial) -> float | None:
-        values = [lineup.validation_nll(steps[each], work.store) for each in with_seeds(plan, [trial])]
+        values = [lineup.validation_nll(steps[seeded], work.store) for seeded in with_seeds(plan, [trial])]
         numbers = [value for value in values if value is not None]
         return -sum(numbers) / len(numbers) if len(numbers) == len(values) else None
 
@@ -166,27 +166,29 @@ def with_seeds(plan: Plan, trials: Iterable[Trial]) -> list[Trial]:
     return [replace(trial, data_seed=seed) for seed in range(plan.seeds) for trial in trials]
 
 
-def images_of(trial: Trial, split: Any, outside: tuple[int, ...] | None = None) -> ImageSet:
-    """The images that a trial is evaluated on; `outside` are the classes of the split `out`."""
-    return ImageSet(trial.data, split, trial.classes, outside if split == "out" else None, trial.data_seed)
+def images_of(trial: Trial, split: Any, ood_classes: tuple[int, ...] | None = None) -> ImageSet:
+    """The images of a split, on which a trial is evaluated; `out` has the OOD classes."""
+    return ImageSet(trial.data, split, trial.classes, ood_classes if split == "out" else None, trial.data_seed)
 
 
-def dump_steps(
-    trial: Trial, outside: tuple[int, ...] | None, root: str | None, splits: Sequence[str] = SPLITS
+def prediction_steps(
+    trial: Trial, ood_classes: tuple[int, ...] | None, root: str | None, splits: Sequence[str] = SPLITS
 ) -> dict[str, Step]:
     network = network_of_trial(trial, root)
-    return {split: predict_step(network, images_of(trial, split, outside), root=root) for split in splits}
+    return {split: predict_step(network, images_of(trial, split, ood_classes), root=root) for split in splits}
 
 
-def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) -> Step:
-    """Trains one trial, predicts its splits, and keeps what selection, calibration and the NLL-versus-AUC plot need."""
-    dumps = dump_steps(trial, outside, root)
-    make = partial(_trial, trial=trial, dumps=dumps)
-    return make_evaluation(NAME, VERSION, title_of(trial), {"step": "trial"}, list(dumps.values()), make, _summary)
+def trial_step(trial: Trial, ood_classes: tuple[int, ...] | None, root: str | None) -> Step:
+    """Train one trial, predict its splits, and keep its temperature and the numbers of selection and its plot."""
+    predictions = prediction_steps(trial, ood_classes, root)
+    make = partial(_trial, trial=trial, predictions=predictions)
+    return make_evaluation(
+        NAME, VERSION, title_of(trial), {"step": "trial"}, list(predictions.values()), make, _summary
+    )
 
 
-def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
-    val, test, out = (load_predictions(dumps[split], context.store) for split in SPLITS)
+def _trial(step_folder: StepFolder, context: Context, trial: Trial, predictions: Mapping[str, Step]) -> Files:
+    val, test, out = (load_predictions(predictions[split], context.store) for split in SPLITS)
     results = results_of(lineup.average([trial], context.root), context, SEARCH)
     cards = [
         scorecard(val, split="val", calibration=None, only=(), facts=results.facts),
@@ -201,7 +203,7 @@ def _trial(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mappi
 
 
 def _summary(step: Step, context: Context) -> dict[str, Any]:
-    """For those who watch: what the network of this step took, and the validation NLL of a trial."""
+    """For progress: the speed of the training, and the validation NLL of a trial."""
     predicted: Any = step.parents[0]
     nll = lineup.validation_nll(step, context.store)
     return ({} if nll is None else {"trial": step.title, "nll": nll}) | pace(predicted.parents[0], context)
@@ -213,11 +215,11 @@ def results_of(group: NetworkGroup, context: Context, evaluation: str, **columns
     return RowBuilder({**about, **members_facts(group.trials, context), **group.columns, **columns})
 
 
-# ---- the oracle, which is trained on what is outside (§7)
+# ---- the oracle, which is trained on OOD classes too (§7)
 
 
 def oracle_trials(plan: Plan) -> list[Trial]:
-    """Networks that learn in versus out, one per data seed."""
+    """Networks that classify in- versus out-of-distribution images, one per data seed."""
     assert plan.classes is not None and plan.ood_classes is not None
     data = binary_spec(plan.data, plan.classes, plan.ood_classes)
     trial = lineup.plain_trial(MEMBER, data, plan.backbones[0], plan.training)
@@ -225,16 +227,16 @@ def oracle_trials(plan: Plan) -> list[Trial]:
 
 
 def oracle_step(trial: Trial, root: str | None) -> Step:
-    dumps = dump_steps(trial, None, root, ("val", "test"))
+    predictions = prediction_steps(trial, None, root, ("val", "test"))
     title = f"oracle, {trial.backbone}, data seed {trial.data_seed}"
-    make = partial(_oracle, trial=trial, dumps=dumps)
-    return make_evaluation(NAME, VERSION, title, {"step": "oracle"}, list(dumps.values()), make, _summary)
+    make = partial(_oracle, trial=trial, predictions=predictions)
+    return make_evaluation(NAME, VERSION, title, {"step": "oracle"}, list(predictions.values()), make, _summary)
 
 
-def _oracle(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
-    val, test = (load_predictions(step, context.store) for step in dumps.values())
-    u_val, u = (measures.mean_probs(dump)[:, 1] for dump in (val, test))
-    out_val, out = (np.asarray(dump.labels) == 1 for dump in (val, test))
+def _oracle(step_folder: StepFolder, context: Context, trial: Trial, predictions: Mapping[str, Step]) -> Files:
+    val, test = (load_predictions(step, context.store) for step in predictions.values())
+    u_val, u = (measures.mean_probs(rows)[:, 1] for rows in (val, test))
+    out_val, out = (np.asarray(rows.labels) == 1 for rows in (val, test))
     cut = metrics.threshold(u_val[~out_val])
     numbers = {
         "auroc": (metrics.auroc(u, out), "out", len(u)),
@@ -252,17 +254,20 @@ def _oracle(step_folder: StepFolder, context: Context, trial: Trial, dumps: Mapp
 
 
 def read_calibration(step: Step, store: Store) -> dict[str, Any]:
-    """The `calibration` of a trial: its temperature, and the reason where there is none."""
+    """The calibration of a trial: its temperature, or the reason why it has none."""
     return read_json(step.verified(store) / CALIBRATION)
 
 
-def _uncalibrated(reasons: Mapping[Trial, str | None]) -> list[str]:
+def uncalibrated_notes(reasons: Mapping[Trial, str | None]) -> list[str]:
     """Sentences on the networks that keep the temperature 1, every reason once."""
     names: dict[str, set[str]] = {}
     for trial, reason in reasons.items():
         if reason is not None:
             names.setdefault(reason, set()).add(trial.method)
-    return [f"Some networks of {', '.join(sorted(own))} keep the temperature 1. {why}" for why, own in names.items()]
+    return [
+        f"Some networks of {', '.join(sorted(uncalibrated))} keep the temperature 1. {reason}"
+        for reason, uncalibrated in names.items()
+    ]
 
 
 def deep_ensembles(
@@ -280,7 +285,7 @@ def deep_ensembles(
     }
     finished = {*work.run_stage(TRAIN, steps.values(), before)}
     fits = {trial: read_calibration(step, work.store) for trial, step in steps.items() if step in finished}
-    complete = [each for each in ensembles if work.is_dry_run or all(trial in fits for trial in each.trials[1:])]
+    complete = [group for group in ensembles if work.is_dry_run or all(trial in fits for trial in group.trials[1:])]
     return complete, fits
 
 
@@ -297,13 +302,19 @@ def line_step(
         split: probe_step(trials, scales, images_of(first, split, plan.ood_classes), root, exact=plan.exact_jacobian)
         for split in SPLITS
     }
-    dumps = [dump_steps(trial, plan.ood_classes, root) for trial in trials]
+    predictions = [prediction_steps(trial, plan.ood_classes, root) for trial in trials]
     title = group.title if len({trial.trial for trial in trials}) == 1 else f"{group.title} and others"
     config = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
     make = partial(
-        _line, group=group, scales=scales, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes
+        _line,
+        group=group,
+        scales=scales,
+        calibrated=calibrated,
+        names=plan.measures,
+        predictions=predictions,
+        probes=probes,
     )
-    parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
+    parents = [*probes.values(), *(step for steps in predictions for step in steps.values())]
     return make_evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, config, parents, make)
 
 
@@ -315,8 +326,8 @@ def scales_of(trials: Iterable[Trial], temperatures: Mapping[Trial, float | None
 def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:
     """Sentences on how the Jacobian's norm was computed in these lines."""
     probes = [parent for line in lines if isinstance(parent := line.parents[0], Step)]
-    how = sorted({str(probe_facts(step, store)["jacobian"]) for step in probes})
-    return [f"The norm of the Jacobian (the measure jacobian) is {words}." for words in how]
+    descriptions = sorted({str(probe_facts(step, store)["jacobian"]) for step in probes})
+    return [f"The norm of the Jacobian (the measure jacobian) is {description}." for description in descriptions]
 
 
 def _line(
@@ -326,22 +337,22 @@ def _line(
     scales: Sequence[float],
     calibrated: bool,
     names: Sequence[str],
-    dumps: Sequence[Mapping[str, Step]],
+    predictions: Sequence[Mapping[str, Step]],
     probes: Mapping[str, Step],
 ) -> Files:
-    members = [{split: load_predictions(step, context.store) for split, step in steps.items()} for steps in dumps]
+    members = [{split: load_predictions(step, context.store) for split, step in steps.items()} for steps in predictions]
     probed = {split: load_predictions(step, context.store) for split, step in probes.items()}
     whole = average_members(members, scales, probed, with_gmm="gmm" in names)
-    wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
-    there = [name for name in wanted if name in measures.registry or name in measures.score_names(whole["test"])]
+    score_names = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
+    present = [name for name in score_names if name in measures.registry or name in measures.score_names(whole["test"])]
     results = results_of(group, context, SCORECARD, calibrated=calibrated)
     ood = {"out": whole["out"]}
-    card = scorecard(whole["test"], val=whole["val"], ood=ood, calibration=None, only=there, facts=results.facts)
-    rows = [row | {"measure": wanted.get(row["measure"], row["measure"])} for row in card.rows]
+    card = scorecard(whole["test"], val=whole["val"], ood=ood, calibration=None, only=present, facts=results.facts)
+    rows = [row | {"measure": score_names.get(row["measure"], row["measure"])} for row in card.rows]
     absent = [
         {"measure": name, "metric": None, "split": "test", "reason": f"There is no score named {name!r}."}
-        for name in wanted
-        if name not in there
+        for name in score_names
+        if name not in present
     ]
     reasons = [{"method": group.columns["method"], **reason} for reason in (*card.reasons, *absent)]
     return evaluation_files(rows, reasons, results.networks)

@@ -140,7 +140,7 @@ def over_seeds(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> li
     equal = {test["model"] for test in against_best(selected) if test["adjusted"] is None or test["adjusted"] > ERROR}
     rows: list[Row] = []
     for line, line_rows in selected.group_by(*LINE):
-        values, (low, high) = _by_seed(line_rows).values(), _interval(line_rows) or (None, None)
+        values, (low, high) = line_rows.means_by("data_seed").values(), _interval(line_rows) or (None, None)
         measure = next((name for name in line_rows.unique("measure") if name), None)
         rows.append(
             dict(zip(LINE, line, strict=True))
@@ -161,11 +161,11 @@ def against_best(rows: Frame) -> list[Row]:
     lines = dict(rows.group_by(*LINE))
     intervals = {line: _interval(line_rows) or (0.0, 0.0) for line, line_rows in lines.items()}
     noise = {line: ((high - low) / 2 / NORMAL) ** 2 for line, (low, high) in intervals.items()}
-    return welch_t_tests({line: _by_seed(line_rows) for line, line_rows in lines.items()}, noise) if lines else []
-
-
-def _by_seed(rows: Frame) -> dict[int, float]:
-    return {seed: seed_rows.mean() for (seed,), seed_rows in rows.group_by("data_seed")}
+    return (
+        welch_t_tests({line: line_rows.means_by("data_seed") for line, line_rows in lines.items()}, noise)
+        if lines
+        else []
+    )
 
 
 def _interval(rows: Frame) -> tuple[float, float] | None:
@@ -321,7 +321,7 @@ def draw_lengths(frame: Frame, spec: FigureSpec) -> Blocks:
     rows = by_chosen_score(frame, spec.criterion).where(metric="length").sort("quantile")
     for (*_, split), quantiles in rows.group_by(*LINE, "split"):
         name = f"{name_of(quantiles.rows[0], frame)}, {'downstream' if split == 'out' else split}"
-        lines[name] = {f"{quantile:.0%}": sets.mean() for (quantile,), sets in quantiles.group_by("quantile")}
+        lines[name] = {f"{quantile:.0%}": mean for quantile, mean in quantiles.means_by("quantile").items()}
     if not lines:
         return None
     caption = "Quantiles of ‖e‖, the mean over seeds and sets. Where downstream is lower, length detects other images."

@@ -65,7 +65,6 @@ ASSERTIONS_PENDING = {
     "commands",
     "benchmarks",
     "report",
-    "results",
     "test_aliases.py",
     "test_cli.py",
     "test_options.py",

@@ -288,8 +288,9 @@ SENTENCES = {
             "By entropy, "
             + not_different("all lines", f"{SOFTMAX} (rAULC {{plain:.3f}}, {span()}) in six runs")
             + ". `mir` has {mir:.3f} (higher in {mir_ahead} runs, p = {p:.2f}), `mc-dropout` {mc_dropout:.3f} "
-            "({mc_dropout_ahead}), ensembles of three {three:.3f} ({three_ahead}), `ddu` {ddu:.3f} ({ddu_ahead}) and `sngp` {sngp:.3f} ({sngp_ahead}). In the "
-            "paper's table of CARLA plain softmax is the best."
+            "({mc_dropout_ahead}), ensembles of three {three:.3f} ({three_ahead}), `ddu` "
+            "{ddu:.3f} ({ddu_ahead}) and `sngp` {sngp:.3f} ({sngp_ahead}). In the paper's table of "
+            "CARLA plain softmax is the best."
         ),
         "own_scores_of_pixels": native_below_entropy(
             f"{MUTUAL_INFORMATION}. {DEMPSTER_SHAFER}. The densities of `mir` ({{mir:.3f}}) and `ddu` ({{ddu:.3f}}) "
@@ -334,9 +335,10 @@ SENTENCES = {
         "by_auroc": (
             "By AUROC, for the same networks, the correlations of the native scores of `ddu` "
             f"({correlation('ddu', 'ddu_p', '.4f')}) and `duq` ({correlation('duq', 'duq_p')}) have p-values below "
-            f"that limit; that of `mir` ({correlation('mir', 'mir_p', '.2f')}) has not. That only `mir` rises "
-            f"holds for rAULC only. With all networks `ddu` has {correlation('rho', 'p', '.2f')}. The class Gaussians of "
-            "`ddu` and `mir` are fitted on {few:.2f} training images per feature and are nearly singular."
+            f"that limit; that of `mir` ({correlation('mir', 'mir_p', '.2f')}) has not. That only `mir` "
+            f"rises holds for rAULC only. With all networks `ddu` has {correlation('rho', 'p', '.2f')}. The "
+            "class Gaussians of `ddu` and `mir` are fitted on {few:.2f} training images per feature and are nearly "
+            "singular."
         ),
         "hump_of_ddu": (
             "Half of the bounds have no effect, but all count in the correlations. Those down to {last:.2f} constrain "
@@ -401,8 +403,8 @@ SENTENCES = {
         ),
         "near_by_logits": (
             "Near-OOD detection (CIFAR-100): energy, which needs logits only, has the highest mean AUROC "
-            "({energy:.3f}; `gen` {gen:.3f}, nearest neighbours {knn:.3f}, MSP {msp:.3f}). It exceeds MSP on every network. MSP is "
-            "significantly worse than the best score on every network."
+            "({energy:.3f}; `gen` {gen:.3f}, nearest neighbours {knn:.3f}, MSP {msp:.3f}). It exceeds "
+            "MSP on every network. MSP is significantly worse than the best score on every network."
         ),
         "far_by_neighbours": (
             "Far-OOD detection (MNIST, Fashion-MNIST, birds): the distance to the nearest training image has the "

@@ -1062,13 +1062,10 @@ def write_findings(name):
     path = RESULTS / name / "README.md"
     section = sections(name)["Findings"].rstrip("\n")
     head = section.partition("\n- ")[0]
-    items = [
-        textwrap.fill(
-            text, 118, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
-        )
-        for text in sentences(name)
-    ]
-    path.write_text(path.read_text("utf-8").replace(section, "\n".join([head, *items])), "utf-8")
+    layout = {"initial_indent": "- ", "subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
+    items = [textwrap.fill(text.replace(" %", "\u00a0%"), 118, **layout) for text in sentences(name)]
+    lines = "\n".join([head, *items]).replace("\u00a0%", " %")
+    path.write_text(path.read_text("utf-8").replace(section, lines), "utf-8")
 
 
 @pytest.mark.parametrize("name", SENTENCES)

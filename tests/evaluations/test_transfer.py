@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,7 @@ from nescio.evaluations.mixtures import TRAINED, Mixtures
 from nescio.evaluations.transfer import TIED_SHARE, Transfer, add_retrieval, find_neighbours
 from nescio.predictions import Predictions
 from nescio.rows import Columns, RowBuilder
+from tests.support.retrieval import recall_by_loops
 
 TARGET = TargetSet(ImageSet("digits"), "test", "x")
 COLUMNS: Columns = {"split": "test", "target": "x"}
@@ -24,19 +23,6 @@ COLUMNS: Columns = {"split": "test", "target": "x"}
 @pytest.fixture
 def results() -> RowBuilder:
     return RowBuilder({"method": "erm", "evaluation": "transfer"})
-
-
-def loops(embeddings: Array, labels: Array, u: Array) -> tuple[float, float]:
-    """(R@1, R-AUROC) by plain loops: the query is omitted by its index, ties in u count half."""
-    unit = np.asarray(embeddings, np.float64)
-    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
-    right = []
-    for i in range(len(unit)):
-        others = [j for j in range(len(unit)) if j != i]
-        right.append(labels[max(others, key=lambda j: (round(float(unit[i] @ unit[j]), 12), -j))] == labels[i])
-    count = range(len(unit))
-    pairs = [(u[i] > u[j]) + 0.5 * (u[i] == u[j]) for i in count for j in count if right[j] > right[i]]
-    return fmean(right), fmean(pairs)
 
 
 def predict(embeddings: Array, labels: list[int], u: list[float]) -> Predictions:
@@ -49,7 +35,7 @@ def test_add_retrieval_follows_the_definitions_with_ties(results: RowBuilder) ->
     embeddings = rng.normal(size=(60, 4)).round(0) + np.array([0.5, 0, 0, 0])
     embeddings[30:40] = embeddings[:10]  # duplicates
     labels, u = rng.integers(0, 3, 60), rng.integers(0, 4, 60).astype(float)
-    recall, area = loops(embeddings, labels, u)
+    recall, area = recall_by_loops(embeddings, labels, u)
     hits = metrics.retrieved(embeddings, labels)
     assert hits.mean() == pytest.approx(recall) and metrics.r_auroc(embeddings, labels, u) == pytest.approx(area)
     add_retrieval({"u": u}, hits, 20, results, **COLUMNS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from statistics import fmean
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ from nescio.trials import from_plain
 from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
+from tests.support.retrieval import recall_by_loops
 from tests.support.zoo_help import checkpoint, pack
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
@@ -99,28 +99,16 @@ def dump(network, context, images):
     return load_predictions(predict_step(network, images, output_spec=OutputSpec(precision="float32")), context.store)
 
 
-def loops(embeddings, labels, u):
-    """(R@1, R-AUROC) by plain loops: the query is left out by its place, ties in u count half."""
-    e = np.asarray(embeddings, np.float64)
-    e /= np.linalg.norm(e, axis=1, keepdims=True)
-    right = []
-    for i in range(len(e)):
-        others = [j for j in range(len(e)) if j != i]
-        right.append(labels[max(others, key=lambda j: (round(float(e[i] @ e[j]), 12), -j))] == labels[i])
-    pairs = [(u[i] > u[j]) + 0.5 * (u[i] == u[j]) for i in range(len(e)) for j in range(len(e)) if right[j] > right[i]]
-    return fmean(right), fmean(pairs)
-
-
 # ---- what is measured
 
 
-def test_rows_of_a_network_are_what_its_dump_says(study, context):
+def test_results_of_a_network_follow_from_its_predictions(study, context):
     own = network(study, context)
     test = dump(own, context, ImageSet("part:digits#7-9", "all_ood"))
     assert set(test.labels.tolist()) == {7, 8, 9}
     p = np.exp(np.asarray(test.logits[:, 0], np.float64))
     p /= p.sum(1, keepdims=True)
-    recall, area = loops(test.embeddings, test.labels, -(p * np.log(p)).sum(1))
+    recall, area = recall_by_loops(test.embeddings, test.labels, -(p * np.log(p)).sum(1))
     facts = {"method": "erm", "trial": 0, "data_seed": 0, "target": "digits", "split": "test", "evaluation": "transfer"}
     assert value(study, **facts, metric="recall_at_1") == pytest.approx(recall)
     assert value(study, **facts, metric="r_auroc", measure="entropy") == pytest.approx(area, abs=1e-4)
@@ -128,7 +116,7 @@ def test_rows_of_a_network_are_what_its_dump_says(study, context):
     assert row["low"] < row["value"] < row["high"] and row["n"] == len(test)
 
 
-def test_validation_classes_and_test_classes_and_learnt_classes_are_three(plan):
+def test_downstream_separates_trained_validation_and_test_classes(plan):
     small = steps.downstream("digits", plan, None)
     assert (plan.classes, small.val, small.test) == ((0, 1, 2, 3, 4), (5, 6), (7, 8, 9))
     named = steps.downstream("digits#5,7#8-9", plan, None)
@@ -136,14 +124,14 @@ def test_validation_classes_and_test_classes_and_learnt_classes_are_three(plan):
     assert steps.downstream("digits#8-9", replace(plan, trials=1), None).val == ()
 
 
-def test_a_set_that_is_divided_by_classes_keeps_its_test_classes(plan, place):
+def test_downstream_keeps_the_test_classes_of_a_set_divided_by_classes(plan, place):
     x, y = np.zeros((12, 8, 8), np.uint8), np.arange(12) // 2
     np.savez(place / "classes.npz", x_train=x[:8], y_train=y[:8], x_test=x[8:], y_test=y[8:])
     found = steps.downstream(f"npz:{place / 'classes.npz'}", plan, None)
     assert (found.val, found.test) == ((2, 3), (4, 5))
 
 
-def test_a_score_that_died_is_said_in_one_line(study, plan, context, monkeypatch):
+def test_note_tied_names_a_constant_score(study, plan, context, monkeypatch):
     assert not any("one value" in note for note in study.notes)
     dead = replace(
         plan, methods=("elk",), annotated=(), trials=1, seeds=1, checkpoints=1, shots=(), upper_bound=False, bootstrap=0
@@ -196,7 +184,7 @@ def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study)
             assert set(seeds.unique("data_seed")) == {0, 1}
 
 
-def test_all_that_was_tried_is_listed_with_its_values(study, context):
+def test_search_report_lists_every_trial_with_its_values(study, context):
     hparam_sets = [context.store.record("train", run_.key)["config"] for run_ in context.store.runs("train")]
     rates = {f"{plain['recipe']['rate']:.3g}" for plain in hparam_sets if plain["method"] == "erm"}
     cells = reports.search(study.frame).cells().items()
@@ -218,7 +206,7 @@ def rows_of(*numbers):
     return rows
 
 
-def test_means_over_sets_choose_the_best_score_counts_and_low_recall_is_filtered():
+def test_criterion_values_are_means_of_the_best_score_above_the_minimum_recall():
     rows = rows_of(("a", 0.2, {"jsd": 0.9, "entropy": 0.5}), ("b", 0.06, {"jsd": 0.3, "entropy": 0.6}))
     found = steps.criterion_values(rows, {"method": "erm"}, ("entropy", "jsd"), "val", 0.1)
     assert found == {"r_auroc": (pytest.approx(0.6), "jsd"), "recall_at_1": (pytest.approx(0.13), "jsd")}
@@ -229,7 +217,7 @@ def test_means_over_sets_choose_the_best_score_counts_and_low_recall_is_filtered
     }
 
 
-def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_auroc(context):
+def test_choose_by_recall_needs_no_r_auroc(context):
     facts = {trial: {"method": "erm", "backbone": "mlp", "trial": trial} for trial in (0, 1)}
     results = {0: {"r_auroc": (0.7, "entropy"), "recall_at_1": (0.9, "entropy")}, 1: {"recall_at_1": (1.0, "entropy")}}
     with make_launcher("local", 0) as launcher:
@@ -246,7 +234,7 @@ def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_a
     assert row["value"] == 1.0 and find_report("url/fig3").blocks(frame) == []  # the one without R-AUROC is no point
 
 
-def test_scores_of_the_paper():
+def test_ranking_scores_are_those_of_the_paper():
     assert steps.ranking_scores("sngp") == ("scores/entropy",)
     assert steps.ranking_scores("erm") == steps.ranking_scores(None) == ("entropy",)
     assert steps.ranking_scores("simclr") == ("norm",)
@@ -323,7 +311,7 @@ def test_subject_has_the_trained_classes_upstream(url_study, plan):
 @pytest.mark.parametrize(
     ("learnt", "val", "test"), [((5, 6, 7, 8, 9), (0, 1), (2, 3, 4)), ((0, 1, 8, 9), (2, 3), (4, 5, 6, 7))]
 )
-def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(plan, learnt, val, test):
+def test_downstream_omits_the_classes_of_a_network_of_the_store(plan, learnt, val, test):
     trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
     given = replace(plan, networks=("store:3f2a",), validation_share=0.4)
     found = steps.downstream("digits", given, None, [lineup.average([trial], None)])
@@ -360,7 +348,7 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
     assert len(first) == 2 and further == {f"store:{train_step(trial).key}" for trial in first}
 
 
-def test_hyper_parameters_that_are_not_searched(plan):
+def test_trial_of_has_the_fixed_hyper_parameters(plan):
     fixed = replace(plan, methods=("sngp",), hparams=("sngp.bound=100", "sngp.width=64"))
     trial = steps.trial_of(fixed, ("sngp", "mlp"), methods["sngp"].hparams_class(), 0)
     assert (trial.hparams.bound, trial.hparams.width) == (100, 64)
@@ -374,7 +362,7 @@ def test_hyper_parameters_that_are_not_searched(plan):
 
 
 @pytest.mark.parametrize("name", ["short", "scratch"])
-def test_reduced_budgets_have_every_method_of_the_paper_and_that_of_its_authors_after_it(name):
+def test_presets_with_reduced_budgets_have_every_method(name):
     reduced = PRESETS[name]
     assert set(reduced.methods) == {*PAPER, "losspred-order"} and (reduced.trials, reduced.seeds) == (1, 2)
     assert reduced.training.optimizer == "adamw" and reduced.training.augment == "full"
@@ -383,7 +371,7 @@ def test_reduced_budgets_have_every_method_of_the_paper_and_that_of_its_authors_
 # ---- labelled images
 
 
-def test_few_shots_start_from_the_pretrained_network_and_never_see_test_images(plan, context, study):
+def test_further_training_starts_from_the_network_and_omits_test_images(plan, context, study):
     own = network(study, context).trial
     (downstream,) = [steps.downstream(text, plan, None) for text in plan.downstream]
     start = f"store:{train_step(own).key}"
@@ -396,7 +384,7 @@ def test_few_shots_start_from_the_pretrained_network_and_never_see_test_images(p
     assert len(set(few.column("n"))) == 1  # the same test images, with and without labels learnt
 
 
-def test_the_upper_reference_learns_test_classes(study):
+def test_many_shot_trains_on_test_classes(study):
     many = study.frame.where(evaluation="many-shot", metric="recall_at_1")
     assert set(many.unique("method")) == {"erm"} and set(many.unique("data_seed")) == {0, 1}
     assert many.unique("dataset") == ["digits"]
@@ -405,7 +393,7 @@ def test_the_upper_reference_learns_test_classes(study):
 # ---- reports
 
 
-def test_every_figure_and_the_table_of_the_paper_are_reports_of_these_rows(study):
+def test_reports_have_every_figure_and_the_table_of_the_paper(study):
     assert set(report_names("url")) >= FIGURES
     empty = {name for name in FIGURES if not find_report(f"url/{name}").blocks(study.frame)}
     assert empty == {"fig8"}  # no transformer was trained
@@ -413,7 +401,7 @@ def test_every_figure_and_the_table_of_the_paper_are_reports_of_these_rows(study
     assert find_report("url/fig8").blocks(Frame(shown)) and not find_report("url/fig7").blocks(Frame(shown))
 
 
-def test_the_table_has_means_over_seeds_and_marks_who_cannot_be_told_from_the_best():
+def test_results_have_means_over_seeds_and_significance_marks():
     def rows(method, values, half):
         facts = {
             "method": method,
@@ -489,7 +477,7 @@ def test_correlations_of_figures_are_those_of_their_points(study):
     assert point[y] == pytest.approx(value(study, **facts, measure="entropy"))
 
 
-def test_the_page_holds_everything(study):
+def test_story_has_all_figures_and_tables(study):
     story = reports.story(study)
     keys = {figure.key.split("-")[0] for figure in figures_of(story)}
     assert keys >= FIGURES - {"fig8", "table1"}
@@ -521,7 +509,7 @@ def test_from_the_command_line_to_the_page(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["ddu", "byol"])
-def test_any_method_enters(name, tmp_path, plan):
+def test_methods_without_classes_or_with_densities_are_evaluated(name, tmp_path, plan):
     tiny = replace(plan, methods=(name,), trials=1, seeds=1, shots=(), upper_bound=False, annotated=(), bootstrap=0)
     found = run(tiny, Context(Store(tmp_path), device="cpu"))
     assert found.failures == []
@@ -531,11 +519,11 @@ def test_any_method_enters(name, tmp_path, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(methods))
-def test_every_method_enters(name, tmp_path, plan):
-    test_any_method_enters(name, tmp_path, plan)
+def test_every_method_is_evaluated(name, tmp_path, plan):
+    test_methods_without_classes_or_with_densities_are_evaluated(name, tmp_path, plan)
 
 
-def test_networks_that_exist_already(tmp_path, capsys):
+def test_existing_networks_are_evaluated_without_training(tmp_path, capsys):
     file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
     data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
     words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation-share", "0"]
@@ -553,7 +541,7 @@ def test_networks_that_exist_already(tmp_path, capsys):
     assert line[0] == ("pretrained", "entropy")
 
 
-def test_the_paper_preset_is_the_paper():
+def test_preset_paper_has_the_budget_of_the_paper():
     paper = PRESETS["paper"]
     assert paper.methods == PAPER and len(PAPER) == 11 and (paper.trials, paper.seeds, paper.min_recall) == (10, 3, 0.1)
     assert (paper.downstream, paper.input_sizes) == (("cub200", "cars196", "sop"), (224, 256))
@@ -581,7 +569,7 @@ def test_the_paper_preset_is_the_paper():
         ({"batches": ("hib=21",)}, "PARTSxIMAGES"),
     ],
 )
-def test_plans_that_cannot_be(change, sentence):
+def test_plan_refuses(change, sentence):
     with pytest.raises(BadInput, match=sentence):
         replace(Plan(), **change)
 

@@ -1,5 +1,7 @@
-"""Which uncertainty of a pretrained network still is one on other sets? (URL, Kirchhof et al. 2023.) Its plan; `steps`
-has what is done, `questions` what is measured of a network, `reports` what is shown."""
+"""The plan of URL (Kirchhof et al. 2023): does the uncertainty of a pretrained network transfer to other datasets?
+
+`steps` trains and evaluates, `reports` shows the results.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "url", 4  # 3: equal entropies of human votes tie; 4: rows without measured times
-# the methods of the paper (§4.1); its deep ensemble is `heads`
+# The methods of the paper (§4.1); its deep ensemble is `heads`.
 PAPER = ("erm", "infonce", "mc-infonce", "elk", "nivmf", "hib", "het-xl", "losspred", "heads", "mc-dropout", "sngp")
 EVERY = (*PAPER, "losspred-order")
 MEASURES = ("entropy", "msp", "norm")
@@ -96,9 +98,9 @@ class Plan(Validated):
         if not self.downstream:
             raise BadInput("Name at least one downstream set.")
         for name in ("starts", "input_sizes"):
-            given = getattr(self, name)
-            if given and len(given) != len(self.backbones):
-                raise BadInput(f"{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
+            entries = getattr(self, name)
+            if entries and len(entries) != len(self.backbones):
+                raise BadInput(f"{name} has {len(entries)} entries for {len(self.backbones)} backbones: give each one.")
         for size in mapping(self.batches, "METHOD=PARTSxIMAGES, such as hib=21x96", "--batches").values():
             product(size)
         check_fixed(self.hparams)
@@ -110,9 +112,9 @@ DIGITS = Training(lr=0.05, epochs=15, batch_size=64, schedule="cosine", warmup=1
 CIFAR = Training(
     lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
 )
-# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, a flat epoch and five of warm-up. Its rates go from 1e-4
-# to 1e-2; trials multiply this one by 0.3 to 3, and further where the best lies at an edge. Where the rate starts is
-# not in its text: a hundredth is ours
+# Appendix B: 32 epochs of LAMB, batches of 2048 in 16 blocks, one epoch at a constant rate, five of warm-up. Learning
+# rates are from 1e-4 to 1e-2: trials multiply this one by 0.3 to 3, and further if the best is at a bound. The initial
+# learning rate is not in the paper: a hundredth is our choice.
 LAMB = Training(
     optimizer="lamb",
     lr=1e-3,
@@ -126,8 +128,8 @@ LAMB = Training(
     augment="full",
 )
 VIT = "vit_medium_patch16_gap_256"
-# reduced budgets, defaults of every method. AdamW, because a layer under LAMB moves by a share of its own length in a
-# step: in few steps a new head stays where it was drawn, at rates that do not yet undo the weights that it starts from
+# Reduced budgets, with the defaults of all methods. AdamW, because LAMB moves a layer by a share of its length:
+# in few steps a new head stays near its initial weights, at learning rates that do not destroy the pretrained weights.
 SHORT = Training(
     optimizer="adamw",
     lr=5e-4,
@@ -139,20 +141,20 @@ SHORT = Training(
     augment="full",
 )
 SCRATCH = replace(SHORT, lr=2e-3, epochs=32, batch_size=256, warmup=2.0, weight_decay=0.05)
-# with 100 classes elk's t of 64 is known to work
+# elk's t of 64 works with 100 classes
 REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), upper_bound=False, hparams=("elk.t=64",))
 PRESETS = {
     "small": Plan(training=DIGITS),
     "gpu": Plan(
         data="cifar10", classes=None, downstream=("cifar100",), backbones=("resnet18",), trials=5, training=CIFAR
     ),
-    "short": replace(  # from weights of ImageNet, which --starts names
+    "short": replace(  # from weights of ImageNet, see --starts
         REDUCED,
         data="tiny-imagenet",
         downstream=("cub200", "cifar100"),
         backbones=("tf_efficientnet_lite0",),
         input_sizes=(128,),
-        hparams=("elk.t=64", "sngp.bound=100"),  # pretrained layers stretch by up to 75: its usual 6 spoils them
+        hparams=("elk.t=64", "sngp.bound=100"),  # pretrained layers stretch by up to 75: the default of 6 destroys them
         training=SHORT,
     ),
     "scratch": replace(
@@ -183,21 +185,21 @@ PRESETS = {
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.url.reports")
 def run(plan: Plan, work: Work) -> Any:
-    """Which uncertainty of a pretrained network still is one on images of other sets (URL, Kirchhof et al. 2023).
+    """Does the uncertainty of a pretrained network transfer to images of other datasets? (URL, Kirchhof et al. 2023.)
 
-    Networks learn one set and embed others, without seeing a label of them. R@1: does the nearest other image have
-    the same label? R-AUROC: does the uncertainty know when it does not? Hyper-parameters are chosen on validation
-    classes of the downstream sets, once by R-AUROC and once by R@1, and trained with several seeds; test classes are
-    others. Beside it: human votes, crops, upstream against downstream, out-of-distribution detection, mixtures, a few
-    labelled images, and costs.
+    Networks are trained on one dataset and embed others, without labels of these. R@1 is the share of images whose
+    nearest other image has the same label. R-AUROC measures whether images without such a neighbour are uncertain.
+    Hyper-parameters are chosen on validation classes of the downstream sets, once by R-AUROC and once by R@1. The
+    chosen networks are trained with several seeds, and evaluated on other classes. Further evaluations are human votes,
+    crops, upstream results, out-of-distribution detection, mixtures, a few labelled images, and costs.
 
     A downstream set is divided by classes. Sets that are published so (cub200, cars196, sop) keep their test classes,
-    and the second half of their training classes chooses; of others, the test images of classes that were not learnt
-    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes (5,7-9
-    are four of them), DATA#100-199 test classes alone, for --trials 1.
+    and the second half of their training classes is for validation. Of other sets, the test images of classes that were
+    not trained are used, and the first half of these classes is for validation. DATA#50-99#100-199 names validation and
+    test classes (5,7-9 are four of them), DATA#100-199 test classes alone, for --trials 1.
 
     examples:
-      nescio run url                                       digits: 0 to 4 are learnt, 5 to 9 are downstream
+      nescio run url                                       digits: 0 to 4 are trained, 5 to 9 are downstream
       nescio run url --preset gpu --methods erm,mc-infonce,losspred     CIFAR-10 to CIFAR-100, ResNet-18
       nescio run url --preset short --starts file:LITE0     Tiny-ImageNet to CUB and CIFAR-100, from weights of ImageNet
       nescio run url --preset scratch                      CIFAR-10 to CIFAR-100 and human votes, ResNet-18

@@ -128,9 +128,9 @@ BROKEN = [
     ("postnet", "entropy is punished", "entropy is rewarded", PostNet, "loss", with_entropy(1)),
     ("sngp", "no covariance", "precision changed", SNGP, "finalize", no_finalize),
     ("sngp", "no covariance", "variance away from the data", SNGP, "finalize", no_finalize),
-    ("sngp", "no spectral norm", "stretches are bounded", sngp, "bounded", no_bound),
+    ("sngp", "no spectral norm", "layers are bounded", sngp, "bounded", no_bound),
     ("ddu", "no Gaussians", "density away from the data", FeatureDensity, "finalize", no_finalize),
-    ("ddu", "no spectral norm", "stretches are bounded", ddu, "bounded", no_bound),
+    ("ddu", "no spectral norm", "layers are bounded", ddu, "bounded", no_bound),
     ("mir", "no Gaussians", "density away from the data", FeatureDensity, "finalize", no_finalize),
     ("mir", "the decoder does not learn", "reconstructs", MIR, "loss", Method.loss),
     ("duq", "centroids stay", "centroids moved", DUQ, "follow", lambda self, placed, y: None),
@@ -564,3 +564,12 @@ def test_a_strength_that_cannot_be_varied_is_refused_where_it_is_named(attribute
     with pytest.raises(BadInput, match=reason):
         registered("broken", registry["mir"].hparams_class)(type("Broken", (MIR,), attributes))
     assert "broken" not in registry
+
+
+@pytest.mark.parametrize(("bound", "passed", "share"), [(1e9, False, 0.0), (0.5, True, 1.0)])
+def test_a_bound_without_effect_is_seen(bound, passed, share):
+    trial, dataset = small_trial("ddu", epochs=2, hparams=DDU.hparams_class(bound=bound)), datasets.load("digits")
+    method, facts = fit(trial, dataset, runtime_for("cpu"), None, math.inf, None)
+    seen = method_evidence(method, trial, dataset, runtime_for("cpu"))
+    assert facts["at_bound"] == share
+    assert seen["layers are bounded"].passed and seen["bound acts"].passed == passed

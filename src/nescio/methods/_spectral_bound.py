@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nescio.methods.base import SPECTRAL, BaseHParams, NetworkSpec
+from nescio.layers.spectral import held_back
+from nescio.methods.base import SPECTRAL, BaseHParams, Evidence, Method, NetworkSpec
 from nescio.search import hparam
 
 
@@ -18,5 +19,14 @@ class SpectralHParams(BaseHParams):
 
 
 def bounded(spec: NetworkSpec, hparams: SpectralHParams) -> NetworkSpec:
-    """The setting with the hyper-parameters' bound, unless it names one itself (`--spectral`)."""
+    """The specification with the hyper-parameters' bound, unless it has a target of its own."""
     return spec if spec.spectral else replace(spec, spectral=hparams.bound)
+
+
+def bound_acts(method: Method[SpectralHParams]) -> Evidence:
+    """Check that the bound has an effect. The default bound passes without one, because small backbones stay below."""
+    share = held_back(method.features) or 0.0
+    seen = f"{share:.0%} of layers would exceed the bound without it"
+    if not share:
+        seen += ": it has no effect on this network; choose a smaller one"
+    return Evidence(seen, share > 0 or method.spec.spectral == type(method.hparams)().bound)

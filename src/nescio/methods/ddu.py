@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nescio.layers.spectral import bound_holds
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods._spectral_bound import SpectralHParams, bounded
+from nescio.methods._spectral_bound import SpectralHParams, bound_acts, bounded
 from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, first_batch, method
 
 
@@ -39,7 +39,8 @@ class DDU(FeatureDensity):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         return {
-            "stretches are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
+            "layers are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
+            "bound acts": bound_acts(self),
             "Gaussians of classes": self.own_gaussians(x, y),
             "density away from the data": self.density_rises(x, start),
         }

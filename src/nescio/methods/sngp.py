@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from nescio.layers.entropies import entropy
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
 from nescio.layers.spectral import bound_holds
-from nescio.methods._spectral_bound import SpectralHParams, bounded
+from nescio.methods._spectral_bound import SpectralHParams, bound_acts, bounded
 from nescio.methods.base import (
     SPECTRAL,
     Batches,
@@ -105,7 +105,8 @@ class SNGP(Method[SNGPHParams]):
         assert logits is not None
         shrunk = 1 - float(logits.abs().mean() / self.gp.mean(expanded[1]).abs().mean())
         return {
-            "stretches are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
+            "layers are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
+            "bound acts": bound_acts(self),
             "precision changed": Evidence(
                 f"by {mass:.0f} rows of Φ; the training set has {self.rows}", mass > max(1, self.rows) / 2
             ),

@@ -18,7 +18,7 @@ from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
-from nescio.layers.spectral import bound_holds, operator_norms, stretches
+from nescio.layers.spectral import bound_holds, held_back, operator_norms, stretches
 from nescio.methods.base import (
     Evidence,
     Method,
@@ -236,4 +236,5 @@ def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
     maps = operator_norms(method.features, x.repeat(1, method.spec.channels // x.shape[1], 1, 1))
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
     seen, holds = bound_holds(method.features, trial.spectral)
-    return Evidence(seen + beside, holds)
+    share = held_back(method.features) or 0.0
+    return Evidence(f"{seen}, {share:.0%} of them held back{beside}", holds and share > 0)

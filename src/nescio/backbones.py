@@ -71,15 +71,15 @@ class Locations(nn.Module):
     def __init__(self, backbone: nn.Module, channels: int) -> None:
         super().__init__()
         self.backbone, self.channels = backbone, channels
-        maps = self._tried(TRIED)
+        maps = self._trial_map(TRIED)
         if maps.dim() != 4:
             raise ValueError(f"features of shape {tuple(maps.shape)} are no map")
         self.num_features, self.stride = maps.shape[1], TRIED // maps.shape[2]
         # What is left of a side after whole strides is one location more in some networks, and none in others.
-        sides = [self._tried(TRIED + left).shape[2] for left in range(1, self.stride)]
+        sides = [self._trial_map(TRIED + left).shape[2] for left in range(1, self.stride)]
         self.more = [0, *(side - maps.shape[2] for side in sides)]
 
-    def _tried(self, side: int) -> Tensor:
+    def _trial_map(self, side: int) -> Tensor:
         """The map of an image without content."""
         was = self.backbone.training
         with torch.no_grad():
@@ -158,7 +158,7 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
             raise BadInput(f"The backbone {full!r} cannot be built: {name} has no patches.") from None
         network = timm.create_model(name, **options)
     except (AssertionError, RuntimeError, ValueError, ZeroDivisionError) as error:
-        raise BadInput(_unfit(name, shape, error)) from None
+        raise BadInput(_size_error(name, shape, error)) from None
     _keep_resolution(network, name, channels, shape)
     network.num_features = _width(network, name, channels, shape)  # type: ignore[assignment]
     return network
@@ -210,14 +210,14 @@ def _width(network: nn.Module, name: str, channels: int, shape: tuple[int, int])
         with torch.no_grad():
             out = network.eval()(torch.zeros(1, channels, *shape))
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise BadInput(_unfit(name, shape, error)) from None
+        raise BadInput(_size_error(name, shape, error)) from None
     network.train(was)
     if out.dim() != 2:
         raise BadInput(f"The backbone {name} gives features of shape {tuple(out.shape)}; one row per image is needed.")
     return int(out.shape[1])
 
 
-def _unfit(name: str, shape: tuple[int, int], error: Exception) -> str:
+def _size_error(name: str, shape: tuple[int, int], error: Exception) -> str:
     why = " ".join(str(error).split()) or type(error).__name__
     return f"The backbone {name} cannot take images of {shape[0]} × {shape[1]} pixels: {why.rstrip('.')}."
 

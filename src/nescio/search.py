@@ -33,7 +33,7 @@ def _short(x: float) -> float:
 NEAR = 0.05  # share of a range, from a bound, that counts as at the bound
 
 
-def _wider(low: float, high: float, value: float, least: float = -math.inf) -> tuple[float, float] | None:
+def _widened_range(low: float, high: float, value: float, least: float = -math.inf) -> tuple[float, float] | None:
     """The range with as much again beyond the bound that the value is near, from `least` on; None where it is near
     none."""
     width = high - low
@@ -42,7 +42,7 @@ def _wider(low: float, high: float, value: float, least: float = -math.inf) -> t
     return (low, high + width) if high - value <= NEAR * width else None
 
 
-def _least(low: float) -> float:
+def _lower_limit(low: float) -> float:
     """How far down a range may be extended: numbers that are positive stay so."""
     return low / 2 if low > 0 else -math.inf
 
@@ -62,7 +62,7 @@ class Uniform:
         return float(trial.suggest_float(name, self.low, self.high))
 
     def beyond(self, value: float) -> Uniform | None:
-        bounds = _wider(self.low, self.high, value, _least(self.low))
+        bounds = _widened_range(self.low, self.high, value, _lower_limit(self.low))
         return Uniform(*bounds) if bounds else None
 
 
@@ -93,7 +93,7 @@ class LogUniform:
         return float(trial.suggest_float(name, self.low, self.high, log=True))
 
     def beyond(self, value: float) -> LogUniform | None:
-        bounds = _wider(*(math.log(each) for each in (self.low, self.high, value)))
+        bounds = _widened_range(*(math.log(each) for each in (self.low, self.high, value)))
         return LogUniform(*(_short(math.exp(bound)) for bound in bounds)) if bounds else None
 
 
@@ -112,7 +112,7 @@ class Integers:
         return int(trial.suggest_int(name, self.low, self.high))
 
     def beyond(self, value: int) -> Integers | None:
-        bounds = _wider(self.low, self.high, value, _least(self.low))
+        bounds = _widened_range(self.low, self.high, value, _lower_limit(self.low))
         return Integers(*(int(bound) for bound in bounds)) if bounds else None
 
 

@@ -248,7 +248,7 @@ def test_shot_noise_of_black_is_black_and_noise_is_clipped():
 
 def test_a_blur_along_a_line_is_the_sum_over_its_steps():
     x, angle = X[:6].float(), torch.tensor([0.7, -0.3, 0.1, 0.7, -0.75, 0.0])
-    found = corruption_filters._along(x, 4, 2.0, angle)
+    found = corruption_filters._blur_along_angle(x, 4, 2.0, angle)
     weights = torch.exp(-(torch.arange(9.0) ** 2) / 8)
     for row in range(6):
         total = torch.zeros(32, 32, 3)
@@ -294,14 +294,14 @@ def test_glass_copies_one_pixel_after_the_other():
     in_turn = values.clone()
     for number in range(299, -1, -1):
         in_turn[number] = in_turn[places[number]]
-    assert torch.equal(values[corruption_filters._in_turn(places)], in_turn)
+    assert torch.equal(values[corruption_filters._final_sources(places)], in_turn)
 
 
 def test_pixels_travel_further_through_glass_where_copies_are_copied(monkeypatch):
     shown = torch.randint(0, 256, (4, 120, 120, 3), dtype=torch.uint8)
     shown = torch.from_numpy(zoom(shown.numpy()[:, ::6, ::6].astype(float), (1, 6, 6, 1), order=1)).byte()
     in_turn = moved("glass_blur", 3, shown)
-    monkeypatch.setattr(corruption_filters, "_in_turn", lambda places: places)  # all at once
+    monkeypatch.setattr(corruption_filters, "_final_sources", lambda places: places)  # all at once
     assert in_turn > 1.05 * moved("glass_blur", 3, shown)
 
 

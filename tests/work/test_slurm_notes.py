@@ -70,7 +70,7 @@ def test_jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
     launcher.jobs = dict.fromkeys(["7_0", "7_1", "8"])
     held = {"7_0": ("PENDING", "JobHeldUser"), "7_1": ("PENDING", "JobHeldUser"), "8": ("PENDING", "Priority")}
     for states in (held, held, held | {"8": ("PENDING", "launch failed requeued held")}):
-        launcher._say_stuck(states)
+        launcher._warn_of_held_jobs(states)
     first, second = caplog.messages
     assert "(JobHeldUser)" in first and "`scontrol release 7_0,7_1`" in first and "`scontrol release 8`" in second
 

@@ -62,7 +62,7 @@ def places(workers, *processes):
     """Which places tasks of so many processes have, if they all begin now; those that wait have none."""
     launcher, given = LocalWorkers(workers), []
     for count in processes:
-        free = launcher._places(Task("t", divmod, (7, 3), processes=count))
+        free = launcher._free_processors(Task("t", divmod, (7, 3), processes=count))
         given.append(free)
         if free:
             launcher.processes.append(type("Busy", (), {"task": True, "places": free})())

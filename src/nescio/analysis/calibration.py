@@ -99,7 +99,7 @@ def temperature(val: Predictions) -> Temperature:
     starts = (
         [middle] if val.draws == 1 else _minima(value, np.linspace(*edges, STARTS))
     )  # one draw's loss is convex in 1/T
-    ends = [_downhill(lambda x: loss(x)[1], float(start), edges) for start in starts]
+    ends = [_find_minimum(lambda x: loss(x)[1], float(start), edges) for start in starts]
     # Towards an edge the likelihood may be so flat that the search stops before it.
     best = min((*edges, *ends), key=value)
     return Temperature(float(np.exp(best)), rows.edge(best == edges[0]) if best in edges else None)
@@ -145,7 +145,7 @@ def vector(val: Predictions) -> Vector:
     return Vector(best[:c] * start, best[c:])
 
 
-def _downhill(slope: Callable[[float], float], x: float, edges: tuple[float, float]) -> float:
+def _find_minimum(slope: Callable[[float], float], x: float, edges: tuple[float, float]) -> float:
     """The x with slope 0, downhill of the start, or an edge: doubling steps, then the Illinois method (false position).
 
     Importing scipy.optimize takes longer than the search on a small file.
@@ -208,7 +208,7 @@ class _Rows:
     def spread(self) -> float:
         """Mean standard deviation of a row's scores, the unit of the searched temperatures."""
         with np.errstate(over="ignore"):
-            total = sum(float(_spread(self.block(number)[0]).mean(1).sum()) for number in range(len(self.blocks)))
+            total = sum(float(_finite_std(self.block(number)[0]).mean(1).sum()) for number in range(len(self.blocks)))
         if np.isinf(total):
             raise Undefined("The validation logits are so large that their squares overflow: no temperature is fitted.")
         if total == 0:
@@ -241,7 +241,7 @@ class _Rows:
             for number in track(mine, "calibration", len(mine)) if first == 0 else mine:
                 z, y = self.block(number)
                 r = np.arange(len(y))
-                z, p = _times(z, scale)
+                z, p = _scale_logits(z, scale)
                 p += bias
                 p -= p.max(-1, keepdims=True)
                 logits_of_label = p[r, :, y]
@@ -314,7 +314,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         return getattr(np.asarray(self), name)
 
     def _rows(self, logits: Array) -> Array:
-        _, scaled = _times(logits.astype(np.float64), self.scale)
+        _, scaled = _scale_logits(logits.astype(np.float64), self.scale)
         scaled += self.bias
         if self.normalized:
             scaled -= scaled.max(-1, keepdims=True)
@@ -323,7 +323,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         np.clip(scaled, -most, most, out=scaled, where=np.isfinite(scaled) | (scaled > 0))
         scaled = scaled.astype(self.dtype, copy=False)
         if np.ndim(self.scale) == 0:
-            _keep_first(logits, scaled)
+            _keep_prediction(logits, scaled)
         return np.asarray(scaled)
 
 
@@ -339,7 +339,7 @@ def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
     return calibrated
 
 
-def _times(z: Array, scale: Any) -> tuple[Array, Array]:
+def _scale_logits(z: Array, scale: Any) -> tuple[Array, Array]:
     """(z, z · scale); a class of probability 0 is -inf in the product and 0 in z."""
     masked = np.isneginf(z)
     if masked.any():
@@ -350,13 +350,13 @@ def _times(z: Array, scale: Any) -> tuple[Array, Array]:
     return z, scaled
 
 
-def _spread(z: Array) -> Array:
+def _finite_std(z: Array) -> Array:
     """Standard deviation over the classes that are not masked by -inf."""
     masked = np.isneginf(z)
     return np.asarray(np.std(np.where(masked, 0.0, z), axis=-1, where=~masked))
 
 
-def _keep_first(z: Array, scaled: Array) -> None:
+def _keep_prediction(z: Array, scaled: Array) -> None:
     """Keep each draw's predicted class: separate the two best classes if rounding made them equal."""
     first, now = z.argmax(-1), scaled.argmax(-1)
     moved = first != now

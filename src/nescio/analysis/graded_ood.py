@@ -37,7 +37,7 @@ def split_ood_classes(
     Every image gets a pseudorandom number that depends only on its key in `index` and the seed. The lowest numbers of a
     class are for estimation, the next ones for test. The split is the same for all models with the same images.
     """
-    classes, position, counts = _counted(np.asarray(labels))
+    classes, position, counts = _count_unique(np.asarray(labels))
     bits = max(1, int(len(classes) - 1).bit_length())
     key = position.astype(np.uint64) << np.uint64(64 - bits)
     key |= key_bits(np.asarray(index), seed) >> np.uint64(bits)
@@ -46,13 +46,13 @@ def split_ood_classes(
     enough, allowed = counts >= need, ~np.isin(classes, list(refused))
     kept = enough & allowed
     if not kept.any():
-        raise BadInput(_too_few(counts[allowed], need, estimation, test))
+        raise BadInput(_scarcity_reason(counts[allowed], need, estimation, test))
     starts = (np.cumsum(counts) - counts)[kept]
     rows = order[starts[:, None] + np.arange(need)]
     return ClassSplit(classes[kept], rows[:, :estimation], rows[:, estimation:], int((allowed & ~enough).sum()))
 
 
-def _counted(labels: Array) -> tuple[Array, Array, Array]:
+def _count_unique(labels: Array) -> tuple[Array, Array, Array]:
     """np.unique with inverse and counts, without a sort for small class ids."""
     low, high = int(labels.min()), int(labels.max())
     if high - low > 10 * len(labels):
@@ -63,7 +63,7 @@ def _counted(labels: Array) -> tuple[Array, Array, Array]:
     return present + low, position[labels - low], counts[present]
 
 
-def _too_few(counts: Array, need: int, estimation: int, test: int) -> str:
+def _scarcity_reason(counts: Array, need: int, estimation: int, test: int) -> str:
     if not len(counts):
         return "No OOD class is left: every one is an in-distribution class, or above or below one in the hierarchy."
     most = int(counts.max())
@@ -144,13 +144,13 @@ def grade_ood(u_in: Any, u_out: Any, division: ClassSplit, window: int, severiti
     order = np.argsort(severity, kind="stable")  # ties are in order of class ids
     means = window_severities(severity[order], window)
     starts = np.array(severity_windows(len(means), severities))
-    won = np.concatenate([[0], np.cumsum(_won_twice(u_in, u_out[division.test])[order])])
+    won = np.concatenate([[0], np.cumsum(_count_won_pairs_twice(u_in, u_out[division.test])[order])])
     pairs = 2 * len(u_in) * window * division.test.shape[1]
     aurocs = tuple(int(won[start + window] - won[start]) / pairs for start in starts)
     return OODGrades(order, severity, window, starts, means[starts], aurocs)
 
 
-def _won_twice(u_in: Array, u_out: Array) -> Array:
+def _count_won_pairs_twice(u_in: Array, u_out: Array) -> Array:
     """(k,) twice the pairs in which an OOD row (k, t) has the higher u, ties counted half; `u_in` is sorted."""
     flat = u_out.reshape(-1)
     order = np.argsort(flat)  # searching sorted values is several times faster

@@ -101,14 +101,14 @@ def add_intervals(card: Scorecard, *, resamples: int = 1000, level: float = 0.95
         for cell, by_label in zip(cells, intervals, strict=True):
             for label, interval in by_label.items():
                 if row := rows.get(_key(cell, label)):
-                    _fill(card, row, interval, resamples)
+                    _set_interval(card, row, interval, resamples)
 
 
 def _key(cell: Row, label: str) -> tuple[object, ...]:
     return tuple((cell | {"metric": label})[column] for column in CELL)
 
 
-def _fill(card: Scorecard, row: Row, interval: Interval, resamples: int) -> None:
+def _set_interval(card: Scorecard, row: Row, interval: Interval, resamples: int) -> None:
     row["low"], row["high"] = interval.low, interval.high
     if interval.undefined:
         reason = {"reason": f"The interval: {interval.undefined_note(resamples)}"}

@@ -48,7 +48,7 @@ class MeasureScores:
             selected = measure.equivalent_to is None if self.only is None else name in self.only
             if not selected or (not raw and (measure.kind != "plain" or "logits" not in measure.needs)):
                 continue
-            if reason := self._reason_against(measure, rows, raw):
+            if reason := self._omission_reason(measure, rows, raw):
                 self._omit(name, Undefined(reason))
             elif measure.kind == "plain":
                 yield name, measure.compute
@@ -58,7 +58,7 @@ class MeasureScores:
             if self.only is None or name in self.only:
                 yield name, measures.find_measure(name, rows).function
 
-    def _reason_against(self, measure: Measure, rows: Predictions, raw: bool) -> str | None:
+    def _omission_reason(self, measure: Measure, rows: Predictions, raw: bool) -> str | None:
         if measure.slow and not (self.slow or self.has_train) and self.only is None and is_large(rows):
             return "Skipped for large predictions, as it doubles the run time: ask for all measures, or give train."
         if measure.kind == "plain" and rows.draws == 1 and measure.needs_draws:

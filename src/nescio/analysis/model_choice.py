@@ -110,10 +110,10 @@ def choose_model(
     for name in track(list(predictions), "models"):
         try:
             ranking = _ranking(predictions[name], rows[name], score)
-            values[name], sides[name] = parse_metric(requirement.metric)(ranking), _sides(ranking)
+            values[name], sides[name] = parse_metric(requirement.metric)(ranking), _further_metrics(ranking)
         except Undefined as reason:
-            left.append((name, _reason(reason)))
-    _some_left(values, left)
+            left.append((name, _missing_metric_reason(reason)))
+    _require_models(values, left)
     order = sorted(values, key=lambda name: (-requirement.sign * values[name], *_cost(allowed[name])))
     best = order[:compare_top]
     chosen = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), left_out=left)
@@ -127,7 +127,7 @@ def choose_model(
     top = {name: predictions[name] for name in best}
     compared = compare(top, measure=score, metrics=[requirement.metric], resamples=resamples, level=level, seed=seed)
     chosen.notes += [str(reason["reason"]) for reason in compared.reasons]
-    chosen.models = [_line(compared, allowed[name], sides[name]) for name in best]
+    chosen.models = [_ranking_row(compared, allowed[name], sides[name]) for name in best]
     return chosen
 
 
@@ -141,14 +141,14 @@ def _load_models(
         try:
             predictions[model.model], score = resolve_measure(labelled_in_distribution(model.load()), measure)
         except Undefined as reason:
-            left.append((model.model, _reason(reason)))
+            left.append((model.model, _missing_metric_reason(reason)))
         except BadInput as error:
             raise BadInput(f"{model.model}: {error}") from None
-    _some_left(predictions, left)
+    _require_models(predictions, left)
     return predictions, score
 
 
-def _some_left(models: Mapping[str, Any], left: Sequence[tuple[str, str]]) -> None:
+def _require_models(models: Mapping[str, Any], left: Sequence[tuple[str, str]]) -> None:
     if not models:
         raise BadInput(f"No model is left to choose from: {count_reasons(left)}.")
 
@@ -171,7 +171,7 @@ def _cost(model: ModelPredictions) -> tuple[float, str]:
     return (math.inf if params is None else params, model.model)
 
 
-def _sides(ranking: Ranking) -> dict[str, Any]:
+def _further_metrics(ranking: Ranking) -> dict[str, Any]:
     """Further metrics of a model."""
     try:
         auroc_value = auroc(ranking)
@@ -180,7 +180,7 @@ def _sides(ranking: Ranking) -> dict[str, Any]:
     return {"accuracy": ranking.negatives / ranking.n, "auroc": auroc_value, "reached": highest(ranking)}
 
 
-def _line(compared: Comparison, model: ModelPredictions, sides: Mapping[str, Any]) -> dict[str, Any]:
+def _ranking_row(compared: Comparison, model: ModelPredictions, sides: Mapping[str, Any]) -> dict[str, Any]:
     of_model = next(row for row in compared.rows if row["method"] == model.model)
     none = dict.fromkeys(("difference", "low", "high", "adjusted"))
     away = next((entry for entry in compared.differences if entry["model"] == model.model), none)
@@ -197,7 +197,7 @@ def _line(compared: Comparison, model: ModelPredictions, sides: Mapping[str, Any
     }
 
 
-def _reason(reason: object) -> str:
+def _missing_metric_reason(reason: object) -> str:
     text = str(reason).removesuffix(".")
     return text[:1].lower() + text[1:]
 

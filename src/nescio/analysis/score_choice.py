@@ -212,7 +212,7 @@ def choose_among(
         chosen_by=(chooser or test).n,
         folds=sum(chosen.values()),
         chosen=chosen,
-        elsewhere=_elsewhere(components) if chooser is None else None,
+        elsewhere=_mean_held_out_auroc(components) if chooser is None else None,
         areas={name: score.area for name, score in components.items()},
         ood_validation=chooser is not None and question != "mistakes",
         ood_tuned=ood_tuned,
@@ -247,7 +247,7 @@ def _concat(folds: Sequence[DeLongComponents]) -> DeLongComponents:
     return DeLongComponents(above, np.concatenate([fold.below for fold in folds]), folds[0].weights)
 
 
-def _elsewhere(components: Mapping[str, DeLongComponents]) -> float | None:
+def _mean_held_out_auroc(components: Mapping[str, DeLongComponents]) -> float | None:
     """Mean AUROC over OOD sets, each by the score that the other sets select; None for one set."""
     means = {
         name: {kind: float(rows.mean()) for kind, rows in score.above.items() if kind != MISTAKES}

@@ -162,11 +162,13 @@ def scorecard_of_shards(
         for shard in ood_shards:
             add_ood(label, shard)
     card = Scorecard(name, notes=notes)
-    _fill(card, dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members}, split, total, ood_sets)
+    _add_rows(card, dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members}, split, total, ood_sets)
     return card
 
 
-def _fill(card: Scorecard, columns: Row, split: str, total: ShardScores, ood_sets: Mapping[str, ShardScores]) -> None:
+def _add_rows(
+    card: Scorecard, columns: Row, split: str, total: ShardScores, ood_sets: Mapping[str, ShardScores]
+) -> None:
     """Add rows, reasons and notes."""
     card.rows += [
         columns | {"metric": metric, "value": value, "n": total.n, "split": split} for metric, value in total.values()

@@ -115,7 +115,7 @@ def sgr(u: Any, wrong: Any, risk: float, delta: float = 0.05) -> Guarantee:
     Coverages that cannot be guaranteed even without errors are not tested. `bound` is the limit of the
     chosen threshold. Source: Geifman and El-Yaniv 2017, §3.
     """
-    r = _checked(u, wrong, risk, delta)
+    r = _checked_ranking(u, wrong, risk, delta)
     looks = max(1, math.ceil(math.log2(r.n)))
     level = delta / looks
     nothing = low = int(np.searchsorted(r.ends, rows_needed(risk, level))) - 1
@@ -142,7 +142,7 @@ def ltt(
     level on to the next one (the fallback procedure), so that no rejection is wrong with probability 1 − delta. The
     bound is the tested risk itself. Source: Angelopoulos et al. 2021; Wiens 2003.
     """
-    r = _checked(u, wrong, risk, delta)
+    r = _checked_ranking(u, wrong, risk, delta)
     if starts < 1 or thresholds < 1:
         raise BadInput(f"starts is {starts} and thresholds is {thresholds}; both must be at least 1.")
     level = delta / starts
@@ -178,7 +178,7 @@ def expected_coverage(
     return float(np.mean([METHODS[method](u[draw], wrong[draw], risk, delta).coverage for draw in draws]))
 
 
-def _checked(u: Any, wrong: Any, risk: float, delta: float) -> Ranking:
+def _checked_ranking(u: Any, wrong: Any, risk: float, delta: float) -> Ranking:
     _probability(risk, "risk")
     _probability(delta, "delta")
     return ranking(u, wrong, "wrong")

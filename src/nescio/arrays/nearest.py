@@ -198,17 +198,19 @@ def nearest_other(these: Points) -> Array:
     """(n,) for every row the index of the nearest other row, the query left out by its index."""
     n = len(these)
     if n < TILES_FROM:
-        return _among_twins(these) if these.repeats else nearest_rows(these, these, (1,), others=True)[:, 0]
+        return (
+            _nearest_among_duplicates(these) if these.repeats else nearest_rows(these, these, (1,), others=True)[:, 0]
+        )
     best, second, best_row = _tiles(these)
     unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
     if len(unsure) > n // 8 and these.repeats:
-        return _among_twins(these)
+        return _nearest_among_duplicates(these)
     if len(unsure):
         best_row[unsure] = nearest_rows(these, these, (1,), unsure, others=True)[:, 0]
     return best_row
 
 
-def _among_twins(these: Points) -> Array:
+def _nearest_among_duplicates(these: Points) -> Array:
     """`nearest_other` for many equal rows: only the first of each kind is searched."""
     i, twin = np.arange(len(these)), these.twin
     first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
@@ -458,8 +460,8 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
             if a == b:
                 np.fill_diagonal(tile, -np.inf)
             else:
-                _raise(state, across.start, tile.T, down.start, tile.max(0))
-            _raise(state, down.start, tile, across.start, tile[np.arange(height), tile.argmax(1)])
+                _update_best(state, across.start, tile.T, down.start, tile.max(0))
+            _update_best(state, down.start, tile, across.start, tile[np.arange(height), tile.argmax(1)])
         return state
 
     with one_blas_thread():
@@ -472,7 +474,7 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
     return best, second, best_row
 
 
-def _raise(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
+def _update_best(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
     """Lets a tile, whose row maxima are `top`, improve the two best scores of the rows from `start` on."""
     best, second, best_row = (array[start : start + len(tile)] for array in state)
     up = np.flatnonzero(top > second)

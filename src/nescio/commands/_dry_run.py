@@ -24,7 +24,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
     if json:
         say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))
         return
-    say(format_records([_line(stage) for stage in stages]))
+    say(format_records([_stage_record(stage) for stage in stages]))
     missing = sum(stage.missing for stage in stages)
     if not missing:
         say("Everything is finished.")
@@ -42,7 +42,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
     say("Steps that results choose are stand-ins for those to come. Nothing was done.")
 
 
-def _line(stage: StageCost) -> dict[str, str]:
+def _stage_record(stage: StageCost) -> dict[str, str]:
     sources = {"seen here": stage.measured, "figures": stage.estimated, "unknown": stage.unknown}
     by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
     estimated_steps = stage.measured + stage.estimated

@@ -73,7 +73,7 @@ class Options:
 def run(options: Options) -> int:
     positions = {" ": list(COMMANDS), " --options": ["--help", "--version", "--plugin"]}
     for command in COMMANDS:
-        positions |= _positions(f" {command}", _below(parser_for(command))[command])
+        positions |= _positions(f" {command}", _subcommands(parser_for(command))[command])
     cases = [
         f"    {shlex.quote(position)}) echo {shlex.quote(' '.join(offered))};;"
         for position, offered in positions.items()
@@ -82,7 +82,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The commands of a parser."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return {name: below for action in inner for name, below in action.choices.items()}
@@ -95,16 +95,16 @@ def _positions(command: str, parser: argparse.ArgumentParser) -> dict[str, list[
         f"{command} --options": [flag for action in listed for flag in action.option_strings if flag[1] == "-"]
     }
     for action in listed:
-        offered = _offered(action, command.split()[-1])
+        offered = _completions(action, command.split()[-1])
         for flag in action.option_strings or [""]:
             positions |= {f"{command} {flag}": list(offered)} if offered else {}
-    for name, below in _below(parser).items():
+    for name, below in _subcommands(parser).items():
         positions.setdefault(f"{command} ", []).append(name)
         positions |= _positions(f"{command} {name}", below)
     return positions
 
 
-def _offered(action: argparse.Action, command: str) -> Sequence[str]:
+def _completions(action: argparse.Action, command: str) -> Sequence[str]:
     """The choices of an option or argument, or the names of the parts that it takes."""
     if choices := offers(action):
         return choices

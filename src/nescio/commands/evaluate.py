@@ -131,10 +131,12 @@ def run(options: Options) -> int:
             file["choices"] = [
                 {**asdict(choice), "beats_baseline": choice.beats_baseline} for choice in card.score_choices
             ]
-    return _tell(options, story, short, report.all_rows(cards), plain)
+    return _print_evaluation(options, story, short, report.all_rows(cards), plain)
 
 
-def _tell(options: Options, story: Callable[[], Any], short: Callable[[], Any], rows: Any, plain: Any) -> int:
+def _print_evaluation(
+    options: Options, story: Callable[[], Any], short: Callable[[], Any], rows: Any, plain: Any
+) -> int:
     """The page where one is wanted, and what is printed: what `short` makes as a table, `plain` as JSON."""
     from nescio import report
 
@@ -166,7 +168,7 @@ def _pixels(options: Options) -> int:
     counts = count_folders(options.inputs.labels, options.predictions, folders, options.ignore_label, opened=opened_map)
     rows, reasons = counts.rows()
     story = partial(pixel_story, counts, rows, reasons, options.predictions)
-    return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})
+    return _print_evaluation(options, story, story, rows, {"rows": rows, "reasons": reasons})
 
 
 def _changed(options: Any, but: Sequence[str]) -> list[str]:

@@ -131,7 +131,7 @@ def _show(split: Partition) -> None:
     table = Table(title=f"{split.dataset}: classes by the Ward tree of {split.features}", title_justify="left")
     table.add_column(f"in-distribution ({len(split.inside)})", overflow="fold")
     table.add_column(f"out-of-distribution ({len(split.outside)})", overflow="fold")
-    labels = ([_word(split, label) for label in side] for side in (split.inside, split.outside))
+    labels = ([_class_label(split, label) for label in side] for side in (split.inside, split.outside))
     for line in zip_longest(*labels, fillvalue=""):
         table.add_row(*line)
     console = Console(markup=False, highlight=False)
@@ -145,6 +145,6 @@ def _show(split: Partition) -> None:
         console.print("One in-distribution class leaves nothing to classify: other features may give a more even tree.")
 
 
-def _word(split: Partition, label: int) -> str:
+def _class_label(split: Partition, label: int) -> str:
     name = split.classes[label]
     return name if name == str(label) else f"{label}  {name}"

@@ -279,15 +279,15 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     tests = replace(tests, sample_size=options.limit, sample_seed=options.scoring.seed)
     sets = {"tests": tests}
     if options.reference:
-        sets["refs"] = refs = _learnt(
+        sets["refs"] = refs = _training_images(
             options.reference, options.storage.root, options.reference_size, options.scoring.seed
         )
-        _check_apart(tests, refs, options)
+        _check_disjoint(tests, refs, options)
         labelled = all(images.load(options.storage.root).dataset.labelled for images in (tests, refs))
         if train == REFERENCES or (train is None and labelled and refs.data == tests.data):
             sets["train"] = refs
     if train is not None and train != REFERENCES and not options.unlabelled:
-        sets["train"] = _learnt(train, options.storage.root)
+        sets["train"] = _training_images(train, options.storage.root)
     return sets
 
 
@@ -300,7 +300,7 @@ def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
     return tuple(stamp)
 
 
-def _learnt(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
+def _training_images(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
     """What networks of `nescio train` learn from; of a set that cannot be divided, all training images."""
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name
@@ -320,7 +320,7 @@ def _first_to_load(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
     return sets[-1]
 
 
-def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
+def _check_disjoint(tests: ImageSet, refs: ImageSet, options: Options) -> None:
     import numpy as np
 
     datasets, backbones = tests.load(options.storage.root), refs.load(options.storage.root)

@@ -58,25 +58,25 @@ def run(options: Options) -> int:
     if len(sources) > 1 and options.study:
         raise BadInput("--study chooses within one store: give one SOURCE, or omit it.")
     whole = not (options.study or options.only) and options.format == "table"
-    if whole and len(sources) == 1 and not _alone(sources[0]):
-        return _every(sources[0], options)
+    if whole and len(sources) == 1 and not _is_rows_file(sources[0]):
+        return _report_all(sources[0], options)
     damaged: list[Exception] = []
     if options.only and len(sources) == len(keys) == 1:
         studies = _studies(sources[0], keys[0], damaged)
     else:
-        studies = [joined([_newest(source, key, damaged) for source in sources for key in keys])]
+        studies = [joined([_newest_study(source, key, damaged) for source in sources for key in keys])]
     for sentence in dict.fromkeys(map(str, damaged)):
         print(f"left out: {sentence}", file=sys.stderr)
-    with _foreign(sources):
+    with _explain_missing_columns(sources):
         if options.only:
-            code = _only(studies, report_folder(options.output, ".", FOLDER), options)
+            code = _report_selection(studies, report_folder(options.output, ".", FOLDER), options)
         else:
-            code = _whole(studies[0], report_folder(options.output, ".", FOLDER, page_name(studies[0])), options)
+            code = _report_study(studies[0], report_folder(options.output, ".", FOLDER, page_name(studies[0])), options)
     return max(code, 1 if damaged else 0)
 
 
 @contextmanager
-def _foreign(sources: Sequence[Path]) -> Iterator[None]:
+def _explain_missing_columns(sources: Sequence[Path]) -> Iterator[None]:
     """Explain what is missing in rows and plans that another program may have written.
 
     Studies of stores are byte for byte as nescio wrote them: an error there is a bug of nescio, and is not hidden.
@@ -84,7 +84,7 @@ def _foreign(sources: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        if not any(map(_alone, sources)):
+        if not any(map(_is_rows_file, sources)):
             raise
         names = ", ".join(map(str, sources))
         raise BadInput(
@@ -92,7 +92,7 @@ def _foreign(sources: Sequence[Path]) -> Iterator[None]:
         ) from error
 
 
-def _every(source: Path, options: Options) -> int:
+def _report_all(source: Path, options: Options) -> int:
     """The page of every study of a store, the newest first; 1 if one of them cannot be read."""
     from nescio.benchmarks.base import page_name
 
@@ -106,13 +106,13 @@ def _every(source: Path, options: Options) -> int:
             reports = "".join(f", made on {entry.date} with `{entry.command}`" for entry in study.made)
             say(f"# {study.benchmark} {run.key}{reports}\n")
         folder = report_folder(None, options.output or ".", *(() if options.output else (FOLDER,)), page_name(study))
-        _whole(study, Path(options.output) if options.output and len(runs) == 1 else folder, options)
+        _report_study(study, Path(options.output) if options.output and len(runs) == 1 else folder, options)
     if len(damaged) == len(runs):
         raise damaged[0]
     return 1 if damaged else 0
 
 
-def _whole(study: Study, folder: Path, options: Options) -> int:
+def _report_study(study: Study, folder: Path, options: Options) -> int:
     """A study's page in a folder and the first look on the terminal, or its rows or tables in another form."""
     from nescio.benchmarks.base import registry
     from nescio.report.blocks import tables_of
@@ -137,7 +137,7 @@ def _whole(study: Study, folder: Path, options: Options) -> int:
     return 0
 
 
-def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
+def _report_selection(studies: Sequence[Study], folder: Path, options: Options) -> int:
     """Single tables and figures: written to a folder, or printed alone in another form."""
     from nescio.benchmarks.base import named_reports
     from nescio.report.blocks import tables_of
@@ -175,9 +175,9 @@ def _lines(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def _newest(source: Path, key: str | None, damaged: list[Exception]) -> Study:
+def _newest_study(source: Path, key: str | None, damaged: list[Exception]) -> Study:
     """The newest study of a store, or that of a file of rows; `damaged` gets the error of each that is left out."""
-    if _alone(source):
+    if _is_rows_file(source):
         return _from_file(source)
     runs = _runs(source, key)
     if len(runs) > 1 and key is None:
@@ -192,7 +192,7 @@ def _newest(source: Path, key: str | None, damaged: list[Exception]) -> Study:
 
 def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[Study]:
     """The newest study of each benchmark in a store, the newest first, or that of a file of rows."""
-    if _alone(source):
+    if _is_rows_file(source):
         return [_from_file(source)]
     runs: dict[str, list[Run]] = {}
     for run in _runs(source, key):
@@ -227,7 +227,7 @@ def _from_file(source: Path) -> Study:
     return read_study(source)
 
 
-def _alone(source: Path) -> bool:
+def _is_rows_file(source: Path) -> bool:
     if not source.exists():
         raise BadInput(f"There is no store and no file of rows at {source}.")
     return source.is_file() or (source / "rows.parquet").is_file()

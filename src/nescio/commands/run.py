@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if options.output is not None and options.format != "json":
         check_place(Path(options.output), "--output")
     if options.dry_run:
-        return _rehearse(benchmark, plan, options)
+        return _print_cost_estimate(benchmark, plan, options)
     with working(options.storage, options.crew, options.log, canonical(plan)) as work:
         study = base.run(benchmark, plan, work)
     if options.format == "json":
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 # ---- --dry-run
 
 
-def _rehearse(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
+def _print_cost_estimate(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
     """Says what a run would do and take."""
     from nescio.benchmarks.costs import STORY, clock_of, estimated, waking
     from nescio.work.launchers import make_launcher, use_one_thread

@@ -44,7 +44,7 @@ def run(options: Options) -> int:
     store = Store(options.store)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
-    runs = [_checked(run, store, options.verify) for run in with_queue(store)]
+    runs = [_check_files(run, store, options.verify) for run in with_queue(store)]
     if not runs:
         raise BadInput(
             f"{store.root} contains no work: `nescio train`, `zoo` or `run` with --store {store.root} adds it."
@@ -71,7 +71,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _checked(run: Run, store: Store, whole: bool) -> Run:
+def _check_files(run: Run, store: Store, whole: bool) -> Run:
     """Finished work that is not what was written is damaged: by the sizes of its files, or the whole of them."""
     from nescio.work.store_errors import Corrupted
 
@@ -123,7 +123,7 @@ def _row(run: Run) -> dict[str, str]:
     config = run.config
     what = [str(config["model"])] if run.stage == "evaluate" and config.get("model") else []
     what += [
-        f"{name} {config[name]:g}" if name == "spectral" else _word(name, _current_name(run, config[name]))
+        f"{name} {config[name]:g}" if name == "spectral" else _setting_text(name, _current_name(run, config[name]))
         for name in TRIAL
         if config.get(name)
     ]
@@ -152,5 +152,5 @@ def _current_name(run: Run, value: Any) -> Any:
     return run.names.get(value, value) if isinstance(value, str) else value
 
 
-def _word(name: str, value: Any) -> str:
+def _setting_text(name: str, value: Any) -> str:
     return str(value) if name in ("method", "data", "backbone") else f"{name.replace('_', ' ')} {value}"

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _existing(folder: str) -> Store:
+def _open_store(folder: str) -> Store:
     store = Store(folder)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
@@ -77,7 +77,7 @@ def _existing(folder: str) -> Store:
 
 def _sync(args: argparse.Namespace) -> int:
     options = options_of(args, SyncOptions)
-    source, target = _existing(options.source), Store(options.target)
+    source, target = _open_store(options.source), Store(options.target)
     if os.path.realpath(source.root) == os.path.realpath(target.root):
         raise BadInput(f"{options.source} and {options.target} are the same store.")
     runs = [run for run in source.runs() if run.state == "finished"]
@@ -99,7 +99,7 @@ def _prune(args: argparse.Namespace) -> int:
     from nescio.benchmarks.base import registry
 
     options = options_of(args, PruneOptions)
-    store = _existing(options.store)
+    store = _open_store(options.store)
     old = old_work(store, {benchmark.name: benchmark.version for benchmark in registry.parts()})
     for run in damaged_work(store):
         print(

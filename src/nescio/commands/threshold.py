@@ -87,7 +87,8 @@ def run(options: Options) -> int:
     if kind == "fitted" and train is None:
         keeps = f" --save-measure {options.measure}.safetensors" if options.measure in measures.PORTABLE else ""
         raise BadInput(
-            f"The measure {options.measure!r} is fitted to training rows: {_again(options, f'--train FILE{keeps}')}."
+            f"The measure {options.measure!r} is fitted to training rows: "
+            f"{_rerun_hint(options, f'--train FILE{keeps}')}."
         )
     if kind != "fitted" and train is not None:
         raise BadInput(
@@ -123,7 +124,7 @@ def run(options: Options) -> int:
     outcome = guarded.evaluate(check) if check is not None and promise.attainable else None
     ood_rows = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
     if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
-        command = _again(options, f"--save-measure {options.measure}.safetensors")
+        command = _rerun_hint(options, f"--save-measure {options.measure}.safetensors")
         print(f"nescio threshold: `nescio export` needs the fitted score as a file: {command}.", file=sys.stderr)
     if options.format == "json":
         plain: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
@@ -135,7 +136,7 @@ def run(options: Options) -> int:
         say("\n".join([*_sentences(guarded, ood_rows, outcome), *kept, *predictions.notes]))
     else:
         more = _more_rows(guarded)
-        said = " ".join(filter(None, (_why_not(guarded), more, _attainable(guarded))))
+        said = " ".join(filter(None, (_shortage_sentence(guarded), more, _attainable(guarded))))
         print(f"nescio threshold: {said}", file=sys.stderr)
     return 0 if promise.attainable else 1
 
@@ -148,8 +149,8 @@ def _temperature(options: Options) -> float | str:
     return "fit" if fit else 1.0 if options.temperature is None else options.temperature
 
 
-def _again(options: Options, more: str) -> str:
-    """The command as it was typed with further options, in words."""
+def _rerun_hint(options: Options, more: str) -> str:
+    """Suggest to repeat the typed command with further options."""
     typed = current_provenance().command
     return f"write `{typed} {more}`" if typed else f"add {more}"
 
@@ -166,7 +167,7 @@ def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict
         "coverage": promise.coverage,
     }
     if not promise.attainable:
-        facts |= {"least": promise.least, "reason": _why_not(guarded)}
+        facts |= {"least": promise.least, "reason": _shortage_sentence(guarded)}
     if len(guarded.tried) > 1:
         facts["tried"] = [{**asdict(one), "coverage": one.coverage} for one in guarded.tried]
     if promise.risk is not None:
@@ -193,13 +194,15 @@ def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutc
         f"With {_percent(1 - promise.delta)} confidence at most {_percent(promise.bound)} of the answers to rows like "
         f"these are wrong ({_method(guarded)})."
     )
-    lines.append(_kept(ThresholdOutcome(promise.n, promise.accepted, promise.errors), "that set the threshold"))
+    lines.append(
+        _coverage_sentence(ThresholdOutcome(promise.n, promise.accepted, promise.errors), "that set the threshold")
+    )
     if more := _more_rows(guarded):
         lines.append(more)
     if ood_rows:
         lines.append(f"Left out, and covered by no promise: {ood_rows:,} rows of classes that were not in training.")
     if check is not None:
-        lines.append(_kept(check, "of the check"))
+        lines.append(_coverage_sentence(check, "of the check"))
     return lines
 
 
@@ -234,7 +237,7 @@ def _method(guarded: GuaranteedThreshold) -> str:
     return f"{name}, the better of {len(guarded.tried)}" if len(guarded.tried) > 1 else name
 
 
-def _kept(outcome: ThresholdOutcome, which: str) -> str:
+def _coverage_sentence(outcome: ThresholdOutcome, which: str) -> str:
     kept = (
         f"Of the {outcome.n:,} rows {which} {outcome.accepted:,} are answered (coverage {_percent(outcome.coverage)})"
     )
@@ -243,7 +246,7 @@ def _kept(outcome: ThresholdOutcome, which: str) -> str:
     )
 
 
-def _why_not(guarded: GuaranteedThreshold) -> str:
+def _shortage_sentence(guarded: GuaranteedThreshold) -> str:
     promise = guarded.guarantee
     assert promise.risk is not None and promise.least is not None
     needed = rows_needed(promise.risk, promise.level)

@@ -72,7 +72,7 @@ def run(options: Options) -> int:
     trial = trial_of(options)
     crew = options.crew
     if options.ensemble_size != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
-        return _launched(trial, options)
+        return _launch_members(trial, options)
     context = options.storage.context()
     current, step = runtime_for(context.device), train_step(trial, context.root)
     finished_before = step.finished(context.store)
@@ -124,7 +124,7 @@ def _next(step: Step, options: Options) -> str:
     return f"Next: {follow_up_command(*argv)}"
 
 
-def _launched(trial: Trial, options: Options) -> int:
+def _launch_members(trial: Trial, options: Options) -> int:
     """A launcher trains networks that differ in their init seed; 1 when one of them failed."""
     from nescio.training import train_step
 

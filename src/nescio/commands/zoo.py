@@ -121,7 +121,7 @@ def run(options: Options) -> int:
         raise BadInput("--extra-ood names further sets beside --ood-data; name that one first.")
     _check_names(options)
     if options.dry_run:
-        return _rehearse(options)
+        return _print_cost_estimate(options)
     crew = options.crew.launch(options.crew.count(options.storage.device))
     with crew as launcher, Stages(launcher.workers) as stages:
         works = [Work(options.storage.context(), launcher, stages) for _ in range(2)]
@@ -144,7 +144,7 @@ def _check_names(options: Options) -> None:
             (hierarchy.read if flag == "--hierarchy" else hierarchy.names)(file)
 
 
-def _rehearse(options: Options) -> int:
+def _print_cost_estimate(options: Options) -> int:
     """Prints what a run would do and take; no weights are read, and images need not be there."""
     from nescio.benchmarks.costs import STORY, clock_of, estimated
     from nescio.benchmarks.selective import winners
@@ -159,16 +159,18 @@ def _rehearse(options: Options) -> int:
     context, crew = options.storage.context(), options.crew
     workers = max(1, crew.launch(crew.count(options.storage.device)).workers)
     networks = _networks(options, context, None)
-    predictions = _zoo_steps.expected_predictions(_pairs(options, networks), _keeping(options), context)
+    predictions = _zoo_steps.expected_predictions(_pairs(options, networks), _output_spec(options), context)
     for prediction in {
         prediction.images.data: prediction for prediction in predictions if not prediction.available
     }.values():
-        _tell(f"{prediction.images.data} is not there: counted as {prediction.count:,} images, the number of --limit.")
+        _print_status(
+            f"{prediction.images.data} is not there: counted as {prediction.count:,} images, the number of --limit."
+        )
     if all(prediction.step.done for prediction in predictions):
         rehearsal = DryRun(context, make_launcher("local", 0))
         names = _class_names(options, rehearsal) if options.ood_data else None
         models_done = [predictions_from_store(context.store, str(prediction.key)) for prediction in predictions]
-        _judge(options, _inside(models_done), models_done, names, rehearsal, rehearsal)
+        _evaluate_models(options, _evaluated_on_trained_classes(models_done), models_done, names, rehearsal, rehearsal)
         evaluations_: Sequence[Step] = list(rehearsal.steps.values())
     else:
         graded = options.ood_data is not None
@@ -196,34 +198,34 @@ def _run(options: Options, work: Work, grading: Work) -> int:
             models_done.append(predictions_from_store(work.store, step.key))
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
-    inside = _inside(models_done)
+    inside = _evaluated_on_trained_classes(models_done)
     published = [
         model for model in inside if NetworkName.parse(model.model).file is None
     ]  # of others it was said before
-    for sentence in group_by_preprocessing([_seen(model.model, model.facts) for model in published]):
-        _tell(sentence)
+    for sentence in group_by_preprocessing([_preprocessing_key(model.model, model.facts) for model in published]):
+        _print_status(sentence)
     if options.published:
         inside, notes = with_published_accuracies(inside, options.published)
         work.add_notes(*notes)
     for note in work.notes:
-        _tell(f"note: {note}")
+        _print_status(f"note: {note}")
     grading.add_notes(*work.notes)
     every = list(leaves(Options))
-    failures = _merged(many.failures, options.models)
+    failures = _merge_failures(many.failures, options.models)
     work.failures += [replace(failure, reason=with_flags(failure.reason, every)) for failure in failures]
     studies = _studies(options, inside, models_done, names, work, grading) if inside else []
     failures = [] if studies else work.failures
     for failure in failures:
-        _tell(f"failed: {failure.name}: {failure.reason}")
+        _print_status(f"failed: {failure.name}: {failure.reason}")
     return max(_show(options, studies, work), 1 if failures else 0)
 
 
-def _seen(model: str, facts: Mapping[str, Any]) -> tuple[str, str, Sequence[float], Sequence[float], str]:
+def _preprocessing_key(model: str, facts: Mapping[str, Any]) -> tuple[str, str, Sequence[float], Sequence[float], str]:
     """How a model saw images, as its predictions say."""
     return model, str(facts.get("view", "?")), facts.get("mean", ()), facts.get("std", ()), ""
 
 
-def _tell(line: str) -> None:
+def _print_status(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -243,12 +245,12 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     inside = _image_sets(options)[0]
     networks = _fitting(networks, inside, options, work)
     for sentence in describe_preprocessing([network for network in networks if network.custom_weights]):
-        _tell(sentence)
+        _print_status(sentence)
     if options.class_names:
         _note_unnamed(inside, networks[0], Path(options.class_names), work)
     pairs = _pairs(options, networks)
     for images in dict.fromkeys(images for _, images in pairs):
-        _note_what_is_left_out(images, work)
+        _note_omitted_images(images, work)
 
     def watch(done: int, failed: int, total: int, finished: int) -> None:
         if work.watch:
@@ -257,18 +259,18 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     return predict_all(
         pairs,
         work.context,
-        _keeping(options),
+        _output_spec(options),
         launcher=work.launcher,
         weights=path,
         batch=options.batch_size,
         shards=options.shards,
         forget=not options.pixel_cache,
-        say=_tell,
+        say=_print_status,
         watch=watch,
     )
 
 
-def _keeping(options: Options) -> OutputSpec:
+def _output_spec(options: Options) -> OutputSpec:
     from nescio.predict import OutputSpec
     from nescio.runtime import runtime_for
 
@@ -341,7 +343,7 @@ def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) ->
         work.add_notes(f"{file} does not name {count} ({some}): their images are left out.")
 
 
-def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
+def _note_omitted_images(images: ImageSet, work: Work) -> None:
     """Files that are no images, images that cannot be read, and those that --limit leaves."""
     from nescio.datasets.pixel_cache import readable_images
     from nescio.predictions.subset import subset_note
@@ -351,7 +353,7 @@ def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
     if images.sample_size is not None and images.sample_size < len(whole):
         work.add_notes(subset_note(images.sample_size, len(whole), f"images of {whole.name}", images.sample_seed))
     if images.readable:
-        _, note = readable_images(replace(images, readable=False).load(work.context.root), work.store, _tell)
+        _, note = readable_images(replace(images, readable=False).load(work.context.root), work.store, _print_status)
         work.add_notes(*([note] if note else []))
 
 
@@ -376,7 +378,7 @@ def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, wo
     return fitting
 
 
-def _merged(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
+def _merge_failures(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
     """Of models that were not named, those without weights in one line: there may be a thousand."""
     from nescio.networks.weights import WeightsNotFound
 
@@ -413,11 +415,11 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     return names
 
 
-def _inside(models_done: Sequence[ModelPredictions]) -> list[ModelPredictions]:
+def _evaluated_on_trained_classes(models_done: Sequence[ModelPredictions]) -> list[ModelPredictions]:
     return [model for model in models_done if not model.facts["outside"]]
 
 
-def _judge(
+def _evaluate_models(
     options: Options,
     inside: Sequence[ModelPredictions],
     models_done: Sequence[ModelPredictions],
@@ -461,7 +463,7 @@ def _studies(
     studies_by_name = {"selective": (SelectivePlan(data=options.data), work), "cood": (options.plan, grading)}
     return [
         study_of(registry[name], *studies_by_name[name])
-        for name in _judge(options, inside, models_done, names, work, grading)
+        for name in _evaluate_models(options, inside, models_done, names, work, grading)
     ]
 
 
@@ -471,7 +473,7 @@ def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
         stamp = {} if options.limit is None else {"limit": options.limit, "seed": options.seed}
         say(json_of([{**row, **stamp} for study in studies for row in study.frame]))
         for failure in (failure for study in studies for failure in study.failures):
-            _tell(f"failed: {failure.name}: {failure.reason}")
+            _print_status(f"failed: {failure.name}: {failure.reason}")
         return 1 if any(study.failures for study in studies) else 0
     if not studies:
         return 0

@@ -162,12 +162,12 @@ def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float
         places = (line + moves[:, 0]).clamp_(0, h - 1) * w + (column + moves[:, 1]).clamp_(0, w - 1)
         places = (start + torch.where(inside, places, line * w + column)).view(-1)
         if reach > 1:  # a neighbour may be a copy already
-            places = _in_turn(places)
+            places = _final_sources(places)
         x = x.view(n * h * w, ch).index_select(0, places).view(x.shape)
     return _bytes(_smoothed(x.float(), sigma, 4, _repeated))
 
 
-def _in_turn(places: Tensor) -> Tensor:
+def _final_sources(places: Tensor) -> Tensor:
     """Where each value comes from when value i is copied from places[i], one after the other from the last to the
     first: a place behind i was copied before, so that its own source counts, and so on."""
     rows = torch.arange(len(places), device=places.device)
@@ -178,14 +178,14 @@ def _in_turn(places: Tensor) -> Tensor:
 
 
 def _motion_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[int, float]) -> Tensor:
-    return _bytes(_along(pixels.float(), *constants, _angle_of_blur(index, seed)))
+    return _bytes(_blur_along_angle(pixels.float(), *constants, _angle_of_blur(index, seed)))
 
 
 def _angle_of_blur(index: Tensor, seed: int) -> Tensor:
     return (uniforms(index, 1, seed)[:, 0] - 0.5) * (math.pi / 2)
 
 
-def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
+def _blur_along_angle(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     """Blurs every image along a line at its own angle, by one-sided Gaussian weights; edges are repeated. Neighbours
     that move alike at a step are moved in one piece."""
     h, w = x.shape[1:3]
@@ -223,14 +223,14 @@ def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float,
     factors = 1.0, *np.arange(1, *constants).tolist()
     x = _by_pixel(pixels)
     if max(h, w) < LARGE:
-        x = _mapped(x, *_zooms(h, w, factors))
+        x = _weighted_lines(x, *_zooms(h, w, factors))
     else:  # one map for all zooms would be too large
         whole: Any = sum(_zoomed(x.view(h, w, ch * n), factor) for factor in factors)
         x = whole / len(factors)
     return _by_image(_bytes(x.view(h * w, ch, n)), pixels)
 
 
-def _mapped(x: Tensor, places: Any, weights: Any, axis: int = 0) -> Tensor:
+def _weighted_lines(x: Tensor, places: Any, weights: Any, axis: int = 0) -> Tensor:
     """Weighted sums of k lines of x along an axis: places and weights (k, q), q lines instead of those of x."""
     shape = [-1 if number == axis else 1 for number in range(x.ndim)]
     total: Any = 0
@@ -242,7 +242,7 @@ def _mapped(x: Tensor, places: Any, weights: Any, axis: int = 0) -> Tensor:
 def _zoomed(x: Tensor, factor: float) -> Tensor:
     """The middle of the images (h, w, …), enlarged bilinearly."""
     h, w = x.shape[:2]
-    return _mapped(_mapped(x, *_sparse(_zoom(h, factor))), *_sparse(_zoom(w, factor)), axis=1)
+    return _weighted_lines(_weighted_lines(x, *_sparse(_zoom(h, factor))), *_sparse(_zoom(w, factor)), axis=1)
 
 
 @lru_cache(maxsize=16)
@@ -287,7 +287,7 @@ def _snow(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, ...]
     flakes = (mean + spread * normals(index, h * w, seed)).t().contiguous().view(h, w, n)
     flakes = _zoomed(flakes, zoom).view(h * w, n).t()
     flakes = torch.where(flakes < threshold, 0, flakes).clamp_(0, 1).mul_(255).contiguous().view(n, h, w, 1)
-    flakes = _along(flakes, int(radius), sigma, _angle_of_snow(index, seed))
+    flakes = _blur_along_angle(flakes, int(radius), sigma, _angle_of_snow(index, seed))
     x = pixels.float()
     pale = torch.maximum(x, _grey(x) * 1.5 + 127.5)
     return _bytes(torch.lerp(pale, x, weight) + (flakes + flakes.rot90(2, (1, 2))))
@@ -418,8 +418,8 @@ def _pixelate(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:
     small = max(1, int(h * share)), max(1, int(w * share))
     x = _by_pixel(pixels).view(h, w, ch * n)
     for goal, start in ((small, (h, w)), ((h, w), small)):  # across first, halves rounded up, as Pillow does
-        x = (_mapped(x, *_box(start[1], goal[1]), axis=1) + 0.5).floor_()
-        x = (_mapped(x, *_box(start[0], goal[0])) + 0.5).floor_()
+        x = (_weighted_lines(x, *_box(start[1], goal[1]), axis=1) + 0.5).floor_()
+        x = (_weighted_lines(x, *_box(start[0], goal[0])) + 0.5).floor_()
     return _by_image(x.clamp_(0, 255).byte().view(h * w, ch, n), pixels)
 
 

@@ -186,10 +186,10 @@ def _dense(
     if request.required == "test":
         parts = {"train": [], "val": [], "test": parts["test"]}
     pairs = [pair for subset in parts.values() for pair in subset]
-    _refuse(name, parts["test"], tested, pairs)
+    _check_pairs(name, parts["test"], tested, pairs)
     shape = decode.rgb(pairs[0][0]).size[::-1]
     goal = shape if not request.size else (request.size, max(1, round(shape[1] * request.size / shape[0])))
-    fits = _fits(pairs, goal)
+    fits = _fits_in_memory(pairs, goal)
     digest = hashlib.sha256(f"{goal} {[len(subset) for subset in parts.values()]} {table.tolist()}".encode())
     for image, labels in pairs:  # images larger than memory are not read: their names and lengths enter the checksum
         digest.update(checksum_content(image, False))
@@ -209,10 +209,10 @@ def _shifted(clean: Dataset, spec: str, root: Path, level: str) -> Dataset:
     index of the clean image of the same name, which identifies the scene."""
     folder, name = root / "shift" / level, f"{clean.name} {level}"
     pairs = _same_names(folder / "images", folder / "labels")
-    _refuse(name, pairs, folder / "images", pairs)
+    _check_pairs(name, pairs, folder / "images", pairs)
     label_files = clean.test.maps.encoded if isinstance(clean.test.maps, Pixels) else clean.test.maps
     assert isinstance(label_files, ImageFiles) and label_files.table is not None, "label maps of this layout are files"
-    fits = _fits(pairs, label_files.goal)
+    fits = _fits_in_memory(pairs, label_files.goal)
     digest = hashlib.sha256(clean.revision.encode())
     for image, labels in pairs:
         digest.update(checksum_content(image, False))
@@ -227,7 +227,7 @@ def _shifted(clean: Dataset, spec: str, root: Path, level: str) -> Dataset:
     return replace(clean, name=name, test=test, revision=digest.hexdigest()[:16], clean=spec)
 
 
-def _refuse(name: str, test: Pairs, tested: Path, pairs: Pairs) -> None:
+def _check_pairs(name: str, test: Pairs, tested: Path, pairs: Pairs) -> None:
     if not test:
         raise BadInput(f"{name} has no test images: there are none in {tested}.")
     for image, labels in pairs:
@@ -235,7 +235,7 @@ def _refuse(name: str, test: Pairs, tested: Path, pairs: Pairs) -> None:
             raise BadInput(f"{image} has no label map: {labels} is not there.")
 
 
-def _fits(pairs: Pairs, goal: tuple[int, int]) -> bool:
+def _fits_in_memory(pairs: Pairs, goal: tuple[int, int]) -> bool:
     return 4 * len(pairs) * goal[0] * goal[1] <= decode.RESIDENT_BYTES
 
 

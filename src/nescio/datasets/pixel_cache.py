@@ -102,13 +102,13 @@ def cache_key(images: LoadedImages, view: View, store: Store) -> str:
 
 def cache_pixels(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
     """Decode the pixels of images under a view once; return the path of the array."""
-    say = say or _silent
+    say = say or _ignore_message
     title = f"{images.name} at {view}"
     with store.work(STAGE, _config(images, view), (images.revision,), VERSION, title=title) as step_folder:
         if step_folder is not None:
             size = _size(len(images) * view.bytes)
             say(f"{images.name}: {len(images):,} images at {view}, {size}, are decoded into {step_folder.goal.parent}.")
-            if unreadable := _fill(step_folder, images, view, say):
+            if unreadable := _decode_remaining(step_folder, images, view, say):
                 raise UnreadableImages(_sentence(images, unreadable))
             os.replace(step_folder.path / WORK / FILE, step_folder.path / FILE)
     key = cache_key(images, view, store)
@@ -122,11 +122,11 @@ def readable_images(images: LoadedImages, store: Store, say: Say | None = None) 
     Decodes every image once before prediction, so that all networks get the same rows. The store keeps the list of
     damaged rows until the revision of the set changes.
     """
-    say = say or _silent
+    say = say or _ignore_message
     with store.work(DAMAGED, {"rows": images.rows}, (images.revision,), VERSION, title=images.name) as step_folder:
         if step_folder is not None:
             say(f"{images.name}: {len(images):,} images are looked at once for damage.")
-            unreadable = _fill(step_folder, images, SMALLEST, say)
+            unreadable = _decode_remaining(step_folder, images, SMALLEST, say)
             step_folder.write(DAMAGED, json.dumps(sorted(row for row, _ in unreadable)).encode())
     key = store.key(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION)
     rows = read_list(store.path(DAMAGED, key) / DAMAGED)
@@ -148,11 +148,11 @@ def _config(images: LoadedImages, view: View) -> dict[str, Any]:
     return {"view": view, "rows": images.rows}
 
 
-def _silent(_: str) -> None:
+def _ignore_message(_: str) -> None:
     pass
 
 
-def _fill(step_folder: StepFolder, images: LoadedImages, view: View, say: Say) -> list[tuple[int, str]]:
+def _decode_remaining(step_folder: StepFolder, images: LoadedImages, view: View, say: Say) -> list[tuple[int, str]]:
     """Decodes the remaining images; continues the work of a killed process. Returns unreadable rows with their
     reasons."""
     n, draft = len(images), step_folder.path / WORK / FILE

@@ -212,7 +212,7 @@ def classes_of(request: DatasetRequest) -> Dataset:
     """part:DATA#7-9: a test set of classes 7 to 9 of DATA, of all their images if DATA is split by classes, otherwise
     of its test images."""
     whole, classes, _ = _parsed(request, 0)
-    return _cut(whole, _pools(whole, classes)[1], None, request)
+    return _replace_images(whole, _pools(whole, classes)[1], None, request)
 
 
 @dataset("shots", path=True, selectors=3)
@@ -236,7 +236,7 @@ def shots(request: DatasetRequest) -> Dataset:
             for label, class_rows in rows.items()
         }
         pool = pool.take(np.concatenate([class_rows[drawn[label]] for label, class_rows in rows.items()]))
-    return _cut(whole, test, pool, request)
+    return _replace_images(whole, test, pool, request)
 
 
 def _parsed(request: DatasetRequest, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
@@ -260,7 +260,7 @@ def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Image
     return None, test if len(test) else train
 
 
-def _cut(whole: Dataset, test: Images, train: Images | None, request: DatasetRequest) -> Dataset:
+def _replace_images(whole: Dataset, test: Images, train: Images | None, request: DatasetRequest) -> Dataset:
     """Other training and test images of a dataset. No training image is held out for validation: k shots stay k."""
     train = test.take(np.empty(0, np.int64)) if train is None else train
     revision = f"{seed_for(whole.revision, train.index.tolist(), test.index.tolist()):016x}"

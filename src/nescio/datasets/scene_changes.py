@@ -44,16 +44,16 @@ class SceneChange(Change):
         def one(row: int) -> Array:
             clean = array[row]
             if clean.ndim != 3 or clean.shape[1] != 2 * clean.shape[0] or clean.shape[2] != 3:
-                raise BadInput(self._stranger(keys[row]))
+                raise BadInput(self._changed_scene_message(keys[row]))
             seen = scene(keys[row], len(clean))
             if not np.array_equal(seen.image(), clean):
-                raise BadInput(self._stranger(keys[row]))
+                raise BadInput(self._changed_scene_message(keys[row]))
             return self.changed(seen, clean)
 
         changed = on_threads(one, range(len(array)), array.shape[1:], f"rendering {self.condition}")
         return torch.from_numpy(changed).to(pixels.device)
 
-    def _stranger(self, key: int) -> str:
+    def _changed_scene_message(self, key: int) -> str:
         return (
             f"Image {key} is not scene {key} as it is rendered: {self.condition} can only be applied to the dataset "
             "`scenes`, at its own size."

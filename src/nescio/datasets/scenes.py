@@ -167,7 +167,7 @@ class Scene:
         """
         across, up, ahead = direction
         run_x, run_z = np.float32(across / up), np.float32(ahead / up)  # metres over the ground for one of height
-        highest = _leaving(self.street.parts, run_x, run_z)
+        highest = _shadow_height(self.street.parts, run_x, run_z)
         x, y, z = self.surface_points
         rows, columns = highest.shape
         column = np.clip((x - y * run_x + ACROSS) / CELL, 0, columns - 1).astype(np.int32)
@@ -278,7 +278,7 @@ def _cast(
         if parts.round[number]:
             ray = dx[columns], dy[rows], dz[columns]
             reach, _, inside = _ellipsoid(ray, middle[number], radius[number])
-            hit = inside > parts.ragged[number] * _holes(ray, middle[number])
+            hit = inside > parts.ragged[number] * _boundary_noise(ray, middle[number])
             looks: Any = ROUND
         else:
             enter, top = near[number, columns], near_y[number, rows, None]
@@ -290,7 +290,7 @@ def _cast(
             np.copyto(image[rows, columns], value, where=hit, casting="unsafe")
 
 
-def _holes(ray: tuple[Array, Array, Array], middle: Array) -> Array:
+def _boundary_noise(ray: tuple[Array, Array, Array], middle: Array) -> Array:
     """Non-negative noise that is fixed to the position of an ellipsoid: the minimum distance of a ray inside its
     outline."""
     return np.maximum(texture(ray[0] * middle[2] + 50, ray[1] * middle[2] + 50, 14) + 0.4, 0)
@@ -341,7 +341,7 @@ def sunwards(altitude: float, azimuth: float) -> tuple[float, float, float]:
     return float(np.cos(angle) * np.sin(azimuth)), float(np.sin(angle)), float(np.cos(angle) * np.cos(azimuth))
 
 
-def _leaving(parts: Parts, run_x: float, run_z: float) -> Array:
+def _shadow_height(parts: Parts, run_x: float, run_z: float) -> Array:
     """(rows, columns) of the ground: height at which the sun's ray from there leaves the last object; 0: none."""
     x = (np.arange(-ACROSS, ACROSS, CELL) + CELL / 2).astype(np.float32)
     z = (np.arange(0, AHEAD, CELL) + CELL / 2).astype(np.float32)
@@ -381,10 +381,10 @@ class Rendered:
 
     def make(self, rows: Array) -> None:
         missing = np.unique(rows[~self._rendered[rows]])
-        made = on_threads(self._one, missing.tolist(), (self.height, 2 * self.height, 4), "rendering scenes")
+        made = on_threads(self._render_row, missing.tolist(), (self.height, 2 * self.height, 4), "rendering scenes")
         self.images[missing], self.maps[missing], self._rendered[missing] = made[..., :3], made[..., 3:], True
 
-    def _one(self, row: int) -> Array:
+    def _render_row(self, row: int) -> Array:
         seen = scene(self.first + row, self.height)
         return np.dstack([seen.image(), seen.labels])
 

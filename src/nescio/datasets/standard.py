@@ -83,7 +83,9 @@ def _idx(folder: Path, name: str) -> Array:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _four(request: DatasetRequest, name: str, folders: Sequence[str], published: str, classes: list[str]) -> Dataset:
+def _read_idx_dataset(
+    request: DatasetRequest, name: str, folders: Sequence[str], published: str, classes: list[str]
+) -> Dataset:
     files = [f"{part}-{what}" for part in ("train", "t10k") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     folder = find_folder(name, request.root, folders, files, published, endings=("", ".gz"))
     train, train_labels, test, test_labels = (_idx(folder, file) for file in files)
@@ -94,7 +96,7 @@ def _four(request: DatasetRequest, name: str, folders: Sequence[str], published:
 def mnist(request: DatasetRequest) -> Dataset:
     """MNIST: the four idx files, plain or gzipped."""
     published = "https://yann.lecun.com/exdb/mnist (copy: https://ossci-datasets.s3.amazonaws.com/mnist)"
-    return _four(request, "mnist", ("mnist", "MNIST/raw"), published, [str(number) for number in range(10)])
+    return _read_idx_dataset(request, "mnist", ("mnist", "MNIST/raw"), published, [str(number) for number in range(10)])
 
 
 @dataset("fashion-mnist")
@@ -102,7 +104,7 @@ def fashion_mnist(request: DatasetRequest) -> Dataset:
     """Fashion-MNIST: the four idx files, plain or gzipped."""
     classes = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
     published = "https://github.com/zalandoresearch/fashion-mnist"
-    return _four(request, "fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), published, classes)
+    return _read_idx_dataset(request, "fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), published, classes)
 
 
 # ---- CIFAR
@@ -114,7 +116,7 @@ def _cifar(folder: Path, files: Sequence[str], key: bytes) -> ImagesAndLabels:
     for path in (folder / file for file in files):
         content = read_pickle(path)
         data, numbers = content.get(b"data"), content.get(key)
-        if not isinstance(data, np.ndarray) or data.shape[1:] != (3072,) or not _all_of(int, numbers):
+        if not isinstance(data, np.ndarray) or data.shape[1:] != (3072,) or not _is_list_of(int, numbers):
             raise BadInput(
                 f"{path} does not hold `data`, bytes of shape (n, 3072), and `{key.decode()}`: fetch it again."
             )
@@ -125,12 +127,12 @@ def _cifar(folder: Path, files: Sequence[str], key: bytes) -> ImagesAndLabels:
 
 def _cifar_names(path: Path, key: bytes) -> list[str]:
     names = read_pickle(path).get(key)
-    if not _all_of(bytes, names):
+    if not _is_list_of(bytes, names):
         raise BadInput(f"{path} does not hold `{key.decode()}`, a list of names: fetch it again.")
     return [name.decode(errors="replace") for name in names]
 
 
-def _all_of(kind: type, values: Any) -> bool:
+def _is_list_of(kind: type, values: Any) -> bool:
     """Whether the value is a list of plain values of this type."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
 

@@ -181,10 +181,10 @@ def settle(module: nn.Module) -> None:
             bounds: Any = layer.parametrizations["weight"]  # type: ignore[index]
             for bound in bounds:
                 if isinstance(bound, Bounded):
-                    _lead(bound, bounds.original.flatten(1))
+                    _set_leading_vectors(bound, bounds.original.flatten(1))
 
 
-def _lead(bound: Bounded, matrix: Tensor) -> None:
+def _set_leading_vectors(bound: Bounded, matrix: Tensor) -> None:
     """Sets a bound's vectors to the leading singular vectors of a matrix, from its smaller Gram matrix."""
     matrix = matrix.double()
     if not matrix.isfinite().all():

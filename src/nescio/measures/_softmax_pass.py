@@ -95,7 +95,7 @@ def _pass(predictions: Predictions) -> Summary:
     workers = min(thread_count(), len(parts))
 
     def work(first: int, step: int) -> None:
-        room = _Room(min(n, parts[0].stop), c)
+        room = _Buffers(min(n, parts[0].stop), c)
         worker_blocks = parts[first::step]
         for block in track(worker_blocks, "softmax") if first == 0 else worker_blocks:
             check_not_truncated(predictions.logits)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ class _Columns:
         self.classes, self.draws, self.normalized = c, s, predictions.normalized
         self.one = s == 1 and not self.normalized
         if self.one:
-            self.raw = _Exps(np.empty(n, np.int64), *(np.empty(n) for _ in _Exps._fields[1:]))
+            self.raw = _ExpSums(np.empty(n, np.int64), *(np.empty(n) for _ in _ExpSums._fields[1:]))
         self.u = {name: np.zeros(n) for name in OF_PROBS + (() if self.normalized else OF_SCORES)}
         self.predicted, self.confidence = np.empty(n, np.int64), np.empty(n)
         self.leading = np.empty((n, min(LEADING, c)))
@@ -166,7 +166,7 @@ class _Columns:
         return Summary(self.u, self.labelled, self.leading, self.predicted, self.confidence, answers)
 
 
-class _Room:
+class _Buffers:
     """Buffers that one thread uses again and again: fresh ones of this size cost more than the arithmetic."""
 
     def __init__(self, rows: int, classes: int) -> None:
@@ -182,7 +182,7 @@ class _Room:
         return self._more[name][:rows]
 
 
-class _Exps(NamedTuple):
+class _ExpSums(NamedTuple):
     """Sums over one draw of b rows, with the largest score m of each row taken out of them (Σ')."""
 
     top: Array  # first argmax
@@ -195,7 +195,7 @@ class _Exps(NamedTuple):
     roots: Array  # Σ' exp(z - shift)^½
 
 
-def _exps(scores: Array, room: _Room) -> _Exps:
+def _exps(scores: Array, room: _Buffers) -> _ExpSums:
     """The only exponential of a draw (b, c); it stays in room.e, with 0 at the largest score.
 
     The shift is 0 unless exp(z) would leave the range of float64: a pass over the block is saved. It is taken of half
@@ -220,7 +220,7 @@ def _exps(scores: Array, room: _Room) -> _Exps:
     e[r, top] = 0
     roots = np.vecdot(e, room.ones)
     np.multiply(e, e, out=e)
-    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), 2 * _dots(e, z), np.vecdot(e, e), roots)
+    return _ExpSums(top, most, base, unit, np.vecdot(e, room.ones), 2 * _dots(e, z), np.vecdot(e, e), roots)
 
 
 def _dots(e: Array, z: Array) -> Array:
@@ -248,7 +248,7 @@ class _Softmax(NamedTuple):
     entropy: Array
 
 
-def _softmax(x: _Exps) -> _Softmax:
+def _softmax(x: _ExpSums) -> _Softmax:
     r = x.others / x.unit
     whole = 1 + r
     log_whole = np.log1p(r)
@@ -256,7 +256,7 @@ def _softmax(x: _Exps) -> _Softmax:
     return _Softmax(1 / whole, r / whole, log_whole, x.most + log_whole, log_whole + spread / whole)
 
 
-def _one_draw(scores: Array, block: slice, out: _Columns, room: _Room) -> None:
+def _one_draw(scores: Array, block: slice, out: _Columns, room: _Buffers) -> None:
     x = _exps(scores, room)
     for column, values in zip(out.raw, x, strict=True):
         column[block] = values
@@ -265,10 +265,10 @@ def _one_draw(scores: Array, block: slice, out: _Columns, room: _Room) -> None:
         out.log_loss[block] = scores[r, labels]
         out.brier[block] = room.e[r, labels]
         out.rank[block] = label_ranks(scores, labels, x.top)
-    _lead(room.e[: len(scores)], room, out.leading[block])
+    _extract_largest(room.e[: len(scores)], room, out.leading[block])
 
 
-def _lead(e: Array, room: _Room, leading: Array) -> None:
+def _extract_largest(e: Array, room: _Buffers, leading: Array) -> None:
     """The largest values of each row of e, which become 0, into `leading` from its second column on.
 
     One search for each of them is many times faster than np.partition, as long as they are few.
@@ -299,7 +299,7 @@ def _finish_one_draw(out: _Columns) -> None:
         )
 
 
-def _many_draws(scores: Array, block: slice, out: _Columns, room: _Room) -> None:
+def _many_draws(scores: Array, block: slice, out: _Columns, room: _Buffers) -> None:
     b, s, c = scores.shape
     u = out.u
     r = room.rows[:b]
@@ -359,7 +359,7 @@ def _many_draws(scores: Array, block: slice, out: _Columns, room: _Room) -> None
         out.log_loss[block], out.zero[block] = _floored(np.log(s) - np.logaddexp.reduce(label_logs, axis=0))
         out.brier[block] = _brier(top == labels, confidence, uncertainty, mean[r, labels], squares)
         out.rank[block] = rank
-    _lead(mean, room, out.leading[block])
+    _extract_largest(mean, room, out.leading[block])
     u["gap"][block] = uncertainty + out.leading[block, 1]
 
 
@@ -369,7 +369,7 @@ def _floored(log_loss: Array) -> tuple[Array, Array]:
     return np.where(zero, -np.log(TINY), log_loss), zero
 
 
-def _probabilities_of_logs(logs: Array, room: _Room) -> tuple[Array, Array]:
+def _probabilities_of_logs(logs: Array, room: _Buffers) -> tuple[Array, Array]:
     """(probabilities, entropy) of log-probabilities, taken as they are given: not normalised once more."""
     b = len(logs)
     z, e = room.z[:b], room.e[:b]
@@ -384,7 +384,7 @@ def _probabilities_of_logs(logs: Array, room: _Room) -> tuple[Array, Array]:
     return e, np.maximum(h, 0)
 
 
-def _normalized(x: _Exps, soft: _Softmax, room: _Room) -> Array:
+def _normalized(x: _ExpSums, soft: _Softmax, room: _Buffers) -> Array:
     """The probabilities (b, c), in place of the exponentials."""
     e = room.e[: len(x.top)]
     e[room.rows[: len(x.top)], x.top] = x.unit
@@ -399,7 +399,7 @@ def _scores(u: dict[str, Array], block: slice, most: Array, log_sum: Array, clas
         u["dempster_shafer"][block] += weight / (1 + np.exp(log_sum - np.log(classes)))
 
 
-def _entropy(probs: Array, room: _Room) -> Array:
+def _entropy(probs: Array, room: _Buffers) -> Array:
     """-Σ p log p over the last axis, with 0 log 0 = 0."""
     logs = room.z[: len(probs)]
     np.maximum(probs, TINY, out=logs)
@@ -439,7 +439,7 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
         raise Undefined("There are no logits and no probs, so there are no probabilities.")
     z = np.asarray(predictions.logits[rows])
     b, s, c = z.shape
-    room = _Room(b, c)
+    room = _Buffers(b, c)
     mean = np.zeros((b, c))
     for draw in range(s):
         if predictions.normalized:

@@ -137,13 +137,15 @@ def gallery_scores(
         spaces = [(embeddings, view) for view in rows[: len(views)]] + [
             (sibling, sibling) for sibling in rows[len(views) :]
         ]
-        u[CONSISTENCY] = jaccard_distances([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
+        u[CONSISTENCY] = jaccard_distances(
+            [_intersection_sizes(near[:, :k], search(*space, (k,))) for space in spaces], k
+        )
     if not reasons:
         u[UNCERTAINTY] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)
     return GalleryScores(u, near[:, 0], reasons)
 
 
-def _shared(a: Array, b: Array) -> Array:
+def _intersection_sizes(a: Array, b: Array) -> Array:
     """(n,) |A ∩ B| of the rows of two (n, k) lists, whose entries differ within a row."""
     both = np.sort(np.concatenate([a, b], axis=1), axis=1)
     return np.asarray(np.count_nonzero(both[:, 1:] == both[:, :-1], axis=1))

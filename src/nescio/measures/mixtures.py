@@ -49,13 +49,13 @@ def gaussian_mixture(
     centres, nearest = _cluster(sample, components, seed)
     counts = np.bincount(nearest, minlength=components)
     spread = (sample - centres[nearest]).T @ (sample - centres[nearest])
-    spread = _borrow(spread, len(sample), _sphere_of(spread / len(sample)))
+    spread = _shrink_covariance(spread, len(sample), _sphere_of(spread / len(sample)))
     whiteners = whiteners_of([spread], FLOOR * mean_variance(spread)) * components
     model = GaussianDensity(centres, whiteners, counts / counts.sum())
     for _ in track(range(iterations), "fitting a Gaussian mixture"):
         sums, likelihood = _gaussian_sums(model, rows)
         model.log_likelihoods.append(likelihood)
-        if _settled(model.log_likelihoods, tolerance):
+        if _converged(model.log_likelihoods, tolerance):
             break
         model = _gaussian_model(model, *sums)
     return model
@@ -91,7 +91,7 @@ def vmf_mixture(
     for _ in track(range(iterations), "fitting a von Mises–Fisher mixture"):
         sums, counts, likelihoods = zip(*map_on_threads(expect, range(len(rows))), strict=True)
         model.log_likelihoods.append(sum(likelihoods) / len(embeddings))
-        if _settled(model.log_likelihoods, tolerance):
+        if _converged(model.log_likelihoods, tolerance):
             break
         model = _sphere_model(np.sum(sums, axis=0), np.sum(counts, axis=0), model.log_likelihoods)
     return model
@@ -200,14 +200,14 @@ def _gaussian_model(model: GaussianDensity, counts: Array, shifts: Array, scatte
     for k in range(components):
         scatters[k] -= counts[k] * np.outer(shifts[k], shifts[k])
     pooled = scatters.sum(0)
-    pooled = _borrow(pooled, n, _sphere_of(pooled / n))
+    pooled = _shrink_covariance(pooled, n, _sphere_of(pooled / n))
     for k in range(components):
-        scatters[k] = _borrow(scatters[k], counts[k], pooled)
+        scatters[k] = _shrink_covariance(scatters[k], counts[k], pooled)
     whiteners = whiteners_of([*scatters], FLOOR * mean_variance(pooled))
     return GaussianDensity(model.means + shifts, whiteners, counts / n, model.log_likelihoods)
 
 
-def _borrow(scatter: Array, count: float, other: Array) -> Array:
+def _shrink_covariance(scatter: Array, count: float, other: Array) -> Array:
     """The covariance of `count` rows, topped up to BORROWED·d rows with another covariance."""
     missing = max(0.0, BORROWED * len(scatter) - count)
     return np.asarray((scatter + missing * other) / (count + missing))
@@ -218,7 +218,7 @@ def _sphere_of(covariance: Array) -> Array:
     return np.asarray(np.eye(len(covariance)) * mean_variance(covariance))
 
 
-def _settled(likelihoods: list[float], tolerance: float) -> bool:
+def _converged(likelihoods: list[float], tolerance: float) -> bool:
     return len(likelihoods) > 1 and abs(likelihoods[-1] - likelihoods[-2]) < tolerance
 
 

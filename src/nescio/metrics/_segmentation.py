@@ -21,7 +21,7 @@ def miou(predicted: ArrayLike, labels: ArrayLike, classes: int, void: int | None
     IoU_c = |P_c ∩ L_c| / |P_c ∪ L_c|, averaged over the classes that occur in either array. Pixels whose label is
     `void` count nowhere, and void is no class. Arrays of any one shape. Source: Postels et al. 2022, §4.
     """
-    called, true = _whole(predicted, "predicted"), _whole(labels, "labels")
+    called, true = _class_map(predicted, "predicted"), _class_map(labels, "labels")
     if called.shape != true.shape:
         raise BadInput(
             f"predicted has shape {called.shape}, labels has {true.shape}: they must describe the same pixels."
@@ -62,7 +62,7 @@ def mean_iou(ious: Array) -> float:
     return float(np.mean(there))
 
 
-def _whole(values: ArrayLike, name: str) -> Array:
+def _class_map(values: ArrayLike, name: str) -> Array:
     array = as_array(values, name)
     if array.dtype.kind in "iub":
         return array.astype(np.uint8) if array.dtype == bool else array

@@ -58,7 +58,7 @@ def export(classifier: ExportableNetwork, rule: AbstentionRule, path: str | Path
     images = _noise(2, classifier)
     _check_answers(module, images, classifier.classes)
     # With gradients enabled, methods omit the scores that are for predictions files only.
-    with torch.enable_grad(), _quietly(), atomic_write(goal) as draft:
+    with torch.enable_grad(), _silence(), atomic_write(goal) as draft:
         file = draft.with_suffix(goal.suffix)  # the suffix determines the format
         try:
             WRITERS[goal.suffix](module, images, file, json.dumps(facts, ensure_ascii=False))
@@ -233,7 +233,7 @@ def _check_file(file: Path, module: AbstainingClassifier, images: Tensor) -> boo
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Suppress logs, warnings and output of the exporters."""
     was = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -114,7 +114,11 @@ def exportable_network(
     else:
         module, network = build_classifier(network)
         module = module if score is None else SplitClassifier(module, network.classes)
-    facts = {"model": network.name, "weights": network.file.name if network.file else WEIGHTS, **_looks(network)}
+    facts = {
+        "model": network.name,
+        "weights": network.file.name if network.file else WEIGHTS,
+        **_preprocessing_values(network),
+    }
     if names is not None:
         facts["names"] = list(names)
     digest = network.checksum or network.arch
@@ -122,7 +126,7 @@ def exportable_network(
     return ExportableNetwork(module.eval(), *preprocessing_values, digest, facts, score)
 
 
-def _looks(network: Network) -> dict[str, Any]:
+def _preprocessing_values(network: Network) -> dict[str, Any]:
     """Its preprocessing as plain values, which a threshold file names."""
     view = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(network.view).items()}
     colours = {} if network.trial is not None else {"mean": list(network.mean), "std": list(network.std)}

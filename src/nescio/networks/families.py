@@ -112,11 +112,11 @@ def is_in_family(name: str, family_name: str) -> bool:
 
     "xcit" includes distilled XCiTs; "xcit distilled" (or "xcit-distilled") are the distilled ones only.
     """
-    word = _word(family_name)
-    return any(word in (_word(alias), _word(paper_name(alias))) for alias in (family(name), architecture(name)))
+    word = _folded(family_name)
+    return any(word in (_folded(alias), _folded(paper_name(alias))) for alias in (family(name), architecture(name)))
 
 
-def _word(text: str) -> str:
+def _folded(text: str) -> str:
     return re.sub(r"[\s_-]+", " ", text.strip().lower())
 
 

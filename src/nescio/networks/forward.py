@@ -150,7 +150,7 @@ class DropoutPasses:
 
     def __init__(self, network: nn.Module, layers: Sequence[nn.Module], passes: int) -> None:
         self.network, self.layers, self.passes = network, layers, passes
-        self.parts: tuple[Part, Part] | None = None if layers and passes else (_same, network)
+        self.parts: tuple[Part, Part] | None = None if layers and passes else (_identity, network)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if self.parts is None:
@@ -167,7 +167,7 @@ class DropoutPasses:
         return logits, {MC_DROPOUT: total - math.log(self.passes)}
 
 
-def _same(x: Any) -> Any:
+def _identity(x: Any) -> Any:
     return x
 
 
@@ -185,7 +185,7 @@ def _divided(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tupl
             once, again = body(x), body(x)
         if isinstance(once, Tensor) and torch.equal(once, again) and torch.equal(head(once), plain):
             return body, head
-    return _same, network
+    return _identity, network
 
 
 def _halves(network: Any) -> Iterator[tuple[Part, Part]]:

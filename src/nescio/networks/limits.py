@@ -23,9 +23,9 @@ class Limits:
 
     def refused(self, models: Sequence[ModelPredictions]) -> dict[str, str]:
         """Model → reason, for the models that exceed the limits."""
-        return {model.model: why for model in models if (why := self._why_not(model))}
+        return {model.model: why for model in models if (why := self._exceeded_limit(model))}
 
-    def _why_not(self, model: ModelPredictions) -> str | None:
+    def _exceeded_limit(self, model: ModelPredictions) -> str | None:
         limits = (
             (self.params, model.fact_as_number("params"), "parameters", format_millions),
             (self.size, model.fact_as_number("input_size"), "input size", lambda n: f"{n:g} pixels"),

@@ -94,7 +94,7 @@ def _matching(pattern: str, folder: Path | None) -> list[str]:
     names = fnmatch.filter(_all(folder), pattern)
     if not names:
         where = f" with weights in {folder}" if folder else ""
-        raise BadInput(f"No pretrained model{where} has a name like {pattern!r}.{_meant(pattern.strip('*?'))}")
+        raise BadInput(f"No pretrained model{where} has a name like {pattern!r}.{_suggestion(pattern.strip('*?'))}")
     return names
 
 
@@ -111,7 +111,7 @@ def _all(folder: Path | None) -> list[str]:
     return names
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     known = [*timm_architectures(), *timm_pretrained(), *torchvision_names()]
     close = difflib.get_close_matches(name, known, n=3) or difflib.get_close_matches(
         f"{TORCHVISION}:{name}", known, n=1
@@ -133,7 +133,7 @@ def find_network(name: str, store: Store, root: str | Path | None = None, data: 
     published = _published(name)
     if published is None:
         raise BadInput(
-            f"There is no classifier named {name!r}.{_meant(name)} There are timm's names, torchvision:NAME, "
+            f"There is no classifier named {name!r}.{_suggestion(name)} There are timm's names, torchvision:NAME, "
             "either with @FILE for weights of your own, and store:KEY for a network of `nescio train`."
         )
     return published

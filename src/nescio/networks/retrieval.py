@@ -62,13 +62,13 @@ def nearest_rows(gallery: Tensor, queries: Tensor, k: int = 1) -> Tensor:
                 rows = slice(outer.start + block.start, outer.start + block.stop)
                 dot = (queries[rows, None].double() * gallery[candidates[block]]).sum(2)
                 cosine = dot / length[candidates[block], 0] / query_length[rows]
-                nearest[rows], last = _first(cosine, candidates[block], k)
+                nearest[rows], last = _top_columns(cosine, candidates[block], k)
                 certain[rows] = smallest[block] + MARGIN < last
     for uncertain in (~certain).nonzero()[:, 0].split(FEW):
         exact = queries[uncertain] / query_length[uncertain]
         cosine = torch.cat([exact @ (gallery[outer] / length[outer]).T for outer in blocks(len(gallery), ROWS)], 1)
         cosine[torch.arange(len(uncertain), device=uncertain.device), uncertain] = -1.5  # below every cosine
-        nearest[uncertain] = _first(
+        nearest[uncertain] = _top_columns(
             cosine, torch.arange(len(gallery), device=uncertain.device).expand(len(uncertain), -1), k
         )[0]
     return nearest
@@ -95,7 +95,7 @@ def _candidates(scores: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]
     return inside.gather(1, candidates), value[:, -1]
 
 
-def _first(cosine: Tensor, column: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _top_columns(cosine: Tensor, column: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The columns of the k largest float64 cosines of every row, ties to the lower, and the k-th cosine."""
     mask = (1 << BITS) - 1
     keys = ((cosine * STEP).round().long() << BITS | (mask - column)).topk(k, dim=1).values

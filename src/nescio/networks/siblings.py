@@ -26,13 +26,13 @@ def siblings(key: str, store: Store) -> list[str]:
     whole = store.find("train", key)
     store.verify("train", whole)
     runs = [run for run in store.runs() if run.stage == "train" and run.state == "finished"]
-    config = next(_but_seed(run) for run in runs if run.key == whole)
+    config = next(_config_without_seed(run) for run in runs if run.key == whole)
     members = sorted(
-        (run for run in runs if _but_seed(run) == config and "init_seed" in run.config),
+        (run for run in runs if _config_without_seed(run) == config and "init_seed" in run.config),
         key=lambda run: int(run.config["init_seed"]),
     )
     return [f"{STORE}:{run.key}" for run in members]
 
 
-def _but_seed(run: Run) -> tuple[Any, ...]:
+def _config_without_seed(run: Run) -> tuple[Any, ...]:
     return run.version, {name: value for name, value in run.config.items() if name != "init_seed"}

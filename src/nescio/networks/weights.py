@@ -61,7 +61,7 @@ def index_folder(folder: Path) -> dict[str, Path]:
 _unreachable: list[str] = []  # errors of the first download: hundreds of networks need not try again
 
 
-class _NotTried(ConnectionError):
+class _DownloadSkipped(ConnectionError):
     """The download was skipped, with the reason."""
 
 
@@ -78,7 +78,7 @@ def fetch_weights(name: str, remote: Remote, stem: str, searched: Sequence[str] 
         try:
             if (file := fetch(remote)) is not None:
                 return file
-        except _NotTried as error:
+        except _DownloadSkipped as error:
             reason = str(error)
         except Exception as error:  # each library below the hub has its own exceptions
             reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(". ")
@@ -86,7 +86,7 @@ def fetch_weights(name: str, remote: Remote, stem: str, searched: Sequence[str] 
                 _unreachable.append(reason)
     raise WeightsNotFound(
         f"The weights of {name} are not on this machine and could not be fetched ({reason}). "
-        f"Looked for {'; '.join([*searched, *_places(remote)])}. "
+        f"Looked for {'; '.join([*searched, *_cache_locations(remote)])}. "
         f"Put {stem}.safetensors or .pth into a folder and set weights=FOLDER or NESCIO_WEIGHTS=FOLDER."
     )
 
@@ -100,7 +100,7 @@ def _cached(remote: Remote) -> Iterator[Path]:
             path = try_to_load_from_cache(repository, file, revision=revision or None)
             if isinstance(path, str):
                 yield Path(path)
-    if remote.url and (download := _beside_torch(remote.url)).is_file():
+    if remote.url and (download := _torch_cache_path(remote.url)).is_file():
         yield download
 
 
@@ -108,7 +108,7 @@ def _files(remote: Remote) -> tuple[str, ...]:
     return (remote.file,) if remote.file else HUB_FILES
 
 
-def _beside_torch(url: str) -> Path:
+def _torch_cache_path(url: str) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
 
 
@@ -137,7 +137,7 @@ def _fetch_url(remote: Remote) -> Path | None:
     if not remote.url:
         return None
     _online()
-    goal = _beside_torch(remote.url)
+    goal = _torch_cache_path(remote.url)
     goal.parent.mkdir(parents=True, exist_ok=True)
     torch.hub.download_url_to_file(remote.url, str(goal), progress=False)
     return goal
@@ -145,9 +145,9 @@ def _fetch_url(remote: Remote) -> Path | None:
 
 def _online() -> None:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise _NotTried("HF_HUB_OFFLINE forbids it")
+        raise _DownloadSkipped("HF_HUB_OFFLINE forbids it")
     if _unreachable:
-        raise _NotTried(_unreachable[0])
+        raise _DownloadSkipped(_unreachable[0])
 
 
 def _missing(error: Exception) -> bool:
@@ -155,13 +155,13 @@ def _missing(error: Exception) -> bool:
     return type(error).__name__ in ("EntryNotFoundError", "RemoteEntryNotFoundError", "RepositoryNotFoundError")
 
 
-def _places(remote: Remote) -> Iterator[str]:
+def _cache_locations(remote: Remote) -> Iterator[str]:
     if remote.repository:
         from huggingface_hub.constants import HF_HUB_CACHE
 
         yield f"{' or '.join(_files(remote))} of {remote.repository} in {HF_HUB_CACHE}"
     if remote.url:
-        yield str(_beside_torch(remote.url))
+        yield str(_torch_cache_path(remote.url))
 
 
 def checksum(file: Path) -> str:
@@ -195,12 +195,12 @@ def differences(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> 
         for name, value in expected.items()
         if name in state and state[name].shape != value.shape
     ]
-    problems = [f"{_few(missing)} missing"] if missing else []
-    problems += [f"{_few(unexpected)} unexpected"] if unexpected else []
-    return "; ".join([*problems, *([_few(wrong_shapes)] if wrong_shapes else [])])
+    problems = [f"{_shorten_list(missing)} missing"] if missing else []
+    problems += [f"{_shorten_list(unexpected)} unexpected"] if unexpected else []
+    return "; ".join([*problems, *([_shorten_list(wrong_shapes)] if wrong_shapes else [])])
 
 
-def _few(names: Sequence[str]) -> str:
+def _shorten_list(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{', '.join(names[:MAX_NAMES])}{more}"
 

@@ -213,7 +213,9 @@ def _check_file(path: Path) -> None:
 def _read(path: Path, names: FieldNames) -> FlatFields:
     if path.is_dir():
         if not (path / MANIFEST).is_file():
-            raise BadInput(f"the folder has no {MANIFEST}, so it is not a finished predictions folder: {_accepted()}.")
+            raise BadInput(
+                f"the folder has no {MANIFEST}, so it is not a finished predictions folder: {_accepted_formats()}."
+            )
         with _damage_as_bad_input(MANIFEST):
             return folder.read_folder(path, names)
     file_format = _format_of(path)
@@ -244,8 +246,8 @@ def _format_of(path: Path) -> FileFormat:
             "a .npy file contains one array without a name: name the field of each file, such as logits and labels "
             "(in Python, Predictions.from_files)."
         )
-    raise BadInput(f"the suffix {suffix or '(none)'} is unknown: {_accepted()}.")
+    raise BadInput(f"the suffix {suffix or '(none)'} is unknown: {_accepted_formats()}.")
 
 
-def _accepted() -> str:
+def _accepted_formats() -> str:
     return f"give a folder with {MANIFEST}, {', '.join(readable_suffixes())}, or a folder of such shards"

@@ -102,7 +102,7 @@ class Predictions:
         all_outside = in_distribution is not None and not np.any(in_distribution)
         ids = inputs.class_ids(labels, predicted, class_names, classes, all_outside)
         known_notes = (*inputs.sentences(notes), *scores_given.notes, *ids.notes)
-        self._hold(
+        self._set_fields(
             {
                 "index": None if index is None else inputs.keys(index),
                 "labels": ids.labels,
@@ -134,7 +134,7 @@ class Predictions:
         self._check_classes()
         self._check_answers()
 
-    def _hold(self, values: Mapping[str, Any]) -> None:
+    def _set_fields(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -298,8 +298,8 @@ class Predictions:
 
         # Rows of checked fields need no second check of every number: only the keys can go wrong.
         taken = object.__new__(Predictions)
-        taken._hold({f.name: cut(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_ROWS})
-        taken._hold({name: getattr(self, name) for name in NOT_ROWS})
+        taken._set_fields({f.name: cut(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_ROWS})
+        taken._set_fields({name: getattr(self, name) for name in NOT_ROWS})
         taken._common_length()
         taken._check_unique()
         return taken

@@ -67,7 +67,7 @@ def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Pre
     whole["notes"] = tuple(dict.fromkeys(note for shard in shards for note in shard.notes))
     check_repeated([shard.index for shard in shards], called)
     predictions = object.__new__(Predictions)  # its fields are checked already
-    predictions._hold(whole)
+    predictions._set_fields(whole)
     return predictions
 
 

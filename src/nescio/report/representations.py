@@ -153,7 +153,7 @@ def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
     rows: list[Row] = []
     for candidate in ranked.candidates:
         name = candidate.name
-        rows += [_value(ranked, name, ranked.nc, bold=True), _behind(ranked, name)]
+        rows += [_value(ranked, name, ranked.nc, bold=True), _difference_from_best(ranked, name)]
         rows += [_value(ranked, name, metric) for metric in others]
         rows.append(_entry(name, "members", candidate.members))
         rows.append(_entry(name, "features", " ".join(map(str, candidate.features))))
@@ -171,7 +171,7 @@ def _difference(value: float) -> str:
     return decimals(4, sign=True)(value) if value else "best"
 
 
-def _behind(ranked: CandidateRanking, name: str) -> Row:
+def _difference_from_best(ranked: CandidateRanking, name: str) -> Row:
     """The difference of the NC of a candidate from the best."""
     row, away, head = ranked.row(name, ranked.nc), ranked.difference(name), DIFFERENCE
     if row is None or len(ranked.scores) < 2:

@@ -114,11 +114,11 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     if PICTURES in beside:
         study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
     if MADE in beside:
-        study.made = _read_made(path.parent / MADE)
+        study.made = _read_provenances(path.parent / MADE)
     return study
 
 
-def _read_made(path: Path) -> list[Provenance]:
+def _read_provenances(path: Path) -> list[Provenance]:
     """The commands that made a study, apart from its plan: the same study is made by many."""
     try:
         return [Provenance.read(entry) for entry in read_json(path)["made"]]
@@ -181,9 +181,9 @@ def joined(studies: Sequence[Study]) -> Study:
         version=first.version,
         rows=_compatible([study.rows for study in studies]),
         plan=_common([study.plan for study in studies]),
-        reasons=_once(reason for study in studies for reason in study.reasons),
+        reasons=_distinct_rows(reason for study in studies for reason in study.reasons),
         failures=list(dict.fromkeys(failure for study in studies for failure in study.failures)),
-        notes=list(dict.fromkeys([note for study in studies for note in study.notes] + _unlike(studies))),
+        notes=list(dict.fromkeys([note for study in studies for note in study.notes] + _difference_notes(studies))),
         packages=_common([study.packages for study in studies]),
         parts=[plan for study in studies for plan in study.parts or [study.plan]],
         pictures=[picture for study in studies for picture in study.pictures],
@@ -224,7 +224,7 @@ def _same_facts(studies: Iterable[Sequence[Row]]) -> list[Row]:
     return merge_networks(entry for networks in studies for entry in networks)
 
 
-def _unlike(studies: Sequence[Study]) -> list[str]:
+def _difference_notes(studies: Sequence[Study]) -> list[str]:
     """Sentences on studies of the same data that had other budgets or saw images otherwise: lines of one table then
     differ in more than their method."""
     known: dict[tuple[str, str], list[Any]] = {}
@@ -241,7 +241,7 @@ def _unlike(studies: Sequence[Study]) -> list[str]:
     ]
 
 
-def _once(rows: Iterable[Row]) -> list[Row]:
+def _distinct_rows(rows: Iterable[Row]) -> list[Row]:
     return list({tuple(sorted((key, repr(value)) for key, value in row.items())): row for row in rows}.values())
 
 
@@ -273,10 +273,10 @@ def story_of(
     if gaps or notes:
         made.append(Section("Gaps", "What could not be said", [Definitions(gaps)] if gaps else [], notes))
     words = [f"{plural(len(failures), 'piece')} of work failed: see below."] if failures else []
-    return Story(title, [*lead, *words], made, [_made_by(study)])
+    return Story(title, [*lead, *words], made, [_provenance_text(study)])
 
 
-def _made_by(study: Study) -> str:
+def _provenance_text(study: Study) -> str:
     """By what the rows and the page were made."""
     from nescio import __version__
 

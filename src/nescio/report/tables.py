@@ -91,11 +91,11 @@ class Cell:
         """The averaged values and the keys of their evaluations; empty without keys."""
         if not self.keys:
             return ""
-        keys = f"{'keys' if len(self.keys) > 1 else 'key'} {_first(self.keys)}"
+        keys = f"{'keys' if len(self.keys) > 1 else 'key'} {_shorten_list(self.keys)}"
         if len(self.values) < 2:
             return keys
         noun = f"{self.over.replace('_', ' ')}s" if self.over else "values"
-        return f"{len(self.values):,} {noun}: {_first([self.format(value) for value in self.values])}; {keys}"
+        return f"{len(self.values):,} {noun}: {_shorten_list([self.format(value) for value in self.values])}; {keys}"
 
     @property
     def value_text(self) -> str:
@@ -117,7 +117,7 @@ class Cell:
         return " ".join(text for text in (self.value_text, self.spread_text, self.interval_text) if text)
 
 
-def _first(texts: Sequence[str]) -> str:
+def _shorten_list(texts: Sequence[str]) -> str:
     """The first texts, and the number of the others."""
     more = len(texts) - MAX_SOURCES
     return ", ".join([*texts[:MAX_SOURCES], *([f"{more:,} more"] if more > 0 else [])])

@@ -96,7 +96,7 @@ def _tied_case(seed: int, n: int = 200) -> tuple[Array, Array]:
     return u, rng.random(n) < 1 / (1 + np.exp(-u))
 
 
-def _same(a: Any, b: Any) -> bool:
+def _equal(a: Any, b: Any) -> bool:
     return bool(np.allclose(a, b, rtol=1e-12, atol=1e-12))
 
 
@@ -105,7 +105,7 @@ def order_of_rows(name: str, f: Callable[..., Any]) -> None:
     for seed in range(5):
         u, positive = _tied_case(seed)
         rows = np.random.default_rng(seed).permutation(len(u))
-        require(_same(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
+        require(_equal(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
 
 
 def monotone_maps(name: str, f: Callable[..., Any]) -> None:
@@ -113,7 +113,7 @@ def monotone_maps(name: str, f: Callable[..., Any]) -> None:
     for seed in range(5):
         u, positive = _tied_case(seed)
         for mapped in (40 * u - 400, np.exp(u), u**3):
-            require(_same(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
+            require(_equal(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
 
 
 def better_direction(name: str, f: Callable[..., Any]) -> None:
@@ -132,20 +132,20 @@ def edges(name: str, f: Callable[..., Any]) -> None:
     cases = [(np.arange(5.0), np.zeros(5, bool)), (np.arange(5.0), np.ones(5, bool))]
     cases += [(np.zeros(1), np.zeros(1, bool)), (np.zeros(1), np.ones(1, bool)), (np.zeros(6), np.arange(6) < 2)]
     for u, positive in cases:
-        _finite_or_said(name, lambda u=u, positive=positive: f(u, positive))  # type: ignore[misc]
+        _check_finite_or_undefined(name, lambda u=u, positive=positive: f(u, positive))  # type: ignore[misc]
     for bad in (np.array([0.0, np.nan]), np.array([0.0, np.inf])):
-        _refuses(name, lambda bad=bad: f(bad, np.array([True, False])))  # type: ignore[misc]
-    _refuses(name, lambda: f(np.arange(3.0), np.array([True, False])))
+        _check_raises(name, lambda bad=bad: f(bad, np.array([True, False])))  # type: ignore[misc]
+    _check_raises(name, lambda: f(np.arange(3.0), np.array([True, False])))
 
 
 def prepared(name: str, f: Callable[..., Any]) -> None:
     """one sort serves all: a prepared Ranking gives the same number as the arrays."""
     if metrics[name].prepared:
         u, positive = _tied_case(7)
-        require(_same(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
+        require(_equal(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
 
 
-def _answer_case(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array]:
+def _random_probs(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     z = 2 * rng.normal(size=(n, c))
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
@@ -154,18 +154,18 @@ def _answer_case(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array]
 
 def answer_promises(name: str, f: Callable[..., Any]) -> None:
     """row order does not matter, the truth beats uniform guesses, a prepared Answers gives the same number."""
-    p, y = _answer_case()
+    p, y = _random_probs()
     rows = np.random.default_rng(0).permutation(len(y))
-    require(_same(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
+    require(_equal(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
     truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} does not prefer right answers.")
     if metrics[name].prepared:
-        require(_same(f(p, y), f(outcomes(p, y))), f"{name} of prepared Answers differs.")
-    _finite_or_said(name, lambda: f(p[:1], y[:1]))
-    _refuses(name, lambda: f(p, y[1:]))
-    _refuses(name, lambda: f(p * 2, y))
-    _refuses(name, lambda: f(p, y + 5))
+        require(_equal(f(p, y), f(outcomes(p, y))), f"{name} of prepared Answers differs.")
+    _check_finite_or_undefined(name, lambda: f(p[:1], y[:1]))
+    _check_raises(name, lambda: f(p, y[1:]))
+    _check_raises(name, lambda: f(p * 2, y))
+    _check_raises(name, lambda: f(p, y + 5))
 
 
 def mixture_promises(name: str, f: Callable[..., Any]) -> None:
@@ -174,14 +174,14 @@ def mixture_promises(name: str, f: Callable[..., Any]) -> None:
     u_out = np.round(np.random.default_rng(1).normal(1, 1, 90), 1)
     rows, outs = np.random.default_rng(2).permutation(len(u)), np.random.default_rng(3).permutation(90)
     value = f(u, wrong, u_out)
-    require(_same(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
-    require(_same(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
+    require(_equal(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
+    require(_equal(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
     require(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
     for bad in (np.array([np.nan]), np.array([])):
-        _refuses(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
-    _refuses(name, lambda: f(u[1:], wrong, u_out))
+        _check_raises(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
+    _check_raises(name, lambda: f(u[1:], wrong, u_out))
 
 
 def threshold_promises(name: str, f: Callable[..., Any]) -> None:
@@ -201,8 +201,8 @@ def retrieval_promises(name: str, f: Callable[..., Any]) -> None:
     near = np.eye(8)[y] + rng.normal(size=(120, 8))
     u = (rng.random(120),) if "retrieval-ranking" in metrics[name].kinds else ()
     rows = rng.permutation(120)
-    _finite_or_said(name, lambda: f(far, y, *u))
-    require(_same(f(near, y, *u), f(near[rows], y[rows], *(v[rows] for v in u))), f"{name} changes under a shuffle.")
+    _check_finite_or_undefined(name, lambda: f(far, y, *u))
+    require(_equal(f(near, y, *u), f(near[rows], y[rows], *(v[rows] for v in u))), f"{name} changes under a shuffle.")
     if not u:
         require(f(far, y) >= f(near, y), f"{name} does not prefer separate classes.")
         twins, labels = np.repeat(near[:20], 2, 0), np.arange(40)
@@ -218,9 +218,9 @@ def pair_promises(name: str, f: Callable[..., Any]) -> None:
         b = rng.dirichlet(np.ones(4) * 0.5, size=80) * 50
         a = -(b / b.sum(1, keepdims=True) * np.log(b / b.sum(1, keepdims=True))).sum(1) + 0.01 * a
     rows = rng.permutation(80)
-    require(_same(f(a, b), f(a[rows], b[rows])), f"{name} changes when the rows are shuffled.")
+    require(_equal(f(a, b), f(a[rows], b[rows])), f"{name} changes when the rows are shuffled.")
     require(f(a, b) > f(a[::-1].copy(), b) - 1, f"{name} is out of its range.")
-    _refuses(name, lambda: f(a[1:], b))
+    _check_raises(name, lambda: f(a[1:], b))
 
 
 def segmentation_promises(name: str, f: Callable[..., Any]) -> None:
@@ -237,10 +237,10 @@ def curve_promises(name: str, f: Callable[..., Any]) -> None:
     require(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
     require(coverage[-1] == 1 and bool((np.diff(coverage) > 0).all()), f"{name} does not rise to full coverage.")
     rows = np.random.default_rng(0).permutation(len(u))
-    require(_same(f(u, positive)[1], f(u[rows], positive[rows])[1]), f"{name} changes when the rows are shuffled.")
+    require(_equal(f(u, positive)[1], f(u[rows], positive[rows])[1]), f"{name} changes when the rows are shuffled.")
 
 
-def _finite_or_said(name: str, ask: Callable[[], Any]) -> None:
+def _check_finite_or_undefined(name: str, ask: Callable[[], Any]) -> None:
     try:
         value = ask()
     except Undefined as reason:
@@ -249,7 +249,7 @@ def _finite_or_said(name: str, ask: Callable[[], Any]) -> None:
     require(isinstance(value, float) and math.isfinite(value), f"{name} gives {value!r} instead of a finite float.")
 
 
-def _refuses(name: str, ask: Callable[[], Any]) -> None:
+def _check_raises(name: str, ask: Callable[[], Any]) -> None:
     try:
         value = ask()
     except ValueError as reason:
@@ -302,7 +302,7 @@ def shape_and_order(measure: Measure) -> None:
     rows = np.random.default_rng(1).permutation(len(world))
     u, v = f(world), f(world.take(rows))
     require(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    require(_same(u[rows], v), f"{name} depends on the order of the rows.")
+    require(_equal(u[rows], v), f"{name} depends on the order of the rows.")
 
 
 def names_missing_fields(measure: Measure) -> None:

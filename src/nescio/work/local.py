@@ -74,8 +74,8 @@ class LocalWorkers:
             else:
                 yield task, *run_task(task)
         while queue or any(worker.task for worker in self.processes):
-            while (places := self._places(queue.first())) and (task := queue.next()):
-                self._idle().give(task, places)
+            while (places := self._free_processors(queue.first())) and (task := queue.next()):
+                self._idle_worker().give(task, places)
             at_work = [worker for worker in self.processes if worker.task]
             if not at_work:
                 time.sleep(queue.pause() or 0)
@@ -87,14 +87,14 @@ class LocalWorkers:
                 if (answer := worker.answer()) is not None:
                     yield answer
 
-    def _places(self, task: Task | None) -> list[int]:
+    def _free_processors(self, task: Task | None) -> list[int]:
         """Indices of free cores or GPUs, one per process of a task; empty if there are too few."""
         count = task.processes if task else 1
         busy = {place for worker in self.processes if worker.task for place in worker.places}
         free = [place for place in range(max(self.workers, count)) if place not in busy]
         return free[:count] if len(free) >= count else []
 
-    def _idle(self) -> _Worker:
+    def _idle_worker(self) -> _Worker:
         """A worker without a task, started if there is none; dead workers are dropped."""
         self.processes = [worker for worker in self.processes if worker.task or worker.process.is_alive()]
         for worker in self.processes:

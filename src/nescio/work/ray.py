@@ -77,7 +77,7 @@ class RayTasks:
         alone: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": MEMORY}
         environment = {"env_vars": self._environment()}
         try:
-            if address and address != "auto" and not _answers_at(address):  # Ray itself would wait for it without end
+            if address and address != "auto" and not _is_reachable(address):  # Ray itself would wait for it without end
                 raise ConnectionError
             ray.init(address, log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
         except ConnectionError:
@@ -87,7 +87,7 @@ class RayTasks:
             ) from None
         self.head = ray.get_runtime_context().gcs_address
         try:
-            self.workers = self._at_once()
+            self.workers = self._capacity()
         except BaseException:
             ray.shutdown()
             raise
@@ -108,7 +108,7 @@ class RayTasks:
         ours |= {"PYTHONPATH": python_path(), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
         return thread_environment(max(1, int(self.cpus))) | ours
 
-    def _at_once(self) -> int:
+    def _capacity(self) -> int:
         """Number of steps that the nodes can run at once."""
         return sum(self._by_node(1)) or self.in_flight or 1
 
@@ -157,8 +157,8 @@ class RayTasks:
 
         for processes, nodes in {(task.processes, task.nodes) for task in queue.ready}:
             self._by_node(processes, nodes)
-        work, helper = ray.remote(_work), ray.remote(_help)
-        room, folder, head = self.in_flight or 2 * self._at_once(), os.getcwd(), _Head(self.head)
+        work, helper = ray.remote(_work), ray.remote(_run_helper)
+        room, folder, head = self.in_flight or 2 * self._capacity(), os.getcwd(), _Head(self.head)
         running: dict[Any, _Submitted] = {}
         deaths: Counter[int] = Counter()
         while queue or running:
@@ -222,7 +222,7 @@ class _Head:
         if now - self.looked < LOOK:
             return
         self.looked = now
-        if _answers_at(self.address):
+        if _is_reachable(self.address):
             self.seen = now
         elif now - self.seen >= GONE:
             raise EngineLost(
@@ -231,7 +231,7 @@ class _Head:
             )
 
 
-def _answers_at(address: str) -> bool:
+def _is_reachable(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=LOOK).close()
@@ -265,7 +265,7 @@ def _work(packed: bytes, folder: str, rendezvous: Path | None = None) -> tuple[s
         return run_pickled_task(packed)
 
 
-def _help(rendezvous: Path) -> tuple[str, Any]:
+def _run_helper(rendezvous: Path) -> tuple[str, Any]:
     """Help a task on another node."""
     serve_node(rendezvous)
     return "done", None

@@ -232,7 +232,7 @@ class SlurmJobs:
         if states is None:
             log.warning(SILENT)
         else:
-            self._say_stuck(states)
+            self._warn_of_held_jobs(states)
         for job in [*self.jobs.values()]:
             if (answer := job.answer()) is not None:
                 yield job, *answer
@@ -243,7 +243,7 @@ class SlurmJobs:
                 elif job.overdue(LATE if state == "COMPLETED" and not job.finished else SETTLED):
                     yield job, "done" if job.finished else state, None
 
-    def _say_stuck(self, states: Mapping[str, tuple[str, str]]) -> None:
+    def _warn_of_held_jobs(self, states: Mapping[str, tuple[str, str]]) -> None:
         """Warn once about jobs that SLURM holds, for example after a node failed to start them."""
         stuck = {number for number in self.jobs if "held" in states.get(number, ("", ""))[1].lower()}
         if fresh := sorted(stuck - self.stuck):

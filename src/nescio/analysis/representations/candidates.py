@@ -109,9 +109,9 @@ def align_members(members: Sequence[Predictions], names: Sequence[str]) -> list[
     """The members with their rows in the order of the first; all must hold the same rows, and each its own numbers."""
     first, ordered = members[0], [members[0]]
     for member, name in zip(members[1:], names[1:], strict=True):
-        member = _in_order_of(first, member, names[0], name)
+        member = _align_rows(first, member, names[0], name)
         for other, other_name in zip(ordered, names, strict=False):
-            if _same(member, other):
+            if _same_embeddings(member, other):
                 raise BadInput(f"{name} and {other_name} hold the same embeddings: a model always agrees with itself.")
         if member.labels is not None and first.labels is not None and not np.array_equal(member.labels, first.labels):
             row = int(np.argmax(member.labels != first.labels))
@@ -120,7 +120,7 @@ def align_members(members: Sequence[Predictions], names: Sequence[str]) -> list[
     return ordered
 
 
-def _in_order_of(first: Predictions, member: Predictions, first_name: str, name: str) -> Predictions:
+def _align_rows(first: Predictions, member: Predictions, first_name: str, name: str) -> Predictions:
     check_same_keys(first.index, member.index)
     if np.array_equal(member.index, first.index):
         return member
@@ -133,7 +133,7 @@ def _in_order_of(first: Predictions, member: Predictions, first_name: str, name:
     return member.select(first.index)
 
 
-def _same(one: Predictions, other: Predictions) -> bool:
+def _same_embeddings(one: Predictions, other: Predictions) -> bool:
     a, b = np.asarray(one.embeddings), np.asarray(other.embeddings)
     return a.shape == b.shape and np.array_equal(a[:16], b[:16]) and np.array_equal(a, b)
 

@@ -59,7 +59,7 @@ def _safe_digest(header: bytes, file: IO[bytes]) -> str:
 def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], FlatFields, str]:
     """The tensors, the texts in the metadata, and the checksum of files that nescio wrote."""
     try:
-        entries = json.loads(header, object_pairs_hook=_once)
+        entries = json.loads(header, object_pairs_hook=_unique_pairs)
         kept = entries.pop("__metadata__", {})
         written = kept.get("format") == FORMAT
         if written != (CHECKSUM in kept):
@@ -78,7 +78,7 @@ def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], FlatFields, str]:
     return tensors, texts, digest
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; ValueError for repeated names."""
     if len(entries := dict(pairs)) < len(pairs):
         raise ValueError("a name is given twice")

@@ -173,7 +173,7 @@ def _level_lines(
     ]
     names = list(lines)
     entries = legend("stroke", min(170, 52 + 8 * max(map(len, names), default=0)))
-    series = Series("name", names, *_looks(names, kin), entries)
+    series = Series("name", names, *_colours_and_dashes(names, kin), entries)
     base = data(rows).encode(x, y)
     tips = tooltips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", format))
     points = base.mark_point(filled=True, size=48, opacity=1)
@@ -183,7 +183,7 @@ def _level_lines(
     ]
 
 
-def _looks(names: Sequence[str], kin: Mapping[str, str] | None) -> tuple[tuple[str, ...], list[list[int]]]:
+def _colours_and_dashes(names: Sequence[str], kin: Mapping[str, str] | None) -> tuple[tuple[str, ...], list[list[int]]]:
     """Colours and dashes; kin have the colour of their relative."""
     colours = (*SERIES_COLOURS[1:], SERIES_COLOURS[0])
     if kin is None:

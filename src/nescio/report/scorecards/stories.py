@@ -62,7 +62,7 @@ def scorecard_story(
         blocks += [
             scorecard_panel(curves[name], number),
             *scorecard_blocks(card.rows, card.calibration_warning),
-            _gaps(card.reasons),
+            _missing_results(card.reasons),
         ]
         models.append(Section(name if several else "", name if several else "", blocks, model=several))
     lead = _lead(cards, comparison, incomparable)
@@ -73,10 +73,10 @@ def scorecard_story(
 def _comparison_section(comparison: Comparison) -> Section:
     tables = comparison_tables(comparison)
     details = [Details(ALL_VALUES if number == 0 else built.title, [built]) for number, built in enumerate(tables)]
-    return Section("", COMPARISON, [comparison_panel(comparison), *details, _gaps(comparison.reasons)])
+    return Section("", COMPARISON, [comparison_panel(comparison), *details, _missing_results(comparison.reasons)])
 
 
-def _gaps(reasons: Sequence[Row]) -> Block:
+def _missing_results(reasons: Sequence[Row]) -> Block:
     return Definitions(group_reasons(reasons), GAPS)
 
 
@@ -115,7 +115,7 @@ def all_rows(cards: Sequence[Scorecard], comparison: Comparison | None = None) -
 def short_story(cards: Sequence[Scorecard], comparison: Comparison | None = None, incomparable: str = "") -> Story:
     """Return the verdicts and main metrics, on one screen."""
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
-    gaps = _main_gaps(cards)
+    gaps = _main_missing_results(cards)
     final = [gap for gap in gaps if not missing_options([gap["reason"]])]  # no file would change these
     blocks = [
         replace(table, legend=()),
@@ -145,16 +145,16 @@ def _short_choices(cards: Sequence[Scorecard]) -> list[Any]:
     ]
 
 
-def _main_gaps(cards: Sequence[Scorecard]) -> list[Row]:
+def _main_missing_results(cards: Sequence[Scorecard]) -> list[Row]:
     """Reasons for missing calibration, detection and fitted or slow measures; second names are left out."""
     from nescio.measures import registry
 
     aliases = [measure.name for measure in registry.parts() if measure.equivalent_to]
     reasons = [reason for card in cards for reason in card.reasons if reason["measure"] not in aliases]
-    return [reason for reason in reasons if reason["metric"] in MAIN_GAPS or _optional(reason["measure"])]
+    return [reason for reason in reasons if reason["metric"] in MAIN_GAPS or _needs_further_input(reason["measure"])]
 
 
-def _optional(measure: str | None) -> bool:
+def _needs_further_input(measure: str | None) -> bool:
     """Whether another file or option adds the measure."""
     from nescio.measures import registry
 

@@ -335,35 +335,35 @@ def existing(
     same_classes  refuse a network of the store that was trained on other classes than those of the data
     """
     root = work.context.root
-    found = [with_weights(find_network(name, work.store, root, (data, *further_data))) for name in names]
-    found = with_preprocessing(found, preprocessing, data)
-    work.add_notes(*describe_preprocessing(found))
-    for name, network in zip(names, found, strict=True):
+    networks = [with_weights(find_network(name, work.store, root, (data, *further_data))) for name in names]
+    networks = with_preprocessing(networks, preprocessing, data)
+    work.add_notes(*describe_preprocessing(networks))
+    for name, network in zip(names, networks, strict=True):
         if same_classes and network.trial and not same_images(network.trial.data, data, root):
             refuse_other_classes(name, network.trial, data, root)
     shared: Row = {"dataset": data, "members": 1}
     columns = [
-        columns_of(network.trial) | shared
+        columns_of(network.trial) | (shared if same_classes else {})
         if network.trial
         else shared | {"task": "classification", "method": "pretrained", "backbone": network.name}
-        for network in found
+        for network in networks
     ]
     named = [(line["method"], line["backbone"]) for line in columns]
     for name, line, pair in zip(names, columns, named, strict=True):
         if named.count(pair) > 1:  # seeds of one line would be averaged, and these are different networks
             line["method"] = f"{line['method']} {name}"
-    return [NetworkGroup((network,), line) for network, line in zip(found, columns, strict=True)]
+    return [NetworkGroup((network,), line) for network, line in zip(networks, columns, strict=True)]
 
 
 def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -> None:
     """Refuse a network whose classes are not those of the data."""
     first, second = datasets.load(trial.data, root), datasets.load(data, root, "test")
-    trained_on, wanted = ([str(label) for label in dataset.classes] for dataset in (first, second))
+    trained_on, expected = ([str(label) for label in dataset.classes] for dataset in (first, second))
     trained_on = trained_on if trial.classes is None else [trained_on[label] for label in trial.classes]
-    if trained_on != wanted:
+    if trained_on != expected:
         raise BadInput(
             f"{name} was trained on {trial.data}, whose classes ({', '.join(trained_on[:3])} …) are not those of "
-            f"{data} ({', '.join(wanted[:3])} …)."
+            f"{data} ({', '.join(expected[:3])} …)."
         )
 
 
@@ -375,15 +375,15 @@ def mark_undertrained(networks: Sequence[Row], reference: float | None) -> list[
 
     reference  training accuracy of plain training (default: the median of the single networks of erm)
     """
-    known = [entry for entry in networks if entry.get("train_accuracy") is not None]
-    plain = [entry["train_accuracy"] for entry in known if (entry["method"], entry["members"]) == (MEMBER, 1)]
+    trained = [entry for entry in networks if entry.get("train_accuracy") is not None]
+    plain = [entry["train_accuracy"] for entry in trained if (entry["method"], entry["members"]) == (MEMBER, 1)]
     notes = []
     if reference is None and plain:
         reference = median(plain)  # the best would make a method at chance look undertrained
         notes = [f"Reference accuracy: {reference:.3f}, the median training accuracy of {MEMBER}."]
     if reference is None:
-        return ["No network is marked as undertrained: no reference accuracy is known."] if known else []
-    low = [entry for entry in known if entry["train_accuracy"] < reference - UNDERTRAINED_GAP]
+        return ["No network is marked as undertrained: no reference accuracy is known."] if trained else []
+    low = [entry for entry in trained if entry["train_accuracy"] < reference - UNDERTRAINED_GAP]
     for entry in low:
         entry["undertrained"] = True
     return notes + [

@@ -109,15 +109,16 @@ def choose(
 
     candidates  their columns
     """
+    criterion_values = {key: values[key] or {} for key in candidates}
     chosen: dict[str, K] = {}
     names: dict[K, list[str]] = {}
     for criterion in criteria:
-        numbers = {key: each[criterion][0] for key, each in values.items() if each and criterion in each}
+        numbers = {key: value[criterion][0] for key, value in criterion_values.items() if criterion in value}
         if numbers:
             best = chosen[criterion] = max(numbers, key=lambda key: numbers[key])
             names.setdefault(best, []).append(criterion)
     for key, chosen_by in names.items():
-        _, measure = next(iter((values[key] or {}).values()))
+        _, measure = next(iter(criterion_values[key].values()))
         describe(work, candidates[key], chosen_by=", ".join(chosen_by), chosen_measure=measure)
     return chosen
 

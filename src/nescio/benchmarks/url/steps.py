@@ -187,7 +187,7 @@ class UrlStudy:
         seeds = {trial: lineup.further_seeds(trial, self.plan.seeds) for trial in chosen}
         ends = self.finish([trial for several in seeds.values() for trial in several])
         best = {
-            trial: [trial, *(ends[each] for each in seeds[trial])]
+            trial: [trial, *(ends[further] for further in seeds[trial])]
             for trial, criteria in chosen.items()
             if R_AUROC in criteria
         }
@@ -210,8 +210,8 @@ class UrlStudy:
         values: dict[Trial, model_search.CriterionValues | None] = {}
 
         def area(end: Trial) -> float | None:
-            known = values[end] = self.validated(end)
-            return known[R_AUROC][0] if known and R_AUROC in known else None
+            criteria = values[end] = self.validated(end)
+            return criteria[R_AUROC][0] if criteria and R_AUROC in criteria else None
 
         hparams = {line: methods[line[0]].hparams_class for line in lines}
         extension = plan.extension if plan.trials > 1 else 0
@@ -222,16 +222,15 @@ class UrlStudy:
             return {several[0]: [*CRITERIA] for several in trials.values()}
         chosen: dict[Trial, list[str]] = {}
         for (method, backbone), several in trials.items():
-            if not any(R_AUROC in (values[each] or {}) for each in several):
+            if not any(R_AUROC in (values[candidate] or {}) for candidate in several):
                 self.work.add_notes(
                     f"No network of {method} with {backbone} can be chosen by R-AUROC: R@1 of validation classes is "
                     f"below {plan.min_recall:g}, or always right, so that it has no R-AUROC."
                 )
-            columns = {trial: lineup.columns_of(trial) for trial in several}
-            for criterion, each in model_search.choose(
-                columns, {each: values[each] for each in several}, CRITERIA, self.work
-            ).items():
-                chosen.setdefault(each, []).append(criterion)
+            columns = {candidate: lineup.columns_of(candidate) for candidate in several}
+            best = model_search.choose(columns, values, CRITERIA, self.work)
+            for criterion, candidate in best.items():
+                chosen.setdefault(candidate, []).append(criterion)
         return chosen
 
     def evaluate_ensembles(self, trials: Sequence[Trial]) -> None:
@@ -359,7 +358,7 @@ def existing(plan: Plan, work: Work) -> list[NetworkGroup]:
 def downstream(text: str, plan: Plan, root: str | None, groups: Sequence[NetworkGroup] = ()) -> Downstream:
     """A downstream set from DATA, DATA#TEST or DATA#VALIDATION#TEST."""
     data, texts = class_lists(text)
-    data, lists = name_for_keys(data, root), [numbers(each) for each in texts]
+    data, lists = name_for_keys(data, root), [numbers(classes) for classes in texts]
     if len(lists) > 2:
         raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
     if lists:

@@ -185,7 +185,7 @@ def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
         "ddu",
         "--strengths",
         "2",
-        "--runs",
+        "--seeds",
         "1",
         "--degrees",
         "60",

@@ -27,7 +27,8 @@ from nescio.networks.preprocessed import describe_preprocessing, with_preprocess
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks
-from nescio.search import HParams, draw
+from nescio.search import HParams, draw, searched
+from nescio.specs import HyperParameter
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training, Trial
 from nescio.work.step_folder import StepFolder
@@ -264,6 +265,18 @@ def with_strength(trial: Trial, number: int, count: int, default: bool = False) 
     if method.strength_hparam == "spectral":
         return replace(trial, trial=number, spectral=value)
     return replace(trial, trial=number, hparams=replace(trial.hparams, **{method.varied_hparam(): value}))
+
+
+def refuse_fixed_strengths(names: Sequence[str], fixed: Iterable[str]) -> None:
+    """Refuse methods without a strength that could be varied, and strengths that hyper-parameters fix."""
+    for name in names:
+        method = methods[name]
+        if method.strength_hparam is None and method.varied_hparam() not in searched(method.hparams_class):
+            raise BadInput(f"{name} has no regularisation strength that could be varied, and no weight decay either.")
+    for word in fixed:
+        name, field, _ = HyperParameter.parse(word)
+        if name in methods and methods[name].name in names and field == methods[name].varied_hparam():
+            raise BadInput(f"Plan.hparams has {word}, but {field} is the strength of {name} that is varied. Omit it.")
 
 
 def strength_of(trial: Trial) -> float | None:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from nescio import metrics
 from nescio.benchmarks import base, lineup
-from nescio.benchmarks.sensitivity import PRESETS, reports, steps
+from nescio.benchmarks.sensitivity import PRESETS, reports
 from nescio.cli import main
 from nescio.datasets.changes import Rotation
 from nescio.datasets.image_set import ImageSet
@@ -174,7 +174,9 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
 
 @pytest.mark.parametrize("name", classifiers())
 def test_every_method_can_be_asked(name):
-    values = {lineup.with_strength(steps.plain_trial(PLAN, name), number, 3) for number in range(3)}
+    values = {
+        lineup.with_strength(lineup.plain_trial(name, "digits", "mlp", PLAN.training), number, 3) for number in range(3)
+    }
     assert len({lineup.strength_of(trial) for trial in values}) == 3
 
 

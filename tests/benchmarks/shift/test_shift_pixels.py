@@ -18,11 +18,11 @@ import torch
 
 from nescio import metrics, predict
 from nescio.benchmarks import base
-from nescio.benchmarks.shift import DENSE, PRESETS, Plan, pictures, reports, steps
+from nescio.benchmarks.shift import DENSE, PRESETS, Plan, reports, steps
 from nescio.cli import main
 from nescio.commands import parser_for
+from nescio.datasets.class_colours import class_colours
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
-from nescio.datasets.dense import CAMVID, CITYSCAPES
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.evaluations import Subject
@@ -383,7 +383,7 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
         return np.asarray(Image.open(io.BytesIO(b64decode(row["png"])))), row
 
     clean = ImageSet(plan.data, limit=2).load()
-    table = pictures.colours(clean.classes)
+    table = class_colours(clean.classes)
     labels, _ = picture(shift="clean", image=1, shows="labels")
     assert np.array_equal(labels, table[clean.images.label_maps()[0]]) and (labels[0, 0] == 0).all()  # void
     image, _ = picture(shift="clean", image=2, shows="image")
@@ -452,18 +452,9 @@ def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):
     classes = ImageSet(plan.data).load().classes
     assert [name for _, name, _ in bars] == [*classes, "void"]
     shown = [np.asarray(Image.open(io.BytesIO(png))) for png, _, _ in bars]
-    expected = pictures.colours(classes)[[*range(len(classes)), VOID]]
+    expected = class_colours(classes)[[*range(len(classes)), VOID]]
     assert [bar[0, 0].tolist() for bar in shown] == expected.tolist() and all((bar == bar[0, 0]).all() for bar in shown)
     assert all(name in (place / "page" / "index.html").read_text() for name in classes)
     old = [{name: value for name, value in row.items() if name != "classes"} for row in study.pictures]
     (section,) = [part for part in reports.story(replace(study, pictures=old)).sections if part.link == "Pictures"]
     assert len(section.blocks) == 1  # pictures of before: no class is named
-
-
-@pytest.mark.parametrize(
-    "classes", [tuple(CITYSCAPES), CAMVID, ("road", "tree", "sky", "vegetation"), tuple("abcdefghijk")]
-)
-def test_no_two_classes_have_one_colour_and_none_is_that_of_void(classes):
-    table = pictures.colours(classes)
-    assert len({tuple(colour) for colour in table[: len(classes)]}) == len(classes) and not table[len(classes) :].any()
-    assert table[: len(classes)].any(1).all()

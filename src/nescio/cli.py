@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             add_plugin(plugin)
         with running(typed), redirect_stdout(printable(sys.stdout)), redirect_stderr(printable(sys.stderr)):
             code = _run(command, argv_left)
-        sys.stdout.flush()  # here, where a pipe that nobody reads any more is no failure
+        sys.stdout.flush()  # flush here, so that a closed pipe is no failure
         return code
     except (BadInput, Undefined) as error:
         print(visible(f"{name}: {error}"), file=sys.stderr)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plugins(argv_left: list[str]) -> list[str]:
-    """Takes --plugin FILE out of the words, wherever it stands: it is the same for every command."""
+    """Remove --plugin FILE from the arguments, at any position: every command has this option."""
     files = []
     while "--plugin" in argv_left[:-1]:
         position = argv_left.index("--plugin")
@@ -114,7 +114,7 @@ def _run(command: str | None, argv_left: Sequence[str]) -> int:
 
 
 def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
-    """Says which word means nothing, and what may have been meant."""
+    """Report the unknown word and suggest a similar one."""
     from nescio.commands.parsing import names_registered
 
     if not word.startswith("-"):
@@ -130,7 +130,7 @@ def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
 
 
 def _elsewhere(command: str) -> dict[str, str]:
-    """Options that people may look for in a command → a sentence that says what to use; it begins with a space."""
+    """Options of other commands → a sentence on what to use here; it begins with a space."""
     from importlib import import_module
 
     from nescio.commands import COMMANDS

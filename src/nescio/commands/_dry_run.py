@@ -39,7 +39,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
         say(f"Figures: short epochs are measured on this machine, other work is that of {where}.")
     if unknown := sum(stage.unknown for stage in stages):
         say(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
-    say("Steps that results choose are stand-ins for those to come. Nothing was done.")
+    say("Steps that depend on results are represented by placeholders. Nothing was done.")
 
 
 def _stage_record(stage: StageCost) -> dict[str, str]:
@@ -57,5 +57,5 @@ def _stage_record(stage: StageCost) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """Hours where there are many: 0:02:07, 1,234 hours."""
+    """A duration such as 0:02:07, or 1,234 hours above a day."""
     return f"{seconds / 3600:,.0f} hours" if seconds >= 100 * 3600 else str(timedelta(seconds=max(1, round(seconds))))

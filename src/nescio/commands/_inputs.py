@@ -50,7 +50,7 @@ class InputOptions:
         return [*texts] or [",".join(everything)]
 
     def read(self, text: str, seed: int = 0, *, ood: bool = False) -> Predictions:
-        """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
+        """The predictions of FILE or NAME=FILE, or the random subset of size --limit."""
         path = assignment(text)[1]
         if location_of(ZOO, path):
             predictions = predictions_from_text(path, Store(self.store)).load(ood=ood)
@@ -66,8 +66,7 @@ class InputOptions:
         return folder if folder.files and folder.bytes > AT_ONCE else None
 
     def origin(self, text: str) -> dict[str, Any]:
-        """Of which model the predictions are, as far as the word tells: its name, digests of its weights and of the
-        predictions, and how it looked at the images; None what is not known."""
+        """Model, weights, preprocessing and checksum of the predictions; None if unknown."""
         name, path = assignment(text)
         if _arrays(path):
             return {"model": name or None, "weights": None, "predictions": None}
@@ -82,7 +81,7 @@ class InputOptions:
         }
 
     def check_one_model(self, text: str, others: Mapping[str, str | None]) -> None:
-        """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""
+        """Refuse predictions of different models of the store; `others` maps a flag to its argument."""
         model = assignment(text)[1]
         for flag, other in others.items():
             path = assignment(other or model)[1]
@@ -94,7 +93,7 @@ class InputOptions:
 
 
 def _for_arrays(texts: Sequence[str]) -> str:
-    """The options that read .npy files, by what they hold."""
+    """The options that read .npy files, by field."""
     options = {"--labels": "LABELS.npy"}
     for text in texts:
         array = np.asarray(read_array(Path(text)))
@@ -110,7 +109,7 @@ def _for_arrays(texts: Sequence[str]) -> str:
 
 
 def _arrays(path: str) -> dict[str, str]:
-    """Field → file of logits:a.npy,labels:b.npy; nothing where the word is a file."""
+    """Field → file of logits:a.npy,labels:b.npy; empty if the argument is a file."""
     files = sources(path)
     return files if all(map(is_field, files)) else {}
 
@@ -150,7 +149,7 @@ def outside_of_models(
 def check_apart(
     models: Mapping[str, Predictions], others: Mapping[str, Predictions | None] | None = None
 ) -> tuple[str, ...]:
-    """Refuses one file, or a copy of it, in two parts: what is fitted on rows must not be judged on them.
+    """Refuse the same rows in two inputs: rows used for fitting must not be used for evaluation.
 
     Parts that share more than a tenth of their rows are refused as well; fewer are named in the notes that come back.
     """
@@ -173,7 +172,7 @@ def check_apart(
 
 
 def model_names(texts: Sequence[str]) -> list[str]:
-    """The given names; else those of the files without their endings where that tells them apart, else as given."""
+    """The given names; else the file names without suffix, if these differ; else the arguments."""
     pairs = [assignment(text) for text in texts]
     stems = [name or (path if location_of(ZOO, path) else Path(path).stem) for name, path in pairs]
     names = stems if len(set(stems)) == len(stems) else [name or path for name, path in pairs]

@@ -61,9 +61,9 @@ def name_options(options: Any, *results: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PartOptions:
-    """The options of a command that lists registered parts."""
+    """The options of a command that lists the entries of a registry."""
 
-    name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
+    name: str | None = argument("name of one to show in full, with formula and source", default=None, metavar="NAME")
     format: Format = option("table", group="output")
 
 
@@ -80,12 +80,12 @@ def report_folder(output: str | None, base: str, *names: str) -> Path:
 
 
 def check_place(folder: Path, flag: str) -> None:
-    """Refuses, before hours of work, a folder that cannot be made or written to."""
+    """Refuse a folder that cannot be created or written, before hours of work."""
     folder = next(folder_above for folder_above in (folder, *folder.absolute().parents) if folder_above.exists())
     if not folder.is_dir():
         raise BadInput(f"{flag} {folder} cannot be written: {folder} is a file.")
     try:
-        with TemporaryDirectory(dir=folder):  # permissions alone do not tell: /proc has them
+        with TemporaryDirectory(dir=folder):  # permissions alone are not sufficient, for example in /proc
             pass
     except OSError:
         raise BadInput(f"{flag} {folder} cannot be written: {folder} may not be written to.") from None
@@ -154,7 +154,7 @@ def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Seque
 
 
 def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
-    """Prints what a registry holds, or one part of it whole."""
+    """Print the entries of a registry, or one entry in full."""
     from nescio.report.text import format_records
 
     if name:

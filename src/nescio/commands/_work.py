@@ -1,4 +1,4 @@
-"""What the commands that do work share: where it is kept, who does it, and how a study ends."""
+"""Options and output of the commands that run steps: store, workers, and the end of a study."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_device(device: str) -> None:
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """Where the work is kept, where the data lies, on what it runs."""
+    """Options of the store, the folder of datasets and the device."""
 
     store: str = option("store")
     root: str | None = option(None, unset=DATA)
@@ -105,7 +105,7 @@ def working(
     storage: StoreOptions, crew: WorkerOptions, log: str | None = None, facts: dict[str, Any] | None = None
 ) -> Iterator[Work]:
     """A Work with its launcher, progress and log, all of which end with the block."""
-    if storage.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is a GPU
+    if storage.device.startswith("cuda") and crew.launcher == "local":  # other processes may use the GPU
         from nescio.runtime import need_gpu
 
         need_gpu()  # here, not in every step
@@ -118,7 +118,7 @@ def working(
 
 
 def tell_notes(dataset: Dataset) -> None:
-    """What was left out when a dataset was read."""
+    """Print what was omitted when a dataset was read."""
     for note in dataset.notes:
         print(f"{dataset.name}: {note}", file=sys.stderr, flush=True)
 
@@ -127,7 +127,7 @@ def tell_notes(dataset: Dataset) -> None:
 
 
 def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = None) -> int:
-    """Prints the first look and writes the page, or the rows as JSON where there is no folder; lists failures.
+    """Print a summary and write the page, or print the rows as JSON if there is no folder; list the failures.
 
     others  pages that this one links to: address → name
     Returns 2 if nothing that was given could be used, 1 if something failed.
@@ -154,7 +154,7 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
 
 
 def page_place(folder: Path, study: Study) -> Path:
-    """The folder for a study's page; where it has the page of another study, one beside it, which a sentence names."""
+    """The folder for a study's page, or a sibling folder if it contains the page of another study."""
     from nescio.report.studies import read_study
     from nescio.report.text import json_text
 
@@ -174,7 +174,7 @@ def page_place(folder: Path, study: Study) -> Path:
 
 
 def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:
-    """Writes the page, then prints the first look: a pipe that is closed early costs no page."""
+    """Write the page, then print a summary, so that a closed pipe does not prevent the page."""
     from nescio.benchmarks.base import registry
     from nescio.report.blocks import Story
     from nescio.report.studies import print_story, write_story
@@ -188,13 +188,13 @@ def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) ->
             mark.unlink(missing_ok=True)  # a page that is being written is not a page
             page = write_story(study, story, folder, others)
             write_file(mark, json.dumps([fingerprint, list(story.lead)]))
-    finally:  # also where the page cannot be written
+    finally:  # print even if the page cannot be written
         print_story(study, story, benchmark.first_look(study))
-    say(f"\nThe page is {page}; tables and rows lie beside it.")
+    say(f"\nThe page is {page}; tables and rows are in the same folder.")
 
 
 def _lead_of(page: Path, mark: Path, fingerprint: str) -> list[str] | None:
-    """The first sentences of a page that is there as it would be written; None where it is not."""
+    """The first sentences of an existing page that is up to date; None if it must be written."""
     try:
         before, lead = read_list(mark)
     except (OSError, ValueError, TypeError):

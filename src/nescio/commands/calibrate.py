@@ -25,7 +25,7 @@ from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions import Predictions
 from nescio.specs import assignment
 
-SHOWN = {"ece": "ECE", "mcb": "MCB", "nll": "NLL", "brier": "Brier"}  # said of the rows before and after
+SHOWN = {"ece": "ECE", "mcb": "MCB", "nll": "NLL", "brier": "Brier"}  # of the rows before and after calibration
 
 
 @dataclass(frozen=True, kw_only=True)

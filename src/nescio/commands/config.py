@@ -70,7 +70,7 @@ class ConfigFile:
         ]
 
     def apply(self, args: argparse.Namespace, command: Sequence[str], options: Sequence[Leaf]) -> None:
-        """Set the arguments of the file that the command line leaves open."""
+        """Set the arguments of the file that the command line omits."""
         named = {(*leaf.path[:-1], leaf.key): leaf for leaf in options}
         flat = {leaf.key: leaf for leaf in reversed(options)}
         for entry in self._entries(self.root, named, flat) if self.root else ():

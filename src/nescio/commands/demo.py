@@ -45,7 +45,7 @@ def run(options: Options) -> int:
 
 
 def _test_predictions(store: Store) -> list[Path]:
-    """Predictions of networks on the digits that they learnt."""
+    """Predictions of networks on test images of their training classes."""
     from nescio.predictions.model_predictions import PREDICTIONS, STAGE
 
     runs = [run for run in store.runs() if (run.stage, run.state) == (STAGE, "finished")]

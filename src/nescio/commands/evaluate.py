@@ -51,7 +51,7 @@ OF_MAPS = (
     "format",
 )  # options that folders of maps take
 _EVERY = "evaluate shows every measure, the commonest first (--all: all of them)"
-ELSEWHERE = dict.fromkeys(  # options that are looked for here → what to use
+ELSEWHERE = dict.fromkeys(  # options of other commands → what to use
     ("--measure", "--measures"), f"{_EVERY}; `nescio compare FILE --measure NAME` shows one."
 )
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
@@ -137,7 +137,7 @@ def run(options: Options) -> int:
 def _print_evaluation(
     options: Options, story: Callable[[], Any], short: Callable[[], Any], rows: Any, plain: Any
 ) -> int:
-    """The page where one is wanted, and what is printed: what `short` makes as a table, `plain` as JSON."""
+    """Write the page if --output is given, and print the result of `short`, or `plain` as JSON."""
     from nescio import report
 
     if options.output:
@@ -172,14 +172,14 @@ def _pixels(options: Options) -> int:
 
 
 def _changed(options: Any, but: Sequence[str]) -> list[str]:
-    """The options that have other values than their defaults, as they are typed; but for some."""
+    """The options that differ from their defaults, as typed on the command line."""
     default = type(options)()
     names = [each.name for each in fields(options) if each.name not in but]
     return [name.replace("_", "-") for name in names if getattr(options, name) != getattr(default, name)]
 
 
 def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
-    """A scorecard of each model, with intervals where they are wanted."""
+    """A scorecard of each model, with intervals if --bootstrap is given."""
     from nescio.analysis.intervals import add_intervals
     from nescio.analysis.score_choice import choose_scores
     from nescio.analysis.scorecard import scorecard
@@ -249,7 +249,7 @@ def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list
 
 
 def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[Any, str]:
-    """(the models compared by the metrics of the summary, the sentence that says why they cannot be)"""
+    """(the comparison of the models by the metrics of the summary, the reason if there is none)"""
     from nescio.analysis.comparison import compare
     from nescio.report.scorecards import HEADLINE_METRICS
 

@@ -102,7 +102,7 @@ def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
 
 
 def _embeddings(options: Options) -> Predictions:
-    """What a network sees in the training images. A pretrained one leaves nothing behind."""
+    """A network's embeddings of the training images. Nothing is stored for a pretrained network."""
     from nescio.datasets.image_set import ImageSet
     from nescio.networks.models import find_network, with_weights
     from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing

@@ -38,7 +38,7 @@ def run(options: Options) -> int:
         ]
         say(format_records(rows, options.format))
         if options.format == "table":
-            say("`nescio methods NAME` shows one whole, with its search ranges.")
+            say("`nescio methods NAME` shows all of one method, with its search ranges.")
     return 0
 
 

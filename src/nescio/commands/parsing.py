@@ -104,7 +104,7 @@ def _add(group: Any, leaf: Leaf, flags: set[bool]) -> None:
 
 
 def _offer(action: argparse.Action, argv: Sequence[str]) -> None:
-    """Attach the words that an option takes; argparse's own `choices` would refuse others in its own sentence."""
+    """Attach the valid values of an option. With argparse's `choices`, the error message would be argparse's."""
     action.offers = argv  # type: ignore[attr-defined]
 
 

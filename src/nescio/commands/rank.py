@@ -193,7 +193,7 @@ def candidates_of(options: Options) -> list[Candidate]:
 
 
 def _training_rows(texts: Sequence[str], members: Sequence[NamedMembers]) -> dict[str | None, str]:
-    """--head-data by candidate; None for networks, which learn from a set, and `references` for all."""
+    """--head-data by candidate; None for networks, whose heads use a dataset, and for `references`."""
     rows: dict[str | None, str] = {}
     names = [candidate.name for candidate in members]
     for text in texts:
@@ -228,7 +228,7 @@ def _read(members: NamedMembers, train: str | None, options: Options) -> Candida
     refs = load_members(references) if references else None
     labelled = None
     if train == REFERENCES:
-        labelled = refs  # where they are a part of the rows, heads learn from them anyway
+        labelled = refs  # if references are drawn from the rows, heads are trained on them by default
     elif train is not None:
         files = items(train)
         if len(files) != len(pairs):
@@ -241,7 +241,7 @@ def _read(members: NamedMembers, train: str | None, options: Options) -> Candida
 
 
 def _backbone_beside(file: Path) -> str | None:
-    """The backbone of the network whose predictions a store holds there; None of other files."""
+    """The backbone of the network whose stored predictions the file contains; None for other files."""
     from nescio.predictions.model_predictions import PREDICTIONS, STAGE, predictions_from_store
 
     folder = Path(os.path.realpath(file)).parent
@@ -264,7 +264,7 @@ def _architecture(model: str) -> str:
 
 
 def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMembers]) -> dict[str, ImageSet]:
-    """What all networks look at: tests, refs and train, as far as they are given; no image is its own reference."""
+    """The image sets of all networks: tests, refs and train, if given. No image is its own reference."""
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name
 
@@ -273,7 +273,8 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     if options.reference_size < 1:
         raise BadInput(f"--reference-size is a number of references from 1 on, not {options.reference_size}.")
     texts = [text for candidate in networks for text in candidate.members]
-    ours = any(NetworkName.parse(text).kind in (STORE, SIBLINGS) for text in texts)  # learnt from a part of the set
+    # networks of the store may have been trained on a part of this set
+    ours = any(NetworkName.parse(text).kind in (STORE, SIBLINGS) for text in texts)
     whole = ImageSet(dataset_name(str(options.data)), "test_or_all")
     tests = _first_to_load([replace(whole, split="test"), whole], options.storage.root) if ours else whole
     tests = replace(tests, sample_size=options.limit, sample_seed=options.scoring.seed)
@@ -292,7 +293,7 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
 
 
 def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
-    """What was left out of the images that are judged."""
+    """Notes on images that were omitted from the evaluation."""
     whole = replace(tests, sample_size=None).load(options.storage.root)
     stamp = [f"{whole.name}: {note}" for note in whole.dataset.notes]
     if tests.sample_size is not None and tests.sample_size < len(whole):
@@ -301,7 +302,7 @@ def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
 
 
 def _training_images(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
-    """What networks of `nescio train` learn from; of a set that cannot be divided, all training images."""
+    """The training images of `nescio train`; all of them if the dataset cannot be split."""
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name
 
@@ -310,7 +311,7 @@ def _training_images(data: str, root: str | None, draw: int | None = None, seed:
 
 
 def _first_to_load(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
-    """The first set that can be loaded, else the last: a class of one image, say, cannot be divided."""
+    """The first set that can be loaded, else the last. For example, a class of one image cannot be split."""
     for images in sets[:-1]:
         try:
             images.load(root)
@@ -333,7 +334,7 @@ def _check_disjoint(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 
 
 def _predicted(members: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
-    """A candidate of networks, which look at the images."""
+    """A candidate whose members are networks, from their predictions of the images."""
     from nescio.datasets.names import dataset_name
     from nescio.networks.models import find_network, with_weights
     from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing

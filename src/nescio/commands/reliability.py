@@ -120,7 +120,7 @@ def _thumbnails(scored: RowScores, data: str, options: Options) -> dict[int, tup
     try:
         images = ImageSet(dataset_name(data)).load(options.root)
         places = rows_by_key(index, images, every)
-    except BadInput:  # a set that nobody has divided: the rows may be all of it
+    except BadInput:  # no given split: the rows may be the whole set
         images = ImageSet(dataset_name(data), split="test_or_all").load(options.root)
         places = rows_by_key(index, images, every)
     row_numbers = {

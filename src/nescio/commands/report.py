@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nescio.work.store import Run
 
 
-FOLDER = "nescio-report"  # where nothing says otherwise: a SOURCE is only read
+FOLDER = "nescio-report"  # default output folder: a SOURCE is only read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def run(options: Options) -> int:
 
 @contextmanager
 def _explain_missing_columns(sources: Sequence[Path]) -> Iterator[None]:
-    """Explain what is missing in rows and plans that another program may have written.
+    """Explain missing columns of rows and plans that another program may have written.
 
     Studies of stores are byte for byte as nescio wrote them: an error there is a bug of nescio, and is not hidden.
     """
@@ -93,7 +93,7 @@ def _explain_missing_columns(sources: Sequence[Path]) -> Iterator[None]:
 
 
 def _report_all(source: Path, options: Options) -> int:
-    """The page of every study of a store, the newest first; 1 if one of them cannot be read."""
+    """Write the page of every study of a store, newest first; return 1 if one cannot be read."""
     from nescio.benchmarks.base import page_name
 
     runs, damaged = _runs(source, None), list[Exception]()
@@ -113,7 +113,7 @@ def _report_all(source: Path, options: Options) -> int:
 
 
 def _report_study(study: Study, folder: Path, options: Options) -> int:
-    """A study's page in a folder and the first look on the terminal, or its rows or tables in another form."""
+    """Write a study's page and print a summary, or print its rows or tables in another format."""
     from nescio.benchmarks.base import registry
     from nescio.report.blocks import tables_of
     from nescio.report.studies import print_story, write_story
@@ -138,7 +138,7 @@ def _report_study(study: Study, folder: Path, options: Options) -> int:
 
 
 def _report_selection(studies: Sequence[Study], folder: Path, options: Options) -> int:
-    """Single tables and figures: written to a folder, or printed alone in another form."""
+    """Write selected tables and figures to a folder, or print them in another format."""
     from nescio.benchmarks.base import named_reports
     from nescio.report.blocks import tables_of
     from nescio.report.named_reports import write_reports
@@ -176,7 +176,7 @@ def _lines(table: Table) -> list[dict[str, Any]]:
 
 
 def _newest_study(source: Path, key: str | None, damaged: list[Exception]) -> Study:
-    """The newest study of a store, or that of a file of rows; `damaged` gets the error of each that is left out."""
+    """The newest study of a store, or that of a file of rows; errors of unreadable studies are added to `damaged`."""
     if _is_rows_file(source):
         return _from_file(source)
     runs = _runs(source, key)

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_cost_estimate(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
-    """Says what a run would do and take."""
+    """Print the steps and the estimated cost of a run."""
     from nescio.benchmarks.costs import STORY, clock_of, estimated, waking
     from nescio.work.launchers import make_launcher, use_one_thread
 
@@ -102,7 +102,7 @@ def _print_cost_estimate(benchmark: base.Benchmark, plan: Any, options: RunOptio
     if context.store.root.is_file():
         raise BadInput(f"{context.store.root} is a file, and a store is a folder: name another --store.")
     rehearsal = DryRun(context, make_launcher("local", 0))
-    with suppress(StoreError):  # what all else needs is not there yet: the last line says so
+    with suppress(StoreError):  # required files are missing, as the last line states
         benchmark.run(plan, rehearsal)
     crew = options.crew
     together, places = crew.processes * crew.nodes, min(crew.processes, workers)

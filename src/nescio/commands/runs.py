@@ -72,7 +72,7 @@ def run(options: Options) -> int:
 
 
 def _check_files(run: Run, store: Store, whole: bool) -> Run:
-    """Finished work that is not what was written is damaged: by the sizes of its files, or the whole of them."""
+    """Mark finished work as damaged if its files changed: by file size, or by content if `whole`."""
     from nescio.work.store_errors import Corrupted
 
     if run.state != "finished":

@@ -44,7 +44,7 @@ from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.provenance import current_provenance
 
-MORE = {2: "twice", 10: "ten times"}  # as many rows, of which the sentences tell what they would buy
+MORE = {2: "twice", 10: "ten times"}  # factors on the number of rows for which the coverage is estimated
 MOST_ROWS = 1_000_000  # an estimate is not made for more rows than this
 
 
@@ -207,7 +207,7 @@ def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutc
 
 
 def _estimates(guarded: GuaranteedThreshold) -> dict[str, tuple[int, float]]:
-    """How many times the rows → (rows, about which coverage they would buy); none where the coverage was given."""
+    """Factor → (number of rows, estimated coverage with them); empty if the coverage is given."""
     promise = guarded.guarantee
     if promise.risk is None:
         return {}
@@ -216,7 +216,7 @@ def _estimates(guarded: GuaranteedThreshold) -> dict[str, tuple[int, float]]:
 
 
 def _more_rows(guarded: GuaranteedThreshold) -> str:
-    """What more rows would buy, as far as these can tell."""
+    """Estimate the coverage with more rows."""
     estimates = _estimates(guarded)
     if not estimates:
         return ""
@@ -251,7 +251,7 @@ def _shortage_sentence(guarded: GuaranteedThreshold) -> str:
     assert promise.risk is not None and promise.least is not None
     needed = rows_needed(promise.risk, promise.level)
     terms = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
-    if promise.least <= promise.risk:  # of a threshold that was not looked at
+    if promise.least <= promise.risk:  # of a threshold that was not tested
         looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
         other = ", or try --guarantee ltt" if [one.method for one in guarded.tried] == ["sgr"] else ""
         return (

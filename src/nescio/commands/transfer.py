@@ -101,7 +101,7 @@ def _files(options: Options) -> Dumps:
 
 
 def _networks(options: Options) -> Dumps:
-    """The same by networks, which look at the images."""
+    """Search by networks, from their predictions of the images."""
     from nescio.datasets.names import dataset_name
     from nescio.networks.models import find_network, with_weights
     from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
@@ -133,7 +133,7 @@ def _networks(options: Options) -> Dumps:
 
 
 def _images(options: Options, model: Any) -> Any:
-    """The images of --data; of the set and classes that the network learnt, the test images."""
+    """The images of --data; the test images if the network was trained on this set and these classes."""
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name, same_images
 
@@ -151,7 +151,7 @@ def _images(options: Options, model: Any) -> Any:
 
 
 def _say_assumed(options: Options, model: Any, data: str) -> None:
-    """Says that a set of other content is taken for classes that the network never learnt, and what speaks against."""
+    """Note that the classes of another dataset are assumed to be new, and list names of trained classes among them."""
     from nescio import datasets
     from nescio.datasets.image_set import ImageSet
 
@@ -169,7 +169,7 @@ def _say_assumed(options: Options, model: Any, data: str) -> None:
 
 
 def _reference(options: Options, model: Any) -> Any:
-    """Images like those that the network learnt from, or None."""
+    """Images similar to the network's training images, or None."""
     from nescio.analysis.transfer import MAX_ROWS
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name

@@ -145,7 +145,7 @@ def _check_names(options: Options) -> None:
 
 
 def _print_cost_estimate(options: Options) -> int:
-    """Prints what a run would do and take; no weights are read, and images need not be there."""
+    """Print the steps and the estimated cost of a run, without reading weights or images."""
     from nescio.benchmarks.costs import STORY, clock_of, estimated
     from nescio.benchmarks.selective import winners
     from nescio.commands import _zoo_steps
@@ -199,9 +199,8 @@ def _run(options: Options, work: Work, grading: Work) -> int:
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
     inside = _evaluated_on_trained_classes(models_done)
-    published = [
-        model for model in inside if NetworkName.parse(model.model).file is None
-    ]  # of others it was said before
+    # other models were reported before
+    published = [model for model in inside if NetworkName.parse(model.model).file is None]
     for sentence in group_by_preprocessing([_preprocessing_key(model.model, model.facts) for model in published]):
         _print_status(sentence)
     if options.published:
@@ -221,7 +220,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
 
 
 def _preprocessing_key(model: str, facts: Mapping[str, Any]) -> tuple[str, str, Sequence[float], Sequence[float], str]:
-    """How a model saw images, as its predictions say."""
+    """The preprocessing of a model, from the facts of its predictions."""
     return model, str(facts.get("view", "?")), facts.get("mean", ()), facts.get("std", ()), ""
 
 
@@ -233,7 +232,7 @@ def _print_status(line: str) -> None:
 
 
 def predictions(options: Options, work: Work) -> ManyPredictions:
-    """What the models say about all sets; what to know of sets and models that are left out goes to the notes."""
+    """Predictions of the models for all sets; omitted sets and models are added to the notes."""
     from nescio.networks.models import weights_folder
     from nescio.networks.preprocessed import describe_preprocessing
     from nescio.predict import predict_all
@@ -274,7 +273,7 @@ def _output_spec(options: Options) -> OutputSpec:
     from nescio.predict import OutputSpec
     from nescio.runtime import runtime_for
 
-    # "auto" is bf16 on one device and float32 on another: the key holds which
+    # "auto" is bf16 on one device and float32 on another; the key contains the result
     precision: Any = runtime_for(options.storage.device).with_precision(options.precision).precision
     output_spec = OutputSpec(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
     return replace(output_spec, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
@@ -344,7 +343,7 @@ def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) ->
 
 
 def _note_omitted_images(images: ImageSet, work: Work) -> None:
-    """Files that are no images, images that cannot be read, and those that --limit leaves."""
+    """Note files that are not images, unreadable images, and the subset that --limit selects."""
     from nescio.datasets.pixel_cache import readable_images
     from nescio.predictions.subset import subset_note
 
@@ -379,7 +378,7 @@ def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, wo
 
 
 def _merge_failures(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
-    """Of models that were not named, those without weights in one line: there may be a thousand."""
+    """Merge the missing weights of models that were not named into one line, as there may be a thousand."""
     from nescio.networks.weights import WeightsNotFound
 
     lacking = [
@@ -427,7 +426,7 @@ def _evaluate_models(
     work: Work,
     grading: Work,
 ) -> list[str]:
-    """Evaluate selective prediction on --data, then detection of --ood-data; return the names of the benchmarks."""
+    """Evaluate selective prediction on --data, then OOD detection on --ood-data; return the names of the benchmarks."""
     from nescio.benchmarks import cood, selective
     from nescio.benchmarks.cood.models import check_names
     from nescio.datasets.image_set import ImageSet

@@ -1,4 +1,4 @@
-"""A study: its rows and what is known of how they were made; kept in files, read again, joined, printed, written."""
+"""Studies: rows with their plan and provenance. Functions read, join, print and write them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
 
 
 def _read_provenances(path: Path) -> list[Provenance]:
-    """The commands that made a study, apart from its plan: the same study is made by many."""
+    """Read the commands that made a study. They are not in the plan, because several commands can make one study."""
     try:
         return [Provenance.read(entry) for entry in read_json(path)["made"]]
     except (KeyError, TypeError):
@@ -127,7 +127,7 @@ def _read_provenances(path: Path) -> list[Provenance]:
 
 
 def _check_manifest(folder: Path, names: Sequence[str]) -> None:
-    """Raises BadInput where a file differs from its digest; rows alone carry their own checksum."""
+    """Raise BadInput if a file differs from its digest; the file of rows contains a checksum."""
     try:
         digests = read_json(folder / MANIFEST)
     except FileNotFoundError:
@@ -139,11 +139,11 @@ def _check_manifest(folder: Path, names: Sequence[str]) -> None:
         ) from None
     for name in dict.fromkeys([*digests, *names]):
         if not (folder / name).is_file() or sha256(read_small(folder / name)).hexdigest() != digests.get(name):
-            raise BadInput(f"{folder / name} is not what {MANIFEST} says: it was changed, damaged or left out.")
+            raise BadInput(f"{folder / name} differs from {MANIFEST}: it was changed, damaged or removed.")
 
 
 def _read_plan(path: Path, study: Study) -> None:
-    """Fills a study with what its plan.json says."""
+    """Set the plan and facts of a study from its plan.json."""
     about = read_json(path)
     try:
         study.plan, study.packages = dict(about["plan"]), dict(about["packages"])
@@ -166,7 +166,7 @@ def _dicts(entries: Iterable[Any], path: Path) -> list[dict[str, Any]]:
 
 
 def joined(studies: Sequence[Study]) -> Study:
-    """Several studies of one benchmark as one. Its plan is what all of them have in common."""
+    """Several studies of one benchmark as one. Its plan contains the options that all studies share."""
     first, *others = studies
     if not others:
         return first
@@ -194,7 +194,7 @@ def joined(studies: Sequence[Study]) -> Study:
 
 
 def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of all, each once; refuses two values of the same thing, which tables would average."""
+    """The distinct rows of all studies; refuse two values for one result, as tables would average them."""
     known: dict[Any, Row] = {}
     for rows in studies:
         for row in rows:
@@ -261,7 +261,7 @@ def story_of(
     *,
     gaps: Sequence[tuple[str, str]] | None = None,
 ) -> Story:
-    """A benchmark's story: its sections, then what failed, what could not be said, and how it was made.
+    """A benchmark's story: sections, failures, missing results, and provenance.
 
     sections  (link, title, what reports returned, words); empty blocks and sections are left out
     gaps      (what, reason) of missing rows (default: all reasons of the study)
@@ -286,7 +286,7 @@ def _provenance_text(study: Study) -> str:
 
 
 def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None:
-    """The first look on the terminal: what was done, a few tables, and notes."""
+    """Print a summary: verdicts, a few tables, and notes."""
     from rich.text import Text
 
     console = make_console()
@@ -301,7 +301,7 @@ def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None
 
 
 def write_story(study: Study, story: Story, folder: str | Path, others: Mapping[str, str] | None = None) -> Path:
-    """Writes the page, rows, tables and plan of a study into a folder, and returns where the page is.
+    """Write the page, rows, tables and plan of a study to a folder; return the path of the page.
 
     others  pages that this one links to: address → name
     """

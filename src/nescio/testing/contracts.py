@@ -1,7 +1,7 @@
 """Contracts of metrics, measures and methods, built in or plugged in.
 
-`check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` raise AssertionError with a sentence when
-a promise is broken, and return the evidence as sentences otherwise. A plug-in's own tests need one line each.
+`check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` return the evidence as sentences.
+They raise AssertionError if a requirement is not satisfied. A plug-in's own tests need one line each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nescio.predictions import Predictions
 
 
 def check_metric(name: str | Callable[..., Any]) -> list[str]:
-    """Holds one registered metric, given by its name or its function, to the promises of its kinds."""
+    """Check that a registered metric, given by name or function, satisfies the contract of its kinds."""
     name = _name(name, metrics)
     entry = metrics[name]
     require(bool(entry.sentence), f"{name} has no docstring: one sentence must say what it means.")
@@ -39,7 +39,7 @@ def check_metric(name: str | Callable[..., Any]) -> list[str]:
 
 
 def check_measure(name: str | Callable[..., Any]) -> list[str]:
-    """Holds one registered measure, given by its name or its function, to the promises of its kind."""
+    """Check that a registered measure, given by name or function, satisfies the contract of its kind."""
     name = _name(name, measures)
     measure = measures[name]
     require(bool(measure.sentence), f"{name} has no docstring: one sentence must say what it means.")
@@ -53,15 +53,15 @@ def check_measure(name: str | Callable[..., Any]) -> list[str]:
 def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, **task: Any) -> list[str]:
     """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `hparams`) and checks that it works.
 
-    Its loss falls; saved and reloaded it answers the same; the same seed gives the same weights; draws differ; no
-    answer depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native
-    score ranks noise above data where the method claims so; and the method's own evidence holds.
+    The loss must decrease. Predictions must be the same after saving and loading, and must not depend on other rows.
+    The same seed must give the same weights, and draws must differ. With spectral normalisation, no layer exceeds the
+    bound. Noise must have a higher native score than data if the method claims so. The method's evidence must pass.
     """
-    from nescio.testing.evidence import observe, small_trial  # torch stays out until it is needed
+    from nescio.testing.evidence import observe, small_trial  # torch is imported only if needed
 
     seen = dict(observe(small_trial(name, root=root, **task), spectral=spectral, root=root))
     dead = [f"{what}: {evidence.observed}" for what, evidence in seen.items() if not evidence.passed]
-    require(not dead, f"{name} is not alive. {'; '.join(dead)}.")
+    require(not dead, f"{name} fails checks. {'; '.join(dead)}.")
     return [f"{what}: {evidence.observed}" for what, evidence in seen.items()]
 
 
@@ -124,11 +124,11 @@ def better_direction(name: str, f: Callable[..., Any]) -> None:
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     if sign:
         require(sign * perfect >= sign * random >= sign * worst, f"{name} does not prefer the better ranking.")
-        require(sign * perfect > sign * worst, f"{name} cannot tell the best ranking from the worst.")
+        require(sign * perfect > sign * worst, f"{name} is not better for the best ranking than for the worst.")
 
 
 def edges(name: str, f: Callable[..., Any]) -> None:
-    """all right, all wrong, one row and constant scores give a finite number or a sentence."""
+    """all correct, all wrong, one row and constant scores give a finite number or Undefined."""
     cases = [(np.arange(5.0), np.zeros(5, bool)), (np.arange(5.0), np.ones(5, bool))]
     cases += [(np.zeros(1), np.zeros(1, bool)), (np.zeros(1), np.ones(1, bool)), (np.zeros(6), np.arange(6) < 2)]
     for u, positive in cases:
@@ -139,7 +139,7 @@ def edges(name: str, f: Callable[..., Any]) -> None:
 
 
 def prepared(name: str, f: Callable[..., Any]) -> None:
-    """one sort serves all: a prepared Ranking gives the same number as the arrays."""
+    """a prepared Ranking gives the same number as the arrays."""
     if metrics[name].prepared:
         u, positive = _tied_case(7)
         require(_equal(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
@@ -153,15 +153,15 @@ def _random_probs(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array
 
 
 def answer_promises(name: str, f: Callable[..., Any]) -> None:
-    """row order does not matter, the truth beats uniform guesses, a prepared Answers gives the same number."""
+    """row order does not matter, correct predictions beat uniform ones, prepared Outcomes give the same number."""
     p, y = _random_probs()
     rows = np.random.default_rng(0).permutation(len(y))
     require(_equal(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
     truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} does not prefer right answers.")
+    require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} is not better for correct predictions.")
     if metrics[name].prepared:
-        require(_equal(f(p, y), f(outcomes(p, y))), f"{name} of prepared Answers differs.")
+        require(_equal(f(p, y), f(outcomes(p, y))), f"{name} of prepared Outcomes differs.")
     _check_finite_or_undefined(name, lambda: f(p[:1], y[:1]))
     _check_raises(name, lambda: f(p, y[1:]))
     _check_raises(name, lambda: f(p * 2, y))
@@ -231,7 +231,7 @@ def segmentation_promises(name: str, f: Callable[..., Any]) -> None:
 
 
 def curve_promises(name: str, f: Callable[..., Any]) -> None:
-    """one point a row, coverage rising to 1, row order irrelevant."""
+    """one point per row, coverage increasing to 1, row order irrelevant."""
     u, positive = _tied_case(3)
     coverage, risk = f(u, positive)
     require(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
@@ -272,7 +272,7 @@ METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] 
     "segmentation": (segmentation_promises,),
     "curve": (curve_promises,),
     **dict.fromkeys(("acceptance", "rejection", "crops"), ()),  # beside "threshold" and "pairs"
-    "other": (),  # its own tests hold it to its meaning
+    "other": (),  # checked by separate tests
 }
 
 
@@ -306,7 +306,7 @@ def shape_and_order(measure: Measure) -> None:
 
 
 def names_missing_fields(measure: Measure) -> None:
-    """without the fields it needs it says so."""
+    """missing required fields are named in the error."""
     name, f, needs = measure.name, _with_example(measure), measure.needs
     unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
     require(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
@@ -344,7 +344,7 @@ def sign(measure: Measure) -> None:
 
 
 def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
-    """What a network of four classes says: embeddings as after a ReLU, logits linear in them; a sixth is doubtful.
+    """Predictions of a network of four classes: non-negative embeddings, logits linear in them; a sixth is uncertain.
 
     far  rows without the features of any class
     """
@@ -375,13 +375,13 @@ def far_noise(measure: Measure) -> None:
 
 
 def ranks_mistakes(measure: Measure) -> None:
-    """fitted on some rows, it is higher on wrong answers of others; shuffled rows give shuffled numbers."""
+    """fitted on some rows, it is higher for misclassified rows of others; shuffled rows give shuffled numbers."""
     name, fit = measure.name, _with_example(measure)
     test = _network(1)
     score = fit(_network(0))
     u, wrong = score(test), summary(test).outcomes().wrong
     require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    require(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
+    require(u[wrong].mean() > u[~wrong].mean(), f"{name} is not higher for misclassified rows.")
     rows = np.random.default_rng(1).permutation(len(test))
     require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
@@ -393,7 +393,7 @@ def disagreement(measure: Measure) -> None:
     unlike = [_model(0), _model(0).replace(embeddings=np.random.default_rng(5).normal(size=(120, 6)))]
     agree, differ = (f(*_members(measure, members)) for members in (alike, unlike))
     require(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
-    require(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
+    require(differ.mean() > 0.1, f"{name} is not higher if members disagree.")
 
 
 def lonely_noise(measure: Measure) -> None:

@@ -103,7 +103,7 @@ class RayTasks:
         return run_queue(tasks, self._answers, watch)
 
     def _environment(self) -> dict[str, str]:
-        """Of the workers: threads, GPUs only where --gpus says so, and what this process has of its own for nescio."""
+        """Environment of the workers: number of threads, GPUs if requested, and nescio's variables of this process."""
         ours = {name: value for name, value in os.environ.items() if name in BLAS or name.startswith("NESCIO_")}
         ours |= {"PYTHONPATH": python_path(), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
         return thread_environment(max(1, int(self.cpus))) | ours
@@ -113,12 +113,12 @@ class RayTasks:
         return sum(self._by_node(1)) or self.in_flight or 1
 
     def _resources(self, processes: int) -> dict[str, float]:
-        """What a step takes of a node: for each of several processes its cores, and a whole GPU at least."""
+        """Resources of a step on a node. Several processes get at least one GPU each."""
         gpus = max(1.0, self.gpus) if self.gpus and processes > 1 else self.gpus
         return {"CPU": processes * self.cpus, "GPU": processes * gpus}
 
     def _by_node(self, processes: int, nodes: int = 1) -> list[int]:
-        """How many steps of so many processes each node can run at once; BadInput where too few can run any."""
+        """Steps with this number of processes that each node can run at once; BadInput for too few nodes."""
         import ray
 
         resources = self._resources(processes)
@@ -187,12 +187,12 @@ class _Submitted:
 
     task: Task
     ref: Any
-    helpers: Sequence[Any] = ()  # on other nodes,
-    bundles: Any = None  # what is theirs of all nodes,
-    rendezvous: Path | None = None  # where they meet
+    helpers: Sequence[Any] = ()  # processes on other nodes
+    bundles: Any = None  # placement group of all processes
+    rendezvous: Path | None = None  # folder in which the processes exchange addresses
 
     def answer(self) -> tuple[str, Any]:
-        """What became of it, once it ended; a helper that died is what it died of."""
+        """(status, value) of the finished task, or of a dead helper if the task failed because of it."""
         state, answer = _answer(self.ref)
         if self.rendezvous is None:
             return state, answer

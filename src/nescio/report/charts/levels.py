@@ -184,7 +184,7 @@ def _level_lines(
 
 
 def _colours_and_dashes(names: Sequence[str], kin: Mapping[str, str] | None) -> tuple[tuple[str, ...], list[list[int]]]:
-    """Colours and dashes; kin have the colour of their relative."""
+    """Colours and dashes; a line of `kin` has the colour of its related line."""
     colours = (*SERIES_COLOURS[1:], SERIES_COLOURS[0])
     if kin is None:
         return colours, []

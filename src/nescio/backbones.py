@@ -1,4 +1,4 @@
-"""Backbones: images (b, ch, h, w) to features (b, num_features). Two small ones here, the rest from timm.
+"""Backbones: images (b, ch, h, w) to features (b, num_features). Two small backbones, and all models of timm.
 
 A dense backbone gives one row of features for every location of its map in place of one for every image.
 """
@@ -16,9 +16,9 @@ from nescio.specs import variant
 
 SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, no pooling (the CIFAR stem)
 STRIDE = 8  # pixels from one location of a dense backbone's map to the next (Yu et al. 2017), for images above SMALL
-MAX = "max"  # after a colon behind a backbone's name: features are maxima over the map, not its own way to pool
-PATCH = "patch"  # …: a transformer whose patches have so many pixels, in place of those that its name says
-TRIED = 64  # pixels of the image that tells the stride and the width of a dense backbone
+MAX = "max"  # suffix of a backbone's name: maximum pooling instead of the backbone's own
+PATCH = "patch"  # suffix of a transformer's name: patch size in pixels
+TRIED = 64  # size of the test image for the stride and the width of a dense backbone
 
 
 class MLP(nn.Sequential):
@@ -46,8 +46,8 @@ class Conv(nn.Sequential):
 
 
 class DilatedConv(nn.Sequential):
-    """Three convolutions with strides, then three dilated ones, which see far at the same resolution: enough for maps
-    (b, d, h′, w′) on a CPU. Every 8th pixel is a location; up to 64 pixels, every 4th."""
+    """Three convolutions with strides, then three dilated ones, for a large receptive field at the same resolution:
+    enough for maps (b, d, h′, w′) on a CPU. Every 8th pixel is a location; up to 64 pixels, every 4th."""
 
     def __init__(self, channels: int, shape: tuple[int, int], width: int = 64) -> None:
         layers: list[nn.Module] = []
@@ -62,10 +62,10 @@ class DilatedConv(nn.Sequential):
 
 
 class Locations(nn.Module):
-    """A backbone of maps (b, d, h′, w′) whose every location is a row of features: (b·h′·w′, d).
+    """A backbone with maps (b, d, h′, w′), returned as one row of features per location: (b·h′·w′, d).
 
-    In training, images come with one channel more (`with_known`): 1 where a pixel has a label, 0 where it is void. Rows
-    of void locations are then left out, and so is everything that a method makes of them.
+    In training, images have an additional channel (`with_known`): 1 where a pixel has a label, 0 where it is void. Rows
+    of void locations are then omitted from all computations of a method.
     """
 
     def __init__(self, backbone: nn.Module, channels: int) -> None:
@@ -75,12 +75,12 @@ class Locations(nn.Module):
         if maps.dim() != 4:
             raise ValueError(f"features of shape {tuple(maps.shape)} are no map")
         self.num_features, self.stride = maps.shape[1], TRIED // maps.shape[2]
-        # What is left of a side after whole strides is one location more in some networks, and none in others.
+        # An incomplete stride at the border adds a location in some networks, but not in others.
         sides = [self._trial_map(TRIED + left).shape[2] for left in range(1, self.stride)]
         self.more = [0, *(side - maps.shape[2] for side in sides)]
 
     def _trial_map(self, side: int) -> Tensor:
-        """The map of an image without content."""
+        """The feature map of an empty image."""
         was = self.backbone.training
         with torch.no_grad():
             maps: Tensor = self.backbone.eval()(torch.zeros(1, self.channels, side, side))
@@ -97,7 +97,7 @@ class Locations(nn.Module):
         return self.backbone(x[:, : self.channels])  # type: ignore[no-any-return]
 
     def rows(self, maps: Tensor, x: Tensor) -> Tensor:
-        """The known locations of maps, one row each; all of them where the images do not say which are known."""
+        """The known locations of maps, one row each; all of them without a channel of known pixels."""
         rows = maps.permute(0, 2, 3, 1).flatten(0, 2)
         return rows if x.shape[1] == self.channels else rows[self.reduced(x[:, -1]).flatten() > 0]
 
@@ -105,7 +105,7 @@ class Locations(nn.Module):
         return self.rows(self.maps(x), x)
 
     def reduced(self, maps: Tensor) -> Tensor:
-        """(b, h, w) to (b, h′, w′): of each location the pixel at its centre."""
+        """(b, h, w) to (b, h′, w′): the pixel at the centre of each location."""
         height, width = maps.shape[1:]
         lines, columns = (
             ((torch.arange(count, device=maps.device) + 0.5) * (size / count)).long()
@@ -165,7 +165,7 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
 
 
 def _dense(name: str, channels: int, shape: tuple[int, int]) -> Locations:
-    """Of a ResNet the dilated one (Yu et al. 2017, DRN-A): in its last two stages dilations stand for the strides."""
+    """Of a ResNet the dilated one (Yu et al. 2017, DRN-A): dilations replace the strides of its last two stages."""
     if name == "conv":
         return Locations(DilatedConv(channels, shape), channels)
     import timm
@@ -196,7 +196,7 @@ def _check_name(name: str) -> None:
 
 
 def _keep_resolution(network: Any, name: str, channels: int, shape: tuple[int, int]) -> None:
-    """Gives a ResNet for small images its 3×3 stem."""
+    """Replaces the stem of a ResNet for small images by a 3×3 convolution."""
     if max(shape) <= SMALL and name.startswith("resnet") and isinstance(getattr(network, "conv1", None), nn.Conv2d):
         network.conv1 = nn.Conv2d(channels, network.conv1.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -204,7 +204,7 @@ def _keep_resolution(network: Any, name: str, channels: int, shape: tuple[int, i
 
 
 def _width(network: nn.Module, name: str, channels: int, shape: tuple[int, int]) -> int:
-    """How many features come out; timm's own `num_features` leaves out layers that some families have after them."""
+    """Number of output features; timm's `num_features` ignores final layers of some families."""
     was = network.training
     try:
         with torch.no_grad():

@@ -1,5 +1,5 @@
-"""Training steps on a GPU, recorded once and replayed as one CUDA graph. Launched one by one, the many small kernels of
-a small network leave a large GPU waiting for Python."""
+"""Training steps on a GPU, recorded once and replayed as one CUDA graph. Without a graph, the many small kernels of a
+small network leave a large GPU idle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nescio.methods.base import Method
 
-FIRST = 5  # steps that run as they are: cuDNN tries its kernels, and libraries make their buffers
+FIRST = 5  # steps before the recording, in which cuDNN selects kernels and libraries allocate buffers
 
 
 class StepGraph:
@@ -43,7 +43,7 @@ class StepGraph:
         return self.loss
 
     def launched(self, x: Tensor, y: Tensor) -> Tensor:
-        """A step that runs as it is, on the stream on which a recording expects its gradients."""
+        """A step without recording, on the stream that the recording uses for gradients."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             loss = self.update(x, y).detach()
@@ -53,7 +53,7 @@ class StepGraph:
         return loss
 
     def record(self, x: Tensor, y: Tensor) -> None:
-        """Records a step without running it. The gradients are its own: every replay writes them anew."""
+        """Records a step without running it. The graph owns the gradients: every replay overwrites them."""
         self.x, self.y = x.clone(), y.clone()
         self.forget_gradients()
         self.graph = torch.cuda.CUDAGraph()

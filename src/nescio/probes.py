@@ -1,4 +1,4 @@
-"""Measures that need the network: taken at predict time from the function that is really used.
+"""Measures that need the network, computed at prediction time from the function in use.
 
 That function is f(x) = (1/K) Σ_k softmax(z_k(x) / T_k): one calibrated network, or an average of several. Temperature
 and averaging change the probes, so they are computed anew for every selected group of members.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nescio.methods.base import Method
 
-EXACT_CLASSES = 16  # up to here every row of the Jacobian is taken; above it is estimated, unless it must be exact
+EXACT_CLASSES = 16  # up to this number every row of the Jacobian is computed; above it is estimated, unless `exact`
 HUTCHINSON = 16  # random directions of the estimate
 TOGETHER = 16  # directions whose gradients are in memory at once
 
@@ -36,7 +36,7 @@ def jacobian_norm(
 ) -> Tensor:
     """‖∇ₓ f(x)‖² summed over all C softmax outputs, the squared Frobenius norm of the Jacobian (UIMNET §4).
 
-    In evaluation mode rows do not touch each other, so one backward pass gives one output's gradient for every row.
+    In evaluation mode rows are independent, so one backward pass gives one output's gradient for every row.
     Above EXACT_CLASSES outputs Hutchinson's estimate E‖vᵀJ‖² over random signs v replaces the C passes, unless `exact`.
     """
     x = x.detach().requires_grad_(True)
@@ -70,7 +70,7 @@ def _gradients(methods: Sequence[Method], x: Tensor, directions: Tensor) -> Tens
 
 
 def _directions(p: Tensor, generator: torch.Generator | None, exact: bool) -> Tensor:
-    """Along which outputs are differentiated, (directions, b, c): each class, or random signs over √HUTCHINSON."""
+    """Directions of the derivative of the outputs, (directions, b, c): each class, or random signs over √HUTCHINSON."""
     if exact or p.shape[1] <= EXACT_CLASSES:
         return torch.eye(p.shape[1], device=p.device, dtype=p.dtype)[:, None].expand(-1, len(p), -1)
     signs = torch.randint(0, 2, (HUTCHINSON, *p.shape), generator=generator, device=p.device)
@@ -78,7 +78,7 @@ def _directions(p: Tensor, generator: torch.Generator | None, exact: bool) -> Te
 
 
 def _same_draws(x: Tensor) -> AbstractContextManager[Any]:
-    """What draws random numbers inside draws them again afterwards."""
+    """Restore the random state after the context, so that later code draws the same numbers."""
     return torch.random.fork_rng([x.device] if x.is_cuda else [])
 
 
@@ -86,7 +86,7 @@ def augmented_log_probs(methods: Sequence[Method], views: Sequence[Tensor]) -> T
     """log of the mean of f over augmented copies of an image, (b, c): the prediction of test-time augmentation (UIMNET
     §4).
 
-    Its largest value gives −max_c of the mean (measure `tta`), which no mean of −max over the copies is.
+    Its largest value gives −max_c of the mean (measure `tta`), which is not the mean of −max over the copies.
     """
     mean = torch.stack([mean_probs(methods, view) for view in views]).mean(0)
     return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()

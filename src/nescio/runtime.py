@@ -1,4 +1,4 @@
-"""Where and how torch runs: device, precision, processes, seeding. Nothing else chooses these."""
+"""Device, precision, processes and seeds of torch, chosen in this module only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nescio.errors import BadInput
 
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of mallopt(3)
-PATIENCE = timedelta(days=1)  # for a process that does alone what others wait for; whoever started them sees deaths
+PATIENCE = timedelta(days=1)  # timeout for work of one process that others wait for; launchers detect dead ones
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Runtime:
     def with_precision(self, precision: str) -> Runtime:
         """The same runtime with another precision."""
         if precision == "bf16" and self.device.type == "cpu":
-            # some machines announce matrix units that they do not have, and die of the first instruction
+            # some machines report matrix units that they lack, and crash at the first instruction
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
         return self if precision == "auto" else replace(self, precision=precision)
 
@@ -55,8 +55,8 @@ class Runtime:
     def threads(self, count: int | None) -> Iterator[None]:
         """Limit torch to `count` CPU threads within the context; None: no limit.
 
-        How many threads share a sum changes its last bits, and what a trial's key promises must not depend on the cores
-        of a machine, or on how many workers share them.
+        The number of threads changes the last bits of sums. Results of a trial must not depend on a machine's cores or
+        workers.
         """
         before = torch.get_num_threads()
         if count is not None and self.device.type == "cpu":
@@ -82,7 +82,7 @@ class Runtime:
         """The largest of the processes' values."""
         if self.world == 1:
             return value
-        maximum = torch.tensor(value)  # on the host: no process waits for a device
+        maximum = torch.tensor(value)  # on the CPU, so that no process waits for a device
         dist.all_reduce(maximum, dist.ReduceOp.MAX)
         return int(maximum)
 
@@ -135,11 +135,11 @@ def need_gpu() -> None:
 
 
 def _keep_memory() -> None:
-    """Lets the process keep the memory it frees. glibc gives large blocks back at once and gets them again, zeroed, for
-    every batch, which was half of the time of training on a CPU."""
+    """Makes the process keep freed memory. Otherwise glibc returns large blocks and requests them again, zeroed,
+    for every batch: half of the training time on a CPU."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):  # another C library
+    except (OSError, AttributeError, TypeError):  # a C library without mallopt
         return
     mallopt(MMAP_MAX, 0)
     mallopt(TRIM_THRESHOLD, 2**31 - 1)
@@ -187,7 +187,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode inside, the former mode of every part after: some parts may be frozen."""
+    """Use evaluation mode in the context, then restore the mode of every module: some may be frozen."""
     former = [(submodule, submodule.training) for submodule in module.modules()]
     module.eval()
     try:

@@ -22,20 +22,19 @@ class Search(Protocol):
 
     def suggest(self, trial: Any, name: str) -> Any: ...
 
-    def beyond(self, value: Any) -> Search | None: ...  # a wider range where the value is near a bound; else None
+    def beyond(self, value: Any) -> Search | None: ...  # a wider range if the value is near a bound, otherwise None
 
 
 def _short(x: float) -> float:
-    """Six digits: readable in tables, and the last bit of this machine's exp() does not move the store's key."""
+    """Round to six digits: readable in tables, and keys do not depend on the last bit of exp()."""
     return float(f"{x:.6g}")
 
 
-NEAR = 0.05  # share of a range, from a bound, that counts as at the bound
+NEAR = 0.05  # distance from a bound, as a share of the range, that counts as near
 
 
 def _widened_range(low: float, high: float, value: float, least: float = -math.inf) -> tuple[float, float] | None:
-    """The range with as much again beyond the bound that the value is near, from `least` on; None where it is near
-    none."""
+    """The range, doubled at the bound near the value, but not below `least`; None if no bound is near."""
     width = high - low
     if value - low <= NEAR * width:
         return max(low - width, least), high
@@ -43,14 +42,14 @@ def _widened_range(low: float, high: float, value: float, least: float = -math.i
 
 
 def _lower_limit(low: float) -> float:
-    """How far down a range may be extended: numbers that are positive stay so."""
+    """The lowest value of an extended range: positive ranges stay positive."""
     return low / 2 if low > 0 else -math.inf
 
 
 @tag("uniform")
 @dataclass(frozen=True)
 class Uniform:
-    """A number between low and high, every one as likely."""
+    """A uniform random number between low and high."""
 
     low: float
     high: float
@@ -69,7 +68,7 @@ class Uniform:
 @tag("log-uniform")
 @dataclass(frozen=True)
 class LogUniform:
-    """A positive number between low and high whose logarithm is uniform."""
+    """A log-uniform random number between low and high."""
 
     low: float
     high: float
@@ -100,7 +99,7 @@ class LogUniform:
 @tag("integers")
 @dataclass(frozen=True)
 class Integers:
-    """A whole number from low to high, both included."""
+    """A uniform random integer from low to high, inclusive."""
 
     low: int
     high: int
@@ -119,7 +118,7 @@ class Integers:
 @tag("choice")
 @dataclass(frozen=True)
 class OneOf:
-    """One of the values, every one as likely."""
+    """One of the values, with equal probability."""
 
     values: tuple[Any, ...]
 
@@ -145,7 +144,7 @@ def choice(*values: Any) -> OneOf:
 
 
 def hparam(default: Any, search: Search | None = None, help: str = "", **later: Any) -> Any:
-    """A field of the hyper-parameters: its default, where a search may look, and one sentence for people.
+    """A field of the hyper-parameters: its default, its search range, and a description.
 
     introduced  of a field added later, the value with which older trials were run
     in_keys     of a renamed field, its former name, which keys and draws keep
@@ -163,7 +162,7 @@ R = TypeVar("R")
 
 
 def searched(hparams: type) -> dict[str, Search]:
-    """The fields that a search may move, with their ranges."""
+    """The searched fields, with their ranges."""
     return {f.name: f.metadata["search"] for f in fields(hparams) if f.metadata.get("search") is not None}
 
 
@@ -180,17 +179,17 @@ def with_values(hparams: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
         values[name] = literal(text)
     try:
         return replace(hparams, **values)  # type: ignore[type-var]
-    except BadInput as error:  # by the name that was typed
+    except BadInput as error:  # names the typed method
         raise BadInput(str(error).replace(f"{type(hparams).__name__}.", f"{method}.", 1)) from None
 
 
 def draw(hparams: type[R], trial: int, seed: int = 0) -> R:
-    """Trial 0 is the defaults; any other draws each searched field from a stream of its own.
+    """Trial 0 has the defaults; other trials draw each searched field from a separate stream.
 
-    A new field therefore does not move the draws of the others. The stream has the field's name and not the method's:
-    a field that methods share, such as the learning rate, is drawn alike for all of them, so that trial n compares
-    methods and not learning rates. random.Random is used because its random() is promised to stay the same in later
-    versions, which NumPy's generators are not.
+    A new field therefore does not change the draws of the others. The stream has the field's name and not the method's:
+    a field shared by methods, such as the learning rate, has equal draws for all, so trial n compares methods and not
+    learning rates. random.Random is used because its random() is stable across Python versions; NumPy's generators are
+    not.
     """
     default = hparams()
     if trial == 0:
@@ -205,12 +204,12 @@ def draw(hparams: type[R], trial: int, seed: int = 0) -> R:
 
 
 def suggest(hparams: type[R], trial: Any, ranges: Mapping[str, Search] | None = None) -> R:
-    """The searched fields as an Optuna trial suggests them, in ranges of their own or in other ones."""
+    """The searched fields as suggested by an Optuna trial, in their ranges or in given ones."""
     return hparams(**{name: search.suggest(trial, name) for name, search in (ranges or searched(hparams)).items()})
 
 
 def extended(best: Any, ranges: Mapping[str, Search]) -> dict[str, Search] | None:
-    """The ranges, wider if the best value of a field is near a bound; None if no field is."""
+    """The ranges, widened for fields with the best value near a bound; None if there is no such field."""
     wider = {}
     for name, search in ranges.items():
         if (beyond := search.beyond(getattr(best, name))) is not None and _allowed(best, name, beyond):
@@ -226,7 +225,7 @@ def _allowed(hparams: Any, name: str, search: Any) -> bool:
         return False
 
 
-STARTUP = 4  # rounds before Optuna's model decides; the usual ten would leave it nothing of UIMNET's ten
+STARTUP = 4  # random rounds before Optuna's model is used; its default of ten equals UIMNET's number of rounds
 L = TypeVar("L", bound=Hashable)
 
 
@@ -237,7 +236,7 @@ def guided(
     seed: int = 0,
     more: int = 0,
 ) -> dict[L, Mapping[str, Search]]:
-    """Rounds of trials that Optuna suggests (TPE) from the results of those before; round 0 is the defaults.
+    """Run rounds of trials suggested by Optuna (TPE) from earlier results; round 0 has the defaults.
 
     hparam_sets  the class of hyper-parameters of everything that is searched
     evaluate  round and hyper-parameters in, for each of them the number to make small out; None where it failed
@@ -245,7 +244,7 @@ def guided(
     returns   the ranges that were searched in the end
     """
     ranges: dict[L, Mapping[str, Search]] = {line: searched(hparams) for line, hparams in hparam_sets.items()}
-    if rounds == 1 and not more:  # the defaults alone: no need of Optuna
+    if rounds == 1 and not more:  # defaults only: Optuna is not needed
         evaluate(0, {line: hparams() for line, hparams in hparam_sets.items()})
         return ranges
     import optuna
@@ -282,7 +281,7 @@ def guided(
 
 
 def _defaults(hparams: type) -> dict[str, Any]:
-    """The searched fields' defaults as Optuna keeps them: choices are texts."""
+    """The searched fields' defaults in Optuna's format: choices are texts."""
     default = hparams()
     values = {name: (getattr(default, name), search) for name, search in searched(hparams).items()}
     return {name: str(value) if isinstance(search, OneOf) else value for name, (value, search) in values.items()}

@@ -97,10 +97,10 @@ class Trial(Validated):
     init_seed: int = 0
     start: str | None = added_field(
         None
-    )  # what its weights start from: store:KEY of a trial, or file:PATH of a checkpoint
+    )  # initial weights: store:KEY of a trial, or file:PATH of a checkpoint
     task: Literal["classification", "segmentation"] = added_field("classification")
     kept: tuple[int, ...] = added_field(())  # epochs after which weights are stored, in addition to the last
-    stop: int | None = added_field(None)  # which of them these weights are of; None: the last epoch
+    stop: int | None = added_field(None)  # the one of these epochs to load; None: the last epoch
 
     def check(self) -> None:
         if not set(self.kept) <= set(range(1, self.training.epochs)) or self.stop not in (None, *self.kept):
@@ -124,14 +124,14 @@ class Trial(Validated):
 
 
 def from_json(text: str, hparams_of: Callable[[str], type[HParams]]) -> Trial:
-    """The trial that `to_json` wrote; hparams_of(method name) is that method's hyper-parameters class."""
+    """The trial from the JSON of `to_json`; hparams_of(method name) returns the class of hyper-parameters."""
     return from_plain(parse_json(text, "The trial"), hparams_of)
 
 
 def from_plain(
     plain: Any, hparams_of: Callable[[str], type[HParams]], names: Mapping[str, str] = MappingProxyType({})
 ) -> Trial:
-    """The trial whose `canonical` form this is; `names` are those of its content."""
+    """The trial of a `canonical` form; `names` are the dataset names by content."""
     values = values_of(Trial, plain)
     for name in ("data", "start"):
         if (content := values[name]) in names:
@@ -143,7 +143,7 @@ def from_plain(
 
 
 def spectral_target(word: str, name: str) -> float | None:
-    """`none` → None, `5` → 5.0: where every layer's spectral norm is bounded; `name` is what people wrote it for."""
+    """`none` → None, `5` → 5.0: the bound of every layer's spectral norm; `name` is the option or field for errors."""
     try:
         return None if word in ("none", "off") else float(word)
     except ValueError:

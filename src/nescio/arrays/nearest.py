@@ -31,7 +31,7 @@ SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
 CROWDED = -1  # placeholder for the neighbours of such a row
 PAIR = 16  # a pair takes as long as at least this many entries of a product
-NEAR, NEAR_COSINE = 1e-3, 1e-9  # of the squared span, of 1: nearer than this, two rows are compared by themselves
+NEAR, NEAR_COSINE = 1e-3, 1e-9  # squared distance below which two rows are compared one by one
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
 TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
 FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
@@ -149,7 +149,7 @@ def prepare_points(
 
     _run(work, n * d * 64)
     if metric == "cosine" and not (square.min() > TINY and square.max() < 1 / TINY):
-        raw = unit(np.asarray(raw, np.float64))  # so large or small that the squares of products would leave float64
+        raw = unit(np.asarray(raw, np.float64))  # squares of products would overflow or underflow
         square = (raw * raw).sum(1)
     return Points(raw, metric, name, shift, scale, quick, square)
 
@@ -251,7 +251,7 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
 
 
 def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None:
-    """On all threads, with BLAS at one in each, or here when the work is small."""
+    """Run on all threads, with one BLAS thread each; small work runs in the calling thread."""
     if size < SERIAL:
         work(0, 1)
         return

@@ -33,9 +33,9 @@ AUGMENTATIONS = {
 }
 SMALL = 64  # up to this size a crop shifts the image, above it a crop cuts a window
 WORKERS = 16  # processes, at most, that read images from the disk
-SCALES = 0.5, 2.0  # of images with label maps
+SCALES = 0.5, 2.0  # scale factors of images with label maps
 DRAWS = 13  # numbers in [0, 1) for each image
-PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 13)  # what each of them is for
+PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 13)  # positions by purpose
 
 
 @dataclass

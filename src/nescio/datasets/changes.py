@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # processes that only decode images do without torch
     from torch import Tensor
 
 ZENITH = 90.0  # altitude of the sun over images that are not shifted, degrees
-TABLES, ROWS, PLACES = 6, 32, 4096  # of random numbers: 2³⁰ combinations of rows of so many numbers
+TABLES, ROWS, PLACES = 6, 32, 4096  # tables of random numbers: 2³⁰ combinations of rows
 
 
 @tag("change")

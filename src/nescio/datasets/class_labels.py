@@ -109,7 +109,7 @@ def _positions(names: Sequence[str], among: Sequence[str]) -> Array:
 def rows_by_key(index: Array, images: LoadedImages, every: int) -> Array:
     """(n,) the image of each row of a predictions file, by key; the whole file has `every` rows.
 
-    Keys are the set's own index, or names of image files where they are texts. If no key matches, images are taken in
+    Keys are indices of the set, or names of image files if they are texts. If no key matches, images are taken in
     order, one per row; the file then numbers its rows from 0.
     """
     if index.dtype.kind == "U":

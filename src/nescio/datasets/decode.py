@@ -76,7 +76,7 @@ def opened(data: Any) -> Iterator[Any]:
     from PIL import Image
 
     what = _named(data)
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # of images that can still be read
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # the image can still be read
     _listen_to_libtiff()
     _libtiff.complains = False
     try:

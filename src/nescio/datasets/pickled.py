@@ -15,7 +15,7 @@ import numpy as np
 from nescio.errors import BadInput
 from nescio.files import read_small
 
-MAX_BYTES = 1 << 29  # of a file; the largest of CIFAR has 155 MB
+MAX_BYTES = 1 << 29  # maximum size of a file; CIFAR's largest has 155 MB
 
 
 class _Array:

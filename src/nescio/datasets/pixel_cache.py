@@ -48,7 +48,7 @@ class UnreadableImages(BadInput):
     """Some images of a set cannot be read."""
 
 
-SMALLEST = View(1, 1, "trained")  # of the check for damage; its pixels are not stored
+SMALLEST = View(1, 1, "trained")  # view of the check for damage, whose pixels are not stored
 
 
 def decode_pixels(source: Any, view: View) -> NDArray[np.uint8]:

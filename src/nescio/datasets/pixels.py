@@ -16,7 +16,7 @@ from nescio.datasets import decode
 if TYPE_CHECKING:
     from nescio.datasets.images import Images
 
-SAMPLE_BYTES = 32 << 20  # of the training images, from which mean and deviation are taken
+SAMPLE_BYTES = 32 << 20  # size of the sample for mean and deviation
 
 
 KEPT = 4  # cached files: images and label maps of two levels of a shift
@@ -27,7 +27,7 @@ class Pixels:
 
     def __init__(self, make: Callable[[], Array], dataset_from_files: EncodedImages | None = None) -> None:
         self._make = make
-        self.encoded = dataset_from_files  # what they are decoded from
+        self.encoded = dataset_from_files  # encoded sources of the pixels
         self._copies: dict[Any, Any] = {}
 
     @cached_property

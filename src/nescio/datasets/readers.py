@@ -41,7 +41,7 @@ class Reader:
     read: Callable[[DatasetRequest], Dataset]
     path: bool | None  # whether a path must follow the name; None: it may
     size: int | None  # usual size of its images in pixels where another one can be chosen
-    selectors: int = 0  # of a set made from another one: number of selections after its name, each after a #
+    selectors: int = 0  # for a set made from another one: number of selections after its name, each after a #
 
 
 class _Readers(Registry[Reader]):

@@ -139,7 +139,8 @@ def cifar10h(request: DatasetRequest) -> Dataset:
 
 
 def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
-    """FOLDER/annotations.json lists the votes of every annotator as image_path (from above FOLDER) and class_label.
+    """FOLDER/annotations.json lists the votes of every annotator as image_path (relative to the parent of FOLDER) and
+    class_label.
 
     All images are test images; the label is the class with most votes, ties by name.
     """
@@ -261,7 +262,7 @@ def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Image
 
 
 def _replace_images(whole: Dataset, test: Images, train: Images | None, request: DatasetRequest) -> Dataset:
-    """Other training and test images of a dataset. No training image is held out for validation: k shots stay k."""
+    """The dataset with these training and test images. No training image is held out for validation: k shots stay k."""
     train = test.take(np.empty(0, np.int64)) if train is None else train
     revision = f"{seed_for(whole.revision, train.index.tolist(), test.index.tolist()):016x}"
     return replace(whole, train=train, test=test, val=train, revision=revision, name=f"{whole.name} part")

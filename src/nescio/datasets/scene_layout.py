@@ -99,16 +99,16 @@ class Parts:
 class Street:
     """One scene without its light: camera, road, objects, and the position of its sun."""
 
-    height: float  # of the camera, metres
-    across: float  # where on the road it drives
+    height: float  # height of the camera, metres
+    across: float  # lateral position of the camera on the road
     yaw: float  # radians that it looks to the right of the road
     horizon: float  # share of the image above it
-    bend: float  # of the road, 1/metres
+    bend: float  # curvature of the road, 1/metres
     half: float  # width from the middle of the road to the kerb
     lane: float  # width
-    solid: bool  # a middle line without gaps
+    solid: bool  # whether the middle line is solid
     pavement: float  # width
-    crossing: float  # where a zebra crossing begins
+    crossing: float  # distance of a zebra crossing
     sun: float  # altitude, degrees
     azimuth: float  # radians from the direction of the road
     clouds: float  # share of the sky

@@ -39,7 +39,7 @@ from nescio.errors import BadInput
 VERSION = 1  # raised when pixels change
 TRAIN, TEST = 400, 100  # scenes; those of index 0 to 399 are for training
 LEAST = 32  # rows of the smallest image
-FOCAL = 1.2  # of the camera, in heights of the image
+FOCAL = 1.2  # focal length, in heights of the image
 NEAR, DISTANT = 0.3, 1000.0  # metres: near plane, and distance of the sky
 UP, SIDE, FRONT, ROUND = range(4)  # direction of a surface's normal: y, x, z, or its own
 FIRST = len(GROUND) + 1  # materials: the four of the ground, the sky, then one for each part
@@ -188,7 +188,7 @@ class Scene:
         sun, ambient, _ = daylight(altitude)
         row, column = np.divmod(pixels, len(self.rays[0]))
         up = np.clip(self.rays[1][row, 0] * 1.6, 0, 1)
-        across = self.rays[0][column] / (0.15 + up) + self.index % 4096  # a float32 keeps its fraction
+        across = self.rays[0][column] / (0.15 + up) + self.index % 4096  # small enough that float32 keeps the fraction
         clouds = np.clip((texture(across, 1 / (0.15 + up), 24) + self.street.clouds - 0.4) * 3, 0, 1)[..., None]
         pale = ambient * 1.7 + sun * np.float32(0.25 * np.exp(-((altitude / 12) ** 2)))
         blue = ambient * np.array([0.55, 0.95, 1.7], np.float32)

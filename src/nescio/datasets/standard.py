@@ -29,7 +29,7 @@ from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
 
 ENDINGS = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-MOST_BYTES = 1 << 30  # of a file of STL-10; the largest has 221 MB
+MOST_BYTES = 1 << 30  # maximum size of a file of STL-10; the largest has 221 MB
 
 
 @dataset("digits")
@@ -294,7 +294,7 @@ def _folders(folder: Path) -> list[str]:
 class FolderWalk:
     """Counts of the folders and files that a scan of a dataset met."""
 
-    folders: dict[tuple[int, int], str] = field(default_factory=dict)  # by device and number
+    folders: dict[tuple[int, int], str] = field(default_factory=dict)  # path by device and inode
     skipped: list[str] = field(default_factory=list)  # files that are no images by their endings
 
     @property

@@ -27,7 +27,7 @@ class View:
     fill: tuple[int, int, int] = (0, 0, 0)
     crop: float = 1.0
     channels: int = 3
-    height: int | None = added_field(None)  # of pixels that are no square, and `size` is their width
+    height: int | None = added_field(None)  # height, if the pixels are not square; `size` is the width
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from nescio.arrays.types import ArrayOrTensor
 from nescio.distributions.von_mises_fisher import mean_resultant
 
 TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
-NODES = 40  # of the quadrature
+NODES = 40  # nodes of the quadrature
 REACH = 12.0  # standard deviations of the angle beyond which the density is nothing
 NARROW = (
     16  # below this many dimensions a random vector may be parallel to μ: float64, and the parallel part is removed
@@ -70,7 +70,7 @@ def _samples() -> ArrayOrTensor:
             turn += (along * w).sum(0)[:, None] * mu
             if tilt is None:
                 return turn.to(gradient.dtype), None, None
-            across = torch.einsum("snd,snd->sn", g, s) - w * along  # of √(1 − w²)·v
+            across = torch.einsum("snd,snd->sn", g, s) - w * along  # the gradient along √(1 − w²)·v
             return turn.to(gradient.dtype), (tilt * (along - w * across / radius**2)).sum(0), None
 
     return Samples

@@ -35,7 +35,7 @@ TERMS = 12
 NEGLIGIBLE = 1e-16  # a term of g below this is left out, with all after it
 CHUNK = 1 << 13  # values worked on at once: the temporaries stay in the cache
 STEPS = 50  # the inverse needs 4 to 8
-TINY, LARGEST = 1e-24, 1e150  # of a squared concentration; of a concentration, whose square must be finite
+TINY, LARGEST = 1e-24, 1e150  # minimum squared concentration; maximum concentration with a finite square
 
 
 def log_normalizer(kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:

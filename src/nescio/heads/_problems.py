@@ -215,7 +215,7 @@ class Softmax:
         self.parts = blocks(len(rows.values), SLAB)
 
     def subset(self, keep: ArrayOrTensor) -> Softmax:
-        return self  # there is only one head
+        return self  # a single head: nothing to select
 
     def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         weights = direction.reshape(-1, self.rows.values.shape[1]).T

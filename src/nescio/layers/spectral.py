@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from nescio.errors import BadInput
 
 Stretching = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-ROUNDING = 1.001  # of weights; the bound of a trained network is exact up to this
+ROUNDING = 1.001  # tolerance of the bound of a trained network
 
 
 class Bounded(nn.Module):

@@ -230,7 +230,7 @@ def find_measure(name: str, predictions: Predictions) -> Measure:
     if score != name:
         there = ", ".join(f"{SCORE}{name}" for name in predictions.scores) or "none"
         raise BadInput(f"There is no score named {score!r} in these predictions. There are: {there}.")
-    return registry[name]  # which refuses it
+    return registry[name]  # raises the error
 
 
 def canonical(name: str, predictions: Predictions) -> str:

@@ -140,7 +140,7 @@ def rmds_plus(train: Predictions) -> Fit:
 
 @dataclass(frozen=True, eq=False)
 class Relative:
-    """Squared distance to the nearest class mean less that to the mean of all rows."""
+    """Squared distance to the nearest class mean minus that to the mean of all rows."""
 
     distances: NearestMean
 

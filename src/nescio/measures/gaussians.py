@@ -55,7 +55,7 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
     if counts.max() < 2:
         raise BadInput("Every class of the reference has one row only, so gmm finds no covariance; give more rows.")
     d, means = embeddings.shape[1], np.stack(map_on_threads(partial(mean_row, embeddings), groups))
-    pooled = np.empty(0)  # of classes with one row
+    pooled = np.empty(0)  # covariance of classes with one row
     if counts.min() == 1:
         pooled = scatter_within(embeddings, groups, means) / (counts.sum() - len(counts))
 
@@ -144,7 +144,7 @@ class ClassDensity(GaussianDensity):
             rows, n = self.groups[c], len(self.groups[c])
             x = float64_rows(embeddings, rows)
             joint = np.stack([self.log_joint(x, other) for other in range(len(self.means))], axis=1)
-            if self.priors:  # one row less in all
+            if self.priors:  # the reference has one row less
                 joint += math.log(total / (total - 1))
             if n < 3:  # nothing, or one row without a covariance, is left of its class
                 joint[:, c] = -np.inf

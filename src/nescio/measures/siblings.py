@@ -25,7 +25,7 @@ from nescio.progress import track
 Similarity = Literal["jaccard", "overlap"]
 ALONE = "Neighbourhood consistency needs at least two siblings."
 NO_VARIANCE = "The variance between siblings needs at least two siblings."
-COLLAPSED = 0.01  # of the references differ, or fewer
+COLLAPSED = 0.01  # share of different references at or below which a member has collapsed
 MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixture}
 
 

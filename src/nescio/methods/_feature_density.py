@@ -52,7 +52,7 @@ class FeatureDensity(Method):
         """Check that the likeliest Gaussian of an image is that of its class."""
         share = float((self.gaussians.log_joint(self.features(x)).argmax(1) == y).float().mean())
         seen = f"the likeliest Gaussian is that of the image's class for {share:.0%} of training images"
-        return Evidence(seen, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the way from chance to all
+        return Evidence(seen, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the interval from chance to 100 %
 
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
         """Check that the Gaussians were fitted and separate training images from noise."""

@@ -13,7 +13,7 @@ from nescio.layers.entropies import entropy
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam
 
-FLOOR = 1e-6  # of a variance
+FLOOR = 1e-6  # minimum variance
 VARIANCE = 0.01  # initial noise variance per dimension: a much larger one would hide the untrained features
 JUDGED, DRAWN = 64, 1024  # images, and noise samples of each, in the evidence
 

@@ -21,7 +21,7 @@ class NivMFHParams(ELKHParams, SamplingHParams):
     # at the full rate SGD on digits left all κ at the head's bound
     head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ")
     density: Literal["exact", "approximate"] = hparam(
-        "exact", None, "of the classes: one that integrates to one, or its approximation"
+        "exact", None, "density of the classes: normalised, or approximate"
     )
 
 

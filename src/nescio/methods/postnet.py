@@ -132,7 +132,7 @@ class PostNet(Method[PostNetHParams]):
                 f"an entropy of {spread:.3g} changes the loss by {added:+.2g}: more entropy, {effect} loss",
                 added * spread < 0,
             ),
-            "flows learnt": Evidence(f"their parameters moved by up to {moved:.3g}", moved > 1e-2),
+            "flows learnt": Evidence(f"their parameters changed by up to {moved:.3g}", moved > 1e-2),
             "densities integrate to 1": Evidence(
                 f"{float(mass.min()):.3f} to {float(mass.max()):.3f} in two dimensions",
                 bool(((mass - 1).abs() < 0.02).all()),

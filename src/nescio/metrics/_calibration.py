@@ -140,7 +140,7 @@ def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
     It was rounded by half a step, and so was its logarithm; log and exp themselves are of float32 or better.
     """
     edge = np.rint(confidence * bins) / bins
-    sizes = 1 - np.log(np.maximum(edge, 1 / bins))  # of the probability, which is 1 relative to itself, and of its log
+    sizes = 1 - np.log(np.maximum(edge, 1 / bins))  # relative error of the probability, and error of its logarithm
     steps = np.finfo(stored).eps / 2 * sizes + 8 * np.finfo(np.promote_types(stored, np.float32)).eps
     near = np.abs(confidence - edge) <= steps * edge
     return np.where(near, edge.astype(stored).astype(np.float64), confidence)

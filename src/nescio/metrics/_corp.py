@@ -19,7 +19,7 @@ from nescio.metrics._calibration import ece, known_confidence, row_blocks
 from nescio.metrics._outcomes import Outcomes, as_whole, checked, outcomes, top_outcomes
 from nescio.metrics._spec import metric
 
-LEVEL, RESAMPLES = 0.9, 200  # of the band of a diagram
+LEVEL, RESAMPLES = 0.9, 200  # level of a diagram's band, and number of its resamples
 RUNS = 12  # times that falling runs are pooled at once
 
 

@@ -15,7 +15,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.metrics._spec import metric
 
 BLOCK = 1 << 18  # probabilities looked at together: two megabytes in float64, so that they stay in the cache
-TINY = float(np.finfo(np.float64).tiny)  # what a probability of 0 counts as in a logarithm
+TINY = float(np.finfo(np.float64).tiny)  # replaces a probability of 0 in a logarithm
 SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the sum of the others keeps
 
 

@@ -15,7 +15,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.metrics._outcomes import as_array
 from nescio.metrics._spec import metric
 
-ROUNDING = Fraction(1, 2**51)  # what a sum or two of shares can be off: four steps of a float just below 1
+ROUNDING = Fraction(1, 2**51)  # error of a sum of shares: four float64 steps below 1
 INT64_ROWS = 1 << 31  # up to here twice the number of pairs of rows fits into 64 bits
 CACHED = 1 << 12  # groups at once: a dozen temporaries of this length stay in cache
 SERIES = 64  # from here on the series of the harmonic numbers is exact to the last bit

@@ -20,7 +20,7 @@ from nescio.metrics._spec import metric
 
 DEFAULT_OOD_SHARE = 0.5  # of out-of-distribution rows, unless another is stated
 ABSTENTION_PRICES = tuple(i / 25 for i in range(1, 26))  # of abstaining, for cost curves
-MOST_ROWS = 1 << 62  # with their copies, so that they can be counted
+MOST_ROWS = 1 << 62  # maximum number of rows with copies
 
 
 class Mixture:

@@ -52,7 +52,7 @@ class ScoreCounts:
         # The last digit of a former float32 is free: it stores the class, so that one sort is enough.
         packed = np.sort(keys & ~LAST | wrong)
         keys, wrong = packed & ~LAST, (packed & LAST).astype(np.int64)
-        keys |= keys < SIGN  # as it was: negative numbers are turned over
+        keys |= keys < SIGN  # as stored: the bits of negative numbers are inverted
         return cls._grouped(keys, np.stack([1 - wrong, wrong], axis=1), 0, most)
 
     @classmethod

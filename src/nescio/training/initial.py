@@ -27,7 +27,7 @@ STAGE, WEIGHTS = "train", "weights.safetensors"
 DENSE = "features.backbone."  # before the names of a dense backbone's weights
 
 
-UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weight.0."  # in names of spectral bounds
+UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weight.0."  # suffixes of bounded weights
 
 
 def start_key(start: str) -> str:
@@ -68,7 +68,7 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
     state_of_method = method.state_dict()
     if not any(name.startswith("features.") for name in state):
         state = {f"features.{name}": tensor for name, tensor in state.items()}
-    if method.spec.dense and not any(name.startswith(DENSE) for name in state):  # of a classifier
+    if method.spec.dense and not any(name.startswith(DENSE) for name in state):  # the weights of a classifier
         state = {name.replace("features.", DENSE, 1): tensor for name, tensor in state.items()}
     if unbounded := any(UNBOUNDED in name for name in state_of_method) and not any(UNBOUNDED in name for name in state):
         inside = {name.replace(UNBOUNDED, ".weight"): name for name in state_of_method}

@@ -72,7 +72,7 @@ def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Fi
 def _kept_weights(step_folder: StepFolder, context: Context, trial: Trial, whole: Step) -> Files:
     """The weights after one of the epochs that a trial keeps."""
     facts = facts_of(whole, context.store)
-    facts.pop("train_accuracy", None)  # of the last epoch
+    facts.pop("train_accuracy", None)  # known for the last epoch only
     content = (whole.verified_or_rebuilt(context) / kept_name(trial.stop)).read_bytes()
     return {WEIGHTS: content, FACTS: json.dumps(facts).encode()}
 

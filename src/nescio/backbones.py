@@ -165,7 +165,8 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
 
 
 def _dense(name: str, channels: int, shape: tuple[int, int]) -> Locations:
-    """Of a ResNet the dilated one (Yu et al. 2017, DRN-A): dilations replace the strides of its last two stages."""
+    """For a ResNet, use the dilated variant (Yu et al. 2017, DRN-A): dilations replace the strides of its last two
+    stages."""
     if name == "conv":
         return Locations(DilatedConv(channels, shape), channels)
     import timm

@@ -101,7 +101,7 @@ class Batches:
             yield x, y.long(), index[mine]
 
     def _order(self) -> Any:
-        """Rows of `images` as they are shown. By raw bits, because NumPy may change its permutations."""
+        """Rows of `images` as they are shown. Uses raw bits, because NumPy may change its permutations."""
         n = len(self.images)
         return np.argsort(np.random.PCG64(self.seed).random_raw(n), kind="stable") if self.shuffle else np.arange(n)
 

@@ -271,7 +271,7 @@ def _zoom(size: int, factor: float) -> Any:
 
 
 def _sparse(weights: Any) -> tuple[Any, Any]:
-    """Places and weights (k, q) of a sparse matrix (q, p), k the most values in a line."""
+    """Column positions and weights (k, q) of a sparse matrix (q, p); k is the maximum number of values per row."""
     counts = np.diff(weights.indptr)
     at = np.arange(counts.max())[:, None]
     used, place = at < counts, np.minimum(weights.indptr[:-1] + at, len(weights.data) - 1)

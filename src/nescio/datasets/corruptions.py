@@ -165,7 +165,7 @@ class Corruption(Change):
                 return FILTERS[self.name](block.contiguous(), keys, seed, constants)
 
         parts = pixels.split(rows), index.split(rows)
-        # Pillow's part in small images is so short that threads would wait for each other's Python
+        # Pillow's share is small for small images, so threads would wait for the interpreter lock
         alone = pixels.is_cuda or len(parts[0]) == 1 or (self.name in ON_CPU and max(pixels.shape[1:3]) < LARGE)
         return torch.cat(list(map(work, *parts)) if alone else _on_threads(work, parts))
 

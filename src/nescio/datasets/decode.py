@@ -127,7 +127,7 @@ def _upright(image: Any) -> Any:
 
 
 def _eight_bits(image: Any, what: str) -> Any:
-    """Grey images of 16 bits with their values divided by 257; Pillow would cut them at 255."""
+    """Grey images of 16 bits with their values divided by 257; Pillow would truncate them at 255."""
     from PIL import Image
 
     if image.mode != "F" and not image.mode.startswith("I"):

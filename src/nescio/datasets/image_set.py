@@ -228,5 +228,5 @@ def _with_labels(images: Images, labels: Iterable[int], dataset: Dataset) -> Ima
 
 
 def draw_rows(rows: int, count: int, seed: int) -> Array:
-    """(count,) sampled rows, ascending. By raw bits of PCG64, because NumPy may change its permutations."""
+    """(count,) sampled rows, ascending. Uses raw bits of PCG64, because NumPy may change its permutations."""
     return np.sort(np.argsort(np.random.PCG64(seed).random_raw(rows), kind="stable")[:count])

@@ -181,7 +181,7 @@ def residual(train: Predictions, dims: int | None = None) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"), example={"dims": 4})
 def vim(train: Predictions, dims: int | None = None) -> Fit:
-    """The residual against the energy, as one more logit: α·‖Rᵀ(f − o)‖ − log Σ_j exp z_j.
+    """The residual as an additional logit, minus the energy: α·‖Rᵀ(f − o)‖ − log Σ_j exp z_j.
 
     α = mean of the largest logit over mean of the residual, on training rows. Wang et al. (2022), virtual-logit
     matching.

@@ -16,12 +16,12 @@ Pair = tuple[Tensor, Tensor]  # outputs for two views of the same images, row by
 
 def views_found(now: Pair, then: Pair) -> Evidence:
     """Check that an image's other view is nearer than other images, and nearer than before training."""
-    after, before = nearer(*now), nearer(*then)
+    after, before = nearer_share(*now), nearer_share(*then)
     seen = f"an image's other view is nearer than {after:.1%} of other images, before training than {before:.1%}"
     return Evidence(seen, 1 - after < 0.85 * (1 - before))
 
 
-def nearer(a: Tensor, b: Tensor) -> float:
+def nearer_share(a: Tensor, b: Tensor) -> float:
     """Share of pairs (i, j ≠ i) with cos(a_i, b_i) > cos(a_i, b_j)."""
     cosines = unit(a) @ unit(b).T
     own = cosines.diagonal()[:, None]
@@ -39,7 +39,7 @@ def not_collapsed(z: Tensor) -> Evidence:
     return Evidence(seen, other < 0.9 and directions > 2)
 
 
-def lags(copy: nn.Module, network: nn.Module, start: nn.Module) -> Evidence:
+def momentum_copy_lags(copy: nn.Module, network: nn.Module, start: nn.Module) -> Evidence:
     """Check that a momentum copy is between its network's initial and current weights."""
     here, there, then = (_weights(each) for each in (copy, network, start))
     way = there - then

@@ -107,8 +107,8 @@ class Method(nn.Module, Generic[H]):
     rises_far_from_data: ClassVar[bool] = False  # the native score should rise far from the training data
     strength_hparam: ClassVar[str | None] = None  # the hyper-parameter that regularises its features, or "spectral"
     strength_direction: ClassVar[DIRECTION] = "larger"  # values of strength_hparam that regularise more
-    no_dense_reason: ClassVar[str] = ""  # why segmentation is not supported; "": it is
-    no_compile_reason: ClassVar[str] = ""  # why torch.compile cannot be used; "": it can
+    no_dense_reason: ClassVar[str] = ""  # reason why segmentation is not supported; "" if it is
+    no_compile_reason: ClassVar[str] = ""  # reason why torch.compile cannot be used; "" if it can
     # True if `update` calls the same kernels in every step, draws nothing on the host and waits for no number. A GPU
     # then replays one CUDA graph. Subclasses do not inherit it.
     cuda_graph_safe: ClassVar[bool] = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, unit
-from nescio.methods._two_views import distance, lags, no_gradient, not_collapsed, views_found
+from nescio.methods._two_views import distance, momentum_copy_lags, no_gradient, not_collapsed, views_found
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam
 
@@ -83,7 +83,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
         return {
             "views found": views_found(z.chunk(2), before.chunk(2)),
             "not collapsed": not_collapsed(z),
-            "target lags": lags(self.target, self.online, start.target),  # type: ignore[arg-type]
+            "target momentum_copy_lags": momentum_copy_lags(self.target, self.online, start.target),  # type: ignore[arg-type]
             "target learns nothing": no_gradient(self, self.target, x, y),
             "predictor used": Evidence(
                 f"it changed by {gone:.1%} of its norm and turns projections by 1 − cos = {turned:.2f}",

@@ -108,7 +108,7 @@ class ScoreCounts:
 def _ordered(counts: Array, certain: Array, wrong_first: int, single: bool) -> Ranking:
     """The ranking in which an undecided group is split into its right and its wrong rows.
 
-    With `single` its wrong rows come one by one, each a threshold of its own.
+    With `single`, every wrong row is a separate threshold.
     """
     first, then = counts.copy(), np.zeros_like(counts)
     first[~certain, 1 - wrong_first] = 0

@@ -83,7 +83,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
         return {
             "views found": views_found(z.chunk(2), before.chunk(2)),
             "not collapsed": not_collapsed(z),
-            "target momentum_copy_lags": momentum_copy_lags(self.target, self.online, start.target),  # type: ignore[arg-type]
+            "target lags": momentum_copy_lags(self.target, self.online, start.target),  # type: ignore[arg-type]
             "target learns nothing": no_gradient(self, self.target, x, y),
             "predictor used": Evidence(
                 f"it changed by {gone:.1%} of its norm and turns projections by 1 − cos = {turned:.2f}",

@@ -97,7 +97,7 @@ class HetXL(Method[HetXLHParams]):
         moved, spread = float((noisy - plain).abs().sum(1).mean() / 2), float(self.log_det(embeddings).std())
         tau = float(self.log_tau.exp())
         return {
-            "covariance acts": Evidence(f"noise moves {moved:.2%} of a predicted probability", moved > 1e-3),
+            "covariance acts": Evidence(f"noise changes a predicted probability by {moved:.2%}", moved > 1e-3),
             "covariance differs": Evidence(f"log det Σ has a standard deviation of {spread:.3g}", spread > 1e-2),
             "noise follows Σ": self.noise_evidence(embeddings[:JUDGED]),
             "temperature learnt": Evidence(f"τ went from 1 to {tau:.3f}", abs(tau - 1) > 1e-3),

@@ -123,7 +123,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
             "queue replaced": Evidence(filled, new == min(size, pushed) > 0),
-            "key encoder momentum_copy_lags": momentum_copy_lags(self.key, self.query, start.key),  # type: ignore[arg-type]
+            "key encoder lags": momentum_copy_lags(self.key, self.query, start.key),  # type: ignore[arg-type]
             "key encoder learns nothing": no_gradient(self, self.key, x, y),
             "temperature acts": temperature_acts(self, x, y),
         }

@@ -59,11 +59,11 @@ class ModelRows(RowBuilder):
         self.describe(**facts)
 
 
-def config_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
+def config_of(model: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
     """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
-    known = {name: dump.fact_as_number(name) for name in ("params", *facts)}
-    own = {"model": dump.model, "data": dump.data, "facts": known}
-    return own | {name: getattr(plan, name) for name in settings}
+    numbers = {name: model.fact_as_number(name) for name in ("params", *facts)}
+    config = {"model": model.model, "data": model.data, "facts": numbers}
+    return config | {name: getattr(plan, name) for name in settings}
 
 
 # ---- rows to numbers
@@ -135,11 +135,13 @@ def correlation(a: Values, b: Values) -> float | None:
 
 def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Values]]) -> list[Row]:
     """A line for all models and one for each family of at least LEAST: how many, and ρ of every pair of numbers."""
-    groups = {ALL: models} | {name: own for name, own in families.by_family(models).items() if len(own) >= LEAST}
+    groups = {ALL: models} | {
+        name: members for name, members in families.by_family(models).items() if len(members) >= LEAST
+    }
     return [
-        {"architecture": group, "models": len(own)}
-        | {head: correlation({name: a[name] for name in own if name in a}, b) for head, (a, b) in pairs.items()}
-        for group, own in groups.items()
+        {"architecture": group, "models": len(members)}
+        | {head: correlation({name: a[name] for name in members if name in a}, b) for head, (a, b) in pairs.items()}
+        for group, members in groups.items()
     ]
 
 
@@ -201,7 +203,7 @@ class Cloud:
     title: str
     x: str
     y: str
-    words: str
+    caption: str
     needs: str = "two models or more"
     most: int | None = 12
     better: str = ""
@@ -233,28 +235,34 @@ class Cloud:
             return None
         every = [(x.values[name], y.values[name]) for name in placed]
         best = pareto_front(every, self.better == "lower") if self.better else []
-        shown, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
-        words = {
-            self.words: True,
-            "A larger mark: more parameters.": any(point[PARAMS] for point in shown),
-            "A dot in the mark: a distilled model.": any(point["distilled"] for point in shown),
+        marks, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
+        sentences = {
+            self.caption: True,
+            "A larger mark: more parameters.": any(point[PARAMS] for point in marks),
+            "A dot in the mark: a distilled model.": any(point["distilled"] for point in marks),
             "The dashed line joins the models that no other one beats in both.": len(best) > 1,
-            "Lines through the marks: 95 % intervals.": bool(x.around or y.around) and len(shown) <= NAMED_POINTS,
+            "Lines through the marks: 95 % intervals.": bool(x.around or y.around) and len(marks) <= NAMED_POINTS,
         }
         look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
         look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
         tips = {"model": "model", "family": "family"}
-        chart = partial(scatter_chart, shown, x.label, y.label, tips=tips, **look)
-        made = [{key: value for key, value in point.items() if key != "name"} for point in shown]
-        return Figure(self.name, self.title, " ".join(text for text, holds in words.items() if holds), chart, made)
+        chart = partial(scatter_chart, marks, x.label, y.label, tips=tips, **look)
+        records = [{key: value for key, value in point.items() if key != "name"} for point in marks]
+        return Figure(
+            self.name, self.title, " ".join(text for text, holds in sentences.items() if holds), chart, records
+        )
 
 
 def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:
     """Model → its family, if that is one of the `most` largest of LEAST models or more; the others are grey."""
     members = families.by_family(models)
-    several = [family for family, own in members.items() if len(own) >= LEAST]
+    several = [family for family, models_of_family in members.items() if len(models_of_family) >= LEAST]
     named = (several or list(members))[: most or len(members)]
-    return {name: family if family in named else OTHERS for family, own in members.items() for name in own}
+    return {
+        name: family if family in named else OTHERS
+        for family, models_of_family in members.items()
+        for name in models_of_family
+    }
 
 
 # ---- the page

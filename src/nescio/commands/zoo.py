@@ -443,7 +443,7 @@ def _evaluate_models(
         pairs = pairs_of(inside, outside(options.ood_data), fixed)
         if names is not None and (options.plan.data_names or options.plan.ood_names):
             check_names(names, pairs)
-    selective.judge(SelectivePlan(data=options.data), inside, work)
+    selective.evaluate_models(SelectivePlan(data=options.data), inside, work)
     if not pairs:
         return ["selective"]
     cood.grade_models(options.plan, pairs, names, grading)

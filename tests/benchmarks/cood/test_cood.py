@@ -268,8 +268,8 @@ def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
     assert {row["backbone"] for row in study.rows} == {"good"}
     reasons = {failure.name: failure.reason for failure in study.failures}
     assert "has 10 images (6 " in reasons["few"]
-    assert "graded by their labels" in reasons["bare"]
-    assert "answers with 5 classes" in reasons["other"]
+    assert "by their labels" in reasons["bare"]
+    assert "has 5 classes" in reasons["other"]
     assert {each.reason for each in store.runs() if each.state == "failed"} == set(reasons.values())
 
 
@@ -318,7 +318,7 @@ def test_workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
     said: list[tuple[Any, ...]] = []
     one = graded(SMALL, pairs, store, workers=0, watch=lambda *what: said.append(what))
     two = graded(SMALL, pairs, Store(tmp_path / "other"), workers=1)
-    assert one.rows == two.rows and said[-1][:4] == ("grading the out-classes", 2, 0, 2)
+    assert one.rows == two.rows and said[-1][:4] == ("grade OOD classes", 2, 0, 2)
 
 
 def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> None:
@@ -331,12 +331,12 @@ def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> N
     assert study.frame.facts("out_classes").unique("value") == [21]
     held = read_npz(cood._step(plan, pair, (5, 6, 7)).folder(store) / cood.CLASSES)
     assert held["classes"].tolist() == [y for y in range(CLASSES) if y not in (5, 6, 7)]
-    assert any(note.startswith("3 of 24 out-classes are in-classes, or above or below") for note in study.notes)
+    assert any(note.startswith("3 of 24 out-classes") for note in study.notes)
     assert any("does not know 23 of the 28" in note for note in study.notes)  # it knows o6, i0, o7, o8, o23
     bare = graded(SMALL, [pair], store, names=names)
     assert bare.frame.facts("out_classes").unique("value") == [23]
     assert graded(SMALL, [pair], store).notes == [] != bare.notes
-    with pytest.raises(BadInput, match="needs the names of the classes"):
+    with pytest.raises(BadInput, match="hierarchy needs the names"):
         graded(plan, [pair], store)
 
 
@@ -348,7 +348,7 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
     study = graded(SMALL, [saved(tmp_path, "a", inside, outside.take(short))], store)
     assert study.frame.facts("out_classes", "window").unique("value") == [4, 2]
     text = " ".join(study.notes)
-    assert "1 of 5 out-classes have fewer than 10 images" in text
+    assert "1 of 5 out-classes" in text
     assert "a group has 2 classes" in text and "group_classes" in text
     assert "3 windows of 2, fewer than the 11 severities" in text
     asked = graded(replace(SMALL, group_classes=2, severity_levels=3), [saved(tmp_path, "b", inside, outside)], store)
@@ -422,16 +422,16 @@ def test_bad_plans(change: dict[str, Any], sentence: str, store: Store) -> None:
 
 def test_bad_pairs(tmp_path: Path, store: Store) -> None:
     pair = saved(tmp_path, "a", *dumps())
-    with pytest.raises(BadInput, match="no model to grade"):
+    with pytest.raises(BadInput, match="to grade"):
         graded(SMALL, [], store)
-    with pytest.raises(BadInput, match="Two pairs are named a"):
+    with pytest.raises(BadInput, match="named a:"):
         graded(SMALL, [pair, pair], store)
     swapped = replace(pair, in_distribution=pair.ood, ood=pair.in_distribution)
     reasons = [failure.reason for failure in graded(SMALL, [swapped], store).failures]
     assert len(reasons) == 1 and "in-distribution data" in reasons[0]
     same = replace(pair, ood=pair.in_distribution)
     (failure,) = graded(SMALL, [same], store).failures
-    assert "every row as of a class that was in training" in failure.reason
+    assert "every row as in_distribution" in failure.reason
 
 
 # ---- pairs of the store

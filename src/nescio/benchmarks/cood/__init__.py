@@ -1,6 +1,6 @@
-"""Graded class-out-of-distribution detection: out-classes from easy to hard for each model and its own confidence.
+"""Graded detection of OOD classes, from easy to hard by the confidence of each model.
 
-Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M; severities and groups are in `analysis.grading`.
+Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M; severities and groups are in `analysis.graded_ood`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nescio.analysis.graded_ood import (
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
-from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_classes, paired_dumps
+from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_classes, paired_predictions
 from nescio.benchmarks.pretrained import PRETRAINED, ModelRows, config_of
 from nescio.errors import BadInput, Undefined
 from nescio.evaluations.graded_ood import add_grades
@@ -47,8 +47,8 @@ from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluat
 NAME, VERSION = "cood", 4
 ABOUT_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": "misclassification"}
 SEVERITY = "severity"  # metric: mean confidence on a group of out-classes, whose number is in the column `severity`
-CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
-PICTURED = ("index", "label", "answer")  # what is kept of the images of a model's hardest group
+CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: the classes of its groups, and notes
+IMAGE_COLUMNS = ("index", "label", "answer")  # kept columns of the images of the hardest group
 FACTS = ("input_size", "embedding_size")  # of a model, as rows
 SETTINGS = (
     "estimation_images",
@@ -64,7 +64,7 @@ OVERLAP = "classes that overlap"  # heading of options
 @tag("plan:cood")
 @dataclass(frozen=True)
 class Plan(Validated):
-    """Which models are graded, and how their out-classes are divided."""
+    """The models that are graded, and how OOD classes are divided."""
 
     pair: tuple[str, ...] = option(
         (),
@@ -102,25 +102,24 @@ class Plan(Validated):
             raise BadInput("Plan.measures is empty: name at least one measure.")
         for name in self.measures:
             if name != MC_DROPOUT and measures.registry[name].kind != "plain":
-                raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one dump.")
+                raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one network.")
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.cood.reports", workers=0)
 def cood(plan: Plan, work: Work) -> None:
-    """Which models notice classes that were not in training, from the easiest to the hardest for each of them.
+    """OOD detection of pretrained models, from the easiest to the hardest OOD classes of each model.
 
-    For every model and every measure of uncertainty: out-classes are sorted by how sure the model is of them on
-    estimation images; groups of as many classes as the in-distribution data has slide over them; eleven groups, 10 %
-    apart, are the severities 0 to 10; each gives the AUROC of its test images against the in-distribution images (Galil
-    et al. 2023, §4 and appendix L).
+    For every model and uncertainty measure, OOD classes are sorted by the mean confidence on their estimation images.
+    A window of as many classes as the in-distribution data has slides over them. Eleven windows, 10 % apart, are the
+    severities 0 to 10. The result is the AUROC of their test images against in-distribution images (Galil et al. 2023,
+    §4 and appendix L).
 
-    Models are files of predictions, one about in-distribution images and one about images of other classes under class
-    ids of their own (--pair), or those of a store that `nescio zoo` has evaluated on both sets (--data and --ood-data).
+    Name models by predictions files, one for in-distribution and one for OOD images (--pair). Or use the models that
+    `nescio zoo` evaluated on both sets of a store (--data and --ood-data).
 
-    A class takes part if it has --estimation-images + --test-images images (150 + 50). Smaller sets need smaller
-    numbers. With --hierarchy, OOD classes that are classes of --data, above one or below one, are left out. Its lines
-    are PARENT CHILD, as in ImageNet's wordnet.is_a.txt. Classes are named by folder (WordNet ids), --data-names and
-    --ood-names.
+    A class needs --estimation-images + --test-images images (150 + 50). Choose smaller numbers for smaller sets. With
+    --hierarchy, OOD classes that are classes of --data, above one or below one, are left out. Its lines are PARENT
+    CHILD, as in ImageNet's wordnet.is_a.txt. Classes are named by folder (WordNet ids), --data-names and --ood-names.
 
     examples:
       nescio run cood --pair a=in.npz,out.npz --pair b=in-b.npz,out-b.npz --estimation-images 40 --test-images 20
@@ -128,7 +127,7 @@ def cood(plan: Plan, work: Work) -> None:
       nescio run cood --data imagenet:val --ood-data folder:imagenet21k --hierarchy wordnet.is_a.txt
       nescio run cood --data imagenet:val --ood-data folder:imagenet21k --extra-ood hard=folder:imagenet-o
     """
-    pairs, notes = paired_dumps(plan, work)
+    pairs, notes = paired_predictions(plan, work)
     if plan.limit is not None:
         notes.append(subset_limit_note(plan.limit, plan.seed))
         pairs = [pair.sampled(plan.limit, plan.seed) for pair in pairs]
@@ -137,10 +136,10 @@ def cood(plan: Plan, work: Work) -> None:
 
 
 def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNames | None, work: Work) -> None:
-    """Grades what is not graded yet, one step per model, and takes the rows of all.
+    """Grade models that are not graded yet, one step per model, and collect the rows of all.
 
-    names  of the in-classes and of the out-classes, class 0 first: out-classes that are in-classes are left out, and
-           with a hierarchy those above or below one
+    names  of the in-distribution and of the OOD classes, class 0 first. OOD classes that are also in-distribution are
+           left out. With a hierarchy, so are those above or below one.
     """
     if not pairs:
         raise BadInput("There is no model to grade: name at least one pair of in- and out-of-distribution predictions.")
@@ -152,7 +151,7 @@ def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNam
             raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
     refused, notes = overlapping_classes(plan, names, pairs)
     work.add_notes(*notes)
-    steps = work.evaluate("grading the out-classes", [_step(plan, pair, refused) for pair in pairs])
+    steps = work.evaluate("grade OOD classes", [_step(plan, pair, refused) for pair in pairs])
     folders = [step.folder(work.store) for step in steps]
     for folder in folders:
         work.add_notes(*read_json(folder / ABOUT)["notes"])
@@ -167,7 +166,7 @@ def _step(plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Step
         "others": [name for name, _ in others],
         "refused": sha256(to_json(refused).encode()).hexdigest()[:16],
     }
-    parents = (pair.in_distribution.rows_key, pair.ood.rows_key, *(dump.rows_key for _, dump in others))
+    parents = (pair.in_distribution.rows_key, pair.ood.rows_key, *(predictions.rows_key for _, predictions in others))
     make = partial(_make, plan=plan, pair=pair, refused=refused)
     return make_evaluation(NAME, VERSION, pair.model, config, parents, make)
 
@@ -177,21 +176,21 @@ def _make(
 ) -> Files:
     graded = GradedModel(dict(ABOUT_ROWS), model=pair.in_distribution, plan=plan, pair=pair)
     graded.grade(refused)
-    about = json.dumps({"notes": graded.notes}).encode()
-    return files_of(graded) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
+    notes = json.dumps({"notes": graded.notes}).encode()
+    return files_of(graded) | {CLASSES: npz_bytes(graded.chosen), ABOUT: notes}
 
 
 # ---- one model
 
 
 def most_confident(measure: str) -> float:
-    """The confidence where u is 0, so that a severity is a mean confidence: 1 − u of the largest softmax, else −u."""
+    """The confidence if u is 0, so that a severity is a mean confidence: 1 − u for msp, else −u."""
     return 1.0 if measure == "msp" else 0.0
 
 
 @dataclass(kw_only=True)
 class GradedModel(ModelRows):
-    """Gathers the rows of one model, which classes each of its groups holds, and what to know of them."""
+    """Gathers the rows of one model, the classes of each of its groups, and notes about them."""
 
     reported: Sequence[str] = ("backbone", "method")
     plan: Plan
@@ -202,7 +201,7 @@ class GradedModel(ModelRows):
     def grade(self, refused: Sequence[int]) -> None:
         plan, inside = self.plan, in_distribution_rows(self.pair.in_distribution.load())
         outside = self._outside(self.pair.ood, inside)
-        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.extra_ood.items())}
+        others = {name: self._outside(predictions, inside) for name, predictions in sorted(self.pair.extra_ood.items())}
         self.describe_model(*FACTS)
         self._accuracy(inside)
         if outside.labels is None:
@@ -213,8 +212,8 @@ class GradedModel(ModelRows):
         window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
         for measure in plan.measures:
             try:
-                answered, own = resolve_measure(inside, measure)
-                u_in, u_out = measures.uncertainty(own, answered), uncertainty_of(outside, measure)
+                answered, score = resolve_measure(inside, measure)
+                u_in, u_out = measures.uncertainty(score, answered), uncertainty_of(outside, measure)
             except Undefined as reason:
                 self._because(measure, None, "out", reason)
                 continue
@@ -230,29 +229,29 @@ class GradedModel(ModelRows):
     def _because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
         self.omit(reason, measure=measure, metric=metric, split=split)
 
-    def _outside(self, dump: ModelPredictions, inside: Predictions) -> Predictions:
-        """The rows of classes that were not in training."""
-        outside = dump.load(ood=True)
+    def _outside(self, predictions: ModelPredictions, inside: Predictions) -> Predictions:
+        """The rows of OOD classes."""
+        outside = predictions.load(ood=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
             raise BadInput(
-                f"{dump.path} answers with {outside.classes} classes, {self.model.path} with {inside.classes}: both "
-                "must come from one model."
+                f"{predictions.path} has {outside.classes} classes, {self.model.path} has {inside.classes}: both must "
+                "come from one model."
             )
         assert outside.in_distribution is not None  # loaded as outside
         if outside.in_distribution.all():
-            raise BadInput(f"{dump.path} marks every row as of a class that was in training (in_distribution).")
+            raise BadInput(f"{predictions.path} marks every row as in_distribution.")
         return outside.take(~outside.in_distribution) if outside.in_distribution.any() else outside
 
     def _accuracy(self, inside: Predictions) -> None:
         if inside.labels is None or inside.logits is None:
             lacking = "labels" if inside.labels is None else "logits"
-            reason = f"There are no {lacking}: right and wrong answers cannot be told apart."
+            reason = f"There are no {lacking}: no prediction is known to be right or wrong."
             self._because(None, "accuracy", "test", reason)
         else:
             self.add("accuracy", metrics.accuracy(summary(inside).outcomes()), len(inside))
 
     def _window(self, division: ClassSplit, in_classes: int) -> int:
-        """Classes of a group, with what to know of them."""
+        """Number of classes of a group; adds notes about it."""
         k, plan = len(division.classes), self.plan
         window = window_size(plan.group_classes, in_classes, k)
         if division.scarce:
@@ -288,7 +287,7 @@ class GradedModel(ModelRows):
         }
 
     def _fixed(self, name: str, outside: Predictions, u_in: Array, measure: str) -> None:
-        """A set that is the same for all models, beside the severities."""
+        """Add the AUROC of a set that is the same for all models."""
         try:
             u = uncertainty_of(outside, measure)
         except Undefined as reason:
@@ -296,12 +295,12 @@ class GradedModel(ModelRows):
             return
         rank_sets({measure: u_in}, {measure: u}, ("auroc",), self, split="out", target=name, evaluation="ood")
 
-    def _hardest(self, at: Array, outside: Predictions) -> None:
-        """What the model answers to the test images of its hardest group."""
+    def _hardest(self, rows: Array, outside: Predictions) -> None:
+        """Keep the predictions of the test images of the hardest group."""
         if outside.logits is not None and outside.labels is not None:
-            answers = summary(outside).predicted[at].astype(np.int32)
-            images = (outside.index[at], outside.labels[at].astype(np.int32), answers)
-            self.chosen |= {f"hard.{of}": values for of, values in zip(PICTURED, images, strict=True)}
+            answers = summary(outside).predicted[rows].astype(np.int32)
+            images = (outside.index[rows], outside.labels[rows].astype(np.int32), answers)
+            self.chosen |= {f"hard.{name}": values for name, values in zip(IMAGE_COLUMNS, images, strict=True)}
             self.chosen["hard.outputs"] = np.array(outside.classes)
 
 
@@ -319,11 +318,11 @@ def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
     """
     rows = RowBuilder({**ABOUT_ROWS, "method": PRETRAINED, "network": None})
     for measure in plan.measures:
-        own = [model for model in models if f"order.{measure}" in model]
-        for level in range(plan.severity_levels) if len(own) > 1 else ():
-            counts = shared_classes([_group(model, measure, level) for model in own])
+        graded = [model for model in models if f"order.{measure}" in model]
+        for level in range(plan.severity_levels) if len(graded) > 1 else ():
+            counts = shared_classes([_group(model, measure, level) for model in graded])
             for metric, shared in zip(("union", "intersection"), counts, strict=True):
-                rows.add(metric, shared, len(own), **severity_columns(level, measure))
+                rows.add(metric, shared, len(graded), **severity_columns(level, measure))
     return rows.rows
 
 
@@ -338,19 +337,19 @@ def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames |
 
     The value is how many of the n models give the answer.
     """
-    own = [model for model in models if "hard.index" in model]
-    kinds = {model["hard.index"].dtype.kind for model in own}
-    if len(own) < 2 or len(kinds) > 1:  # keys of text and of numbers cannot be joined
+    graded = [model for model in models if "hard.index" in model]
+    kinds = {model["hard.index"].dtype.kind for model in graded}
+    if len(graded) < 2 or len(kinds) > 1:  # keys of text and of numbers cannot be joined
         return []
-    images, labels, answers = (np.concatenate([model[f"hard.{of}"] for model in own]) for of in PICTURED)
-    outputs = np.repeat([model["hard.outputs"] for model in own], [len(model["hard.index"]) for model in own])
+    images, labels, answers = (np.concatenate([model[f"hard.{name}"] for model in graded]) for name in IMAGE_COLUMNS)
+    outputs = np.repeat([model["hard.outputs"] for model in graded], [len(model["hard.index"]) for model in graded])
     inside, outside = names or ((), ())
     rows = RowBuilder({**ABOUT_ROWS, "method": PRETRAINED, "network": None, "evaluation": "graded-ood", "split": "out"})
-    for at, times in most_agreed_images(images, answers, plan.seed):
-        answer = _named(answers[at], inside if len(inside) == outputs[at] else ())  # else of classes of its own
-        image_class = _named(labels[at], outside)
-        image: Columns = {"image": str(images[at]), "image_class": image_class, "predicted_class": answer}
-        rows.add("agreeing_models", times, len(own), **image)
+    for row, times in most_agreed_images(images, answers, plan.seed):
+        answer = _named(answers[row], inside if len(inside) == outputs[row] else ())  # else of classes of its own
+        image_class = _named(labels[row], outside)
+        image: Columns = {"image": str(images[row]), "image_class": image_class, "predicted_class": answer}
+        rows.add("agreeing_models", times, len(graded), **image)
     return rows.rows
 
 

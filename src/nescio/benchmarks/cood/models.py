@@ -1,4 +1,4 @@
-"""Which models a plan means, and which of their classes overlap: names from files or datasets, and a hierarchy."""
+"""Models of a plan, names of their classes, and OOD classes that overlap with in-distribution classes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LISTED = 50  # classes that are left out, by name
 ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
 
 
-def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[str]]:
-    """The models that a plan names, and sentences on those that are left out; damaged entries are failures."""
+def paired_predictions(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[str]]:
+    """The models of a plan, and notes about those that are left out; damaged entries are failures."""
     if plan.pair:
         if plan.data or plan.ood_data or plan.extra_ood:
             raise BadInput("Plan.pair has files: omit data, ood_data and extra_ood, which name sets of a store.")
@@ -74,24 +74,24 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
     if data is None:
         return None
     try:
-        own = ImageSet(absolute_name(data), split=split).load(work.context.root).classes  # type: ignore[arg-type]
+        names = ImageSet(absolute_name(data), split=split).load(work.context.root).classes  # type: ignore[arg-type]
     except BadInput as reason:
         if plan.hierarchy:
             raise
         work.add_notes(f"Whether classes of the two sets are the same could not be found out: {reason}")
         return None
-    if not all(name.isdigit() for name in own):  # a number is not a name: class 3 of two sets is not one class
-        return own
+    if not all(name.isdigit() for name in names):  # a number is not a name: class 3 of two sets is not one class
+        return names
     if plan.hierarchy:
         raise BadInput(f"The classes of {data} have numbers, no names: name them in data_names and ood_names.")
     return None
 
 
 def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
-    """Names that a person listed are those of the dumps' classes: one each of the in-classes, none of an id missing.
+    """Refuse lists of names that are not one for each class of the predictions.
 
-    In-classes are all that the model can answer, or those that it was evaluated on; a dump does not hold how many
-    out-classes there are beyond its largest label.
+    In-distribution classes are all classes of the model, or those that it was evaluated on. The number of OOD classes
+    is not known beyond the largest label.
     """
     for pair in pairs:
         try:
@@ -125,28 +125,30 @@ def overlapping_classes(
         return (), []
     inside, outside = names
     of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())
-    known = imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.in_distribution) for pair in pairs) else {}
-    refused = hierarchy.overlapping(inside, outside, tree, known)
+    imagenet_names = (
+        imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.in_distribution) for pair in pairs) else {}
+    )
+    refused = hierarchy.overlapping(inside, outside, tree, imagenet_names)
     notes = []
     if refused:
         why = "are in-classes" if tree is None else "are in-classes, or above or below one in the hierarchy"
-        why += ", or bear the name of a class of ImageNet-1k" if known else ""
-        shown = ", ".join(_described(outside[number], known) for number in refused[:LISTED])
+        why += ", or bear the name of a class of ImageNet-1k" if imagenet_names else ""
+        listed = ", ".join(_described(outside[number], imagenet_names) for number in refused[:LISTED])
         more = f" and {len(refused) - LISTED:,} more" if len(refused) > LISTED else ""
-        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: {shown}{more}.")
+        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: {listed}{more}.")
     if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
         notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
     return refused, notes
 
 
-def _of_imagenet(dump: ModelPredictions) -> bool:
+def _of_imagenet(predictions: ModelPredictions) -> bool:
     """Whether the model was trained on ImageNet-1k: a pretrained one of its number of classes."""
-    return dump.facts.get("classes") == imagenet.CLASSES and NetworkName.parse(dump.model).kind != STORE
+    return predictions.facts.get("classes") == imagenet.CLASSES and NetworkName.parse(predictions.model).kind != STORE
 
 
-def _described(name: str, known: Mapping[str, tuple[int, ...]]) -> str:
+def _described(name: str, imagenet_names: Mapping[str, tuple[int, ...]]) -> str:
     """A class, with how many classes of ImageNet-1k bear its name where they are several."""
-    times = len(known.get(imagenet.plain(name), ()))
+    times = len(imagenet_names.get(imagenet.plain(name), ()))
     return f"{name} (the name of {times} classes)" if times > 1 else name
 
 

@@ -45,7 +45,7 @@ class GradedModels:
     fixed: tuple[str, ...]  # names of sets that are the same for all
     measures: tuple[str, ...]  # the usual one first; never none
 
-    def at(self, group: str, measure: str | None = None) -> Values:
+    def aurocs(self, group: str, measure: str | None = None) -> Values:
         """Model → AUROC at a severity, or on a fixed set."""
         level = self.severities.get(group)
         place = {"target": group} if level is None else {"severity": level}
@@ -65,7 +65,7 @@ class GradedModels:
     def axes(self) -> dict[str, Axis]:
         """What clouds show of models."""
         return {
-            "detects": Axis(f"AUROC at {self.middle}", self.at(self.middle)),
+            "detects": Axis(f"AUROC at {self.middle}", self.aurocs(self.middle)),
             "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.usual)),
             PARAMS: Axis(PARAMS, self.models.params),
             "accuracy": Axis("accuracy", self.models.get("accuracy")),
@@ -73,7 +73,7 @@ class GradedModels:
 
     def best(self) -> str | None:
         """The model with the highest mean AUROC over all severities."""
-        levels = [self.at(level) for level in self.severities]
+        levels = [self.aurocs(level) for level in self.severities]
         known = {name: [own[name] for own in levels if name in own] for name in self.models.sizes}
         return pretrained.best_of({name: fmean(values) for name, values in known.items() if values})
 
@@ -124,15 +124,15 @@ def scores(frame: Frame, most: int | None = None) -> Table:
     graded = graded_models(frame)
     levels = list(graded.severities)
     groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
-    columns = {f"{_short(group)} ↑": (graded.at(group), "") for group in groups if group}
+    columns = {f"{_short(group)} ↑": (graded.aurocs(group), "") for group in groups if group}
     columns["right ↑"] = graded.models.get("accuracy"), "Right: answers on known images"
     columns["notices errors ↑"] = graded.models.get("auroc", graded.usual), ERRORS
     columns["params"] = graded.models.params, ""
     if levels:
         ends = " to ".join(map(_short, (levels[0], levels[-1])))
-        columns[f"{_short(levels[0])} ↑"] = graded.at(levels[0]), f"{ends}: {DETECTS}, by {_word(graded.usual)}"
+        columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), f"{ends}: {DETECTS}, by {_word(graded.usual)}"
     title = "Which models notice classes that were not in training?"
-    return pretrained.models_table(title, graded.at(graded.middle), columns, most)
+    return pretrained.models_table(title, graded.aurocs(graded.middle), columns, most)
 
 
 # ---- every model at every severity
@@ -145,7 +145,7 @@ def severities(frame: Frame, measure: str | None = None) -> Table:
     rows = [
         {NEW: group, "models": len(values), **_five(values), "best model": pretrained.best_of(values)}
         for group in (*graded.severities, *graded.fixed)
-        if (values := graded.at(group, measure))
+        if (values := graded.aurocs(group, measure))
     ]
     note = (
         f"AUROC of new against known images, by {_word(measure)}: severity 0 holds the classes that a model finds "
@@ -161,33 +161,33 @@ def fig_6(frame: Frame) -> Blocks:
     graded = graded_models(frame)
     if not graded.severities:
         return None
-    levels = {group: graded.at(group) for group in (*graded.severities, *graded.fixed)}
+    levels = {group: graded.aurocs(group) for group in (*graded.severities, *graded.fixed)}
     lines = {
         name: {group: values[name] for group, values in levels.items() if name in values}
         for name in dict.fromkeys((graded.best(), _resnet(graded)))
         if name is not None and len(graded.models.sizes) > 1
     }
-    words = (
+    caption = (
         "One box over all models at each severity: quartiles, whiskers to 1.5 times the height of the box, circles "
         f"beyond; by {_word(graded.usual)}. 0.5 is chance."
     )
     if graded.fixed:
-        words += f" {', '.join(graded.fixed)}: the same images for every model."
+        caption += f" {', '.join(graded.fixed)}: the same images for every model."
     title = "Detection from the easiest to the hardest classes"
     look: Row = {"lines": lines, "apart": graded.fixed, "guide": 0.5}
-    picture = _boxes("fig6", title, words, levels, AUROC, **look)
+    picture = _boxes("fig6", title, caption, levels, AUROC, **look)
     tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
     return [picture, Tabs("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
 
 
-def _boxes(key: str, title: str, words: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
+def _boxes(key: str, title: str, caption: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
     """One box over the models at each level."""
-    return levels_figure(key, title, words, levels, (NEW, "model", axis), box_chart, ticks=_ticks(levels), **look)
+    return levels_figure(key, title, caption, levels, (NEW, "model", axis), box_chart, ticks=_ticks(levels), **look)
 
 
 def _resnet(graded: GradedModels) -> str | None:
     """The plain ResNet-50, which ImageNet-O was made to fool."""
-    names = graded.at(graded.middle)
+    names = graded.aurocs(graded.middle)
     return next((name for name in names if NetworkName.parse(name).name.partition(".")[0] == "resnet50"), None)
 
 
@@ -222,8 +222,8 @@ def scatter(frame: Frame, spec: Cloud) -> Blocks:
     rows = pretrained.correlations(both, {head: (y.values, x.values)})
     named = {row["architecture"]: _with_rho(row["architecture"], row[head], row["models"]) for row in rows}
     colours = {name: named.get(families.paper_name(families.family(name)), OTHERS) for name in both}
-    words = f"{spec.words} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.words
-    picture = replace(spec, words=words).figure(graded.models, graded.axes, colours)
+    caption = f"{spec.caption} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.caption
+    picture = replace(spec, caption=caption).figure(graded.models, graded.axes, colours)
     note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
     table = table_from_records(rows, spec.title, "architecture", format=RHO, note=note)
     return [picture, table, *small] if picture else small
@@ -238,10 +238,10 @@ def best_under(graded: GradedModels) -> Table:
     params, detects = graded.models.params, graded.axes["detects"]
     rows: list[Row] = []
     for name, most in RESNETS.items():
-        own = {model: value for model, value in detects.values.items() if params.get(model, most + 1) <= most}
-        if best := pretrained.best_of(own):
-            line = {PARAMS: f"up to {name} ({format_millions(most)})", "best model": best, detects.label: own[best]}
-            rows.append(line | {"its parameters": params[best], "of models": len(own)})
+        small = {model: value for model, value in detects.values.items() if params.get(model, most + 1) <= most}
+        if best := pretrained.best_of(small):
+            line = {PARAMS: f"up to {name} ({format_millions(most)})", "best model": best, detects.label: small[best]}
+            rows.append(line | {"its parameters": params[best], "of models": len(small)})
     title = "The best model of a limited size"
     return table_from_records(rows, title, PARAMS, format=decimals(3), formats={"its parameters": format_millions})
 
@@ -255,8 +255,8 @@ def fig_21(frame: Frame) -> Blocks:
     graded = graded_models(frame)
     lines, counts = dict[str, Values](), dict[str, int]()
     for regime, others in _counterparts(graded.models).items():
-        gained = {level: pretrained.gains_over(graded.at(level), others) for level in graded.severities}
-        lines[regime] = {level: fmean(own.values()) for level, own in gained.items() if own}
+        gained = {level: pretrained.gains_over(graded.aurocs(level), others) for level in graded.severities}
+        lines[regime] = {level: fmean(values.values()) for level, values in gained.items() if values}
         counts[regime] = len(set().union(*gained.values()))
     note = (
         "Mean relative improvement of AUROC over each model’s own counterpart, the same network without the regime; "
@@ -283,7 +283,7 @@ def fig_26(frame: Frame) -> Blocks:
     factors["embedding size"] = models.get("embedding_size")
     lines, counts = dict[str, Values](), dict[str, int]()
     for name, values in factors.items():
-        rhos = {level: pretrained.correlation(graded.at(level), values) for level in graded.severities}
+        rhos = {level: pretrained.correlation(graded.aurocs(level), values) for level in graded.severities}
         lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
         counts[name] = len(values)
     note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash where the property does not vary"
@@ -317,11 +317,14 @@ COMPARED = {  # name → after, before, what it needs
 def compared(frame: Frame, key: str) -> Blocks:
     """Relative improvement of every model's AUROC by one measure over another, at each severity.
 
-    Each measure is judged on the groups that were built for it: those of the other would favour the other.
+    Each measure is evaluated on the groups that were built for it: those of the other would favour the other.
     """
     graded = graded_models(frame)
     after, before, _ = COMPARED[key]
-    every = {level: pretrained.gains(graded.at(level, after), graded.at(level, before)) for level in graded.severities}
+    every = {
+        level: pretrained.gains(graded.aurocs(level, after), graded.aurocs(level, before))
+        for level in graded.severities
+    }
     levels = {level: values for level, values in every.items() if values}
     if not levels:
         return None
@@ -332,8 +335,8 @@ def compared(frame: Frame, key: str) -> Blocks:
     ]
     title = f"{_word(after)} instead of {_word(before)}"
     note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
-    words = f"Relative improvement of each model’s AUROC; above the line {_word(after)} is better."
-    picture = _boxes(key, title, words, levels, GAIN, guide=0.0, format="+.2%")
+    caption = f"Relative improvement of each model’s AUROC; above the line {_word(after)} is better."
+    picture = _boxes(key, title, caption, levels, GAIN, guide=0.0, format="+.2%")
     look: Row = {"format": pretrained.CHANGE, "formats": {"better": percents(0)}, "changes": True}
     return [picture, table_from_records(rows, title, NEW, note=note, **look)]
 
@@ -347,13 +350,15 @@ def fig_25(frame: Frame) -> Blocks:
         {"line": _short(a), "column": _short(b), "value": rho, "n": n}
         for a in reversed(levels)
         for b in levels
-        if (rho := pretrained.correlation(graded.at(a), graded.at(b))) is not None
+        if (rho := pretrained.correlation(graded.aurocs(a), graded.aurocs(b))) is not None
     ]
     title, names = "Do severities rank the models alike?", (SEVERITY, "other severity", "models")
-    words = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}: 1 is the same order, 0 is none"
-    picture = heat_figure("fig25", title, f"{words}.", cells, SPEARMAN, 0.0, names)
-    rows = [{SEVERITY: line} | {c["column"]: c["value"] for c in own} for (line,), own in Frame(cells).group_by("line")]
-    return [picture, table_from_records(rows, title, SEVERITY, format=RHO, note=words)] if picture else None
+    caption = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}: 1 is the same order, 0 is none"
+    picture = heat_figure("fig25", title, f"{caption}.", cells, SPEARMAN, 0.0, names)
+    rows = [
+        {SEVERITY: line} | {c["column"]: c["value"] for c in group} for (line,), group in Frame(cells).group_by("line")
+    ]
+    return [picture, table_from_records(rows, title, SEVERITY, format=RHO, note=caption)] if picture else None
 
 
 # ---- whose classes are hard?
@@ -367,10 +372,10 @@ def overlap(frame: Frame) -> Table | None:
     if not shared or not classes:
         return None
     rows = []
-    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
-        some = own.where(metric="union")
+    for (measure, level), group in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
+        some = group.where(metric="union")
         line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.first()}
-        line |= {"of all": some.first() / max(classes), "in every model's": own.where(metric="intersection").first()}
+        line |= {"of all": some.first() / max(classes), "in every model's": group.where(metric="intersection").first()}
         rows.append(line | {"models": some.first("n")})
     note = (
         f"Of {max(classes):,.0f} new classes, {max(windows):,.0f} in a group. Where some model's group holds nearly "
@@ -431,18 +436,19 @@ def lead(study: Study) -> list[str]:
     frame = study.frame
     graded = graded_models(frame)
     one = len(graded.models.sizes) == 1
-    known = "" if pretrained.unnamed(study) else f" that know{'s' if one else ''} {study.data}"
+    dataset = "" if pretrained.unnamed(study) else f" that know{'s' if one else ''} {study.data}"
     classes, window = (frame.facts(name).first() for name in ("out_classes", "window"))
     sentences = []
     if classes is not None:
         sentences.append(
-            f"{plural(len(graded.models.sizes), 'model')}{known} met {classes:,.0f} classes that were not in training, "
+            f"{plural(len(graded.models.sizes), 'model')}{dataset} met {classes:,.0f} classes that were not in "
+            "training, "
             f"in groups of {window:,.0f} from the easiest to the hardest for each."
         )
-    detects = graded.at(graded.middle)
+    detects = graded.aurocs(graded.middle)
     if best := pretrained.best_of(detects):
         others = "" if one else f" (the median model: {of_hundred(median(detects.values()))})"
-        hardest = graded.at(list(graded.severities)[-1])
+        hardest = graded.aurocs(list(graded.severities)[-1])
         last = f", in {of_hundred(hardest[best])} among its hardest classes" if best in hardest else ""
         sentences.append(
             f"Shown a new and a known image, {best} is less sure of the new one in {of_hundred(detects[best])} pairs "
@@ -450,7 +456,7 @@ def lead(study: Study) -> list[str]:
         )
         if not one:
             sentences.append(UNTESTED)
-    changes = pretrained.gains(graded.at(graded.middle, ENTROPY), graded.at(graded.middle, USUAL))
+    changes = pretrained.gains(graded.aurocs(graded.middle, ENTROPY), graded.aurocs(graded.middle, USUAL))
     if len(changes) > 1:
         up = sum(value > 0 for value in changes.values())
         sentences.append(f"Entropy notices more there than the largest softmax in {up} of {len(changes)} models.")

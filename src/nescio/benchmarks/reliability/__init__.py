@@ -1,4 +1,4 @@
-"""Which representations can be trusted, without labels? Its plan; `steps` has what is done, `reports` what is shown.
+"""Which representations can be trusted, without labels? The plan; see `steps` and `reports`.
 
 Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
 """
@@ -24,7 +24,7 @@ NAME, VERSION = "reliability", 5
 
 @dataclass(frozen=True)
 class Plan(SweepOptions):
-    """What to compare, on what, with which budget."""
+    """Candidates, downstream data, scores and training budget."""
 
     pretraining_data: tuple[str, ...] = option(
         ("digits",), "datasets to pre-train networks on", kind="dataset", metavar="SET,…"
@@ -91,7 +91,7 @@ PRESETS: dict[str, Plan] = {
         k=20,
         training=Training(epochs=30, batch_size=64, augment="full", schedule="cosine"),
     ),
-    # the paper's own, whose text leaves the budget of the pre-training open: it is ours
+    # the paper does not state the budget of the pre-training
     "paper": Plan(
         pretraining_data=("cifar10", "cifar100", "tiny-imagenet"),
         downstream=("tiny-imagenet=cifar10", "tiny-imagenet=cifar100", "tiny-imagenet=stl10"),
@@ -106,17 +106,15 @@ PRESETS: dict[str, Plan] = {
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports=f"{__name__}.reports")
 def reliability(plan: Plan, work: Work) -> None:
-    """Which representations can be trusted, before their purpose is known.
+    """Reliability of representations without labels: which embeddings can be trusted?
 
-    Networks learn without labels (SimCLR, BYOL, MoCo), several seeds of each. Every test image gets scores from their
-    embeddings alone: neighbourhood consistency (NC), distance to the references (Dist), length (Norm), density (LL) and
-    variance between the networks (FV). Then labels come in: heads on the frozen features, one for every pair of
-    classes, say how well each image does downstream, and Kendall's τ how well each score predicts that (Park et al.
-    2024).
+    Networks are trained without labels (SimCLR, BYOL, MoCo), with several seeds of each. Every test image gets scores
+    from embeddings alone: neighbourhood consistency (NC), distance to the references (Dist), length (Norm), density
+    (LL) and variance between the networks (FV). Heads on the frozen features, one for every pair of classes, give the
+    loss of every image. Kendall's τ compares scores with losses (Park et al. 2024).
 
-    Downstream data is the pre-training data itself, or another set of images with as many channels (--downstream); its
-    images are brought to the size that the networks know. Everything finished lies in the store: run the same command
-    again and only what is missing is done.
+    Downstream data is the pre-training data, or another dataset with as many channels (--downstream). Its images are
+    resized to the input size of the networks. Finished work is in the store: the same command does what is missing.
 
     examples:
       nescio run reliability

@@ -101,19 +101,19 @@ def correlations(
 ) -> list[Table]:
     """One table per backbone: method and score against settings and losses; the best of a method's column is bold."""
     names = {f"{metric}_{loss}": loss for loss in losses}
-    shown, tables = means.where(metric=tuple(names)), list[Table]()
-    methods = shown.unique("method")
-    shown = shown.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
+    selected, tables = means.where(metric=tuple(names)), list[Table]()
+    methods = selected.unique("method")
+    selected = selected.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
     lines = [Index("method", format=method_word)] if any(methods) else []
     lines.append(Index("measure", "score", score_word, keep=True))
     look = {"note": SAMPLES, "within": ("method",)} | look
-    for (backbone,), own in shown.group_by("backbone"):
+    for (backbone,), group in selected.group_by("backbone"):
         heads = [
             Column(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", format=decimals(4))
             for setting in means.where(backbone=backbone).unique("setting")
             for name, loss in names.items()
         ]
-        tables.append(table(own, f"{title}, {backbone}", index=lines, columns=heads, **look))
+        tables.append(table(group, f"{title}, {backbone}", index=lines, columns=heads, **look))
     return tables
 
 
@@ -163,10 +163,10 @@ def sweeps(frame: Frame, over: str) -> list[Frame]:
     means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
     level = over_samples(usual.where(distance=swept(frame))).without(measure=("nc", "dist"))
     candidates = []
-    for (candidate,), own in means.group_by("candidate"):
-        rows = list(own)
+    for (candidate,), group in means.group_by("candidate"):
+        rows = list(group)
         if over == NEIGHBOURS:  # a score without neighbours is a level line
-            rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in own.unique("size")]
+            rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in group.unique("size")]
         candidates.append(Frame(rows).sort(lambda row: ORDER.index(row["measure"]), "size"))
     return candidates
 
@@ -176,16 +176,16 @@ def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Bl
     figures, tables = list[Block](), list[Block]()
     note = f"Kendall's τ with minus the Brier score, over {AXES[over]}"
     note += "; the Brier score is that of all networks, whatever M" if over == MEMBERS else ""
-    words = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
+    caption = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
     key = figure.lower().replace("ure ", "")
     lines = (Index("measure", "score", score_word),)
-    for place, rows in enumerate(candidates):
-        title, own = rows.first("candidate"), f"{key}-{over.lower()}{place}"
+    for number, rows in enumerate(candidates):
+        title, name = rows.first("candidate"), f"{key}-{over.lower()}{number}"
         curves = {
             score_word(measure): {str(row["size"]): row["value"] for row in line}
             for (measure,), line in rows.group_by("measure")
         }
-        figures.append(levels_figure(own, title, words, curves, ("score", over, TAU_AXIS), guide=0.0))
+        figures.append(levels_figure(name, title, caption, curves, ("score", over, TAU_AXIS), guide=0.0))
         sizes = sorted(rows.unique("size"))
         heads = [Column(f"{over} = {size}", where={"size": size}, format=decimals(4)) for size in sizes]
         title = f"{title} ({figure})"
@@ -221,7 +221,7 @@ def fig_5(frame: Frame) -> list[Block]:
 def components(frame: Frame) -> list[Block]:
     """How many components LL's mixtures have: held-out likelihood, by which the number is chosen, and τ for each."""
     swept_rows = with_settings(frame.where(sweep=COMPONENTS))
-    chosen = {key: own.first() for key, own in swept_rows.where(metric=CHOSEN).group_by("candidate", "distance")}
+    chosen = {key: group.first() for key, group in swept_rows.where(metric=CHOSEN).group_by("candidate", "distance")}
     rows = [
         row | {"best": row["components"] == chosen[row["candidate"], row["distance"]]}
         for row in swept_rows.where(metric=HELD_OUT)
@@ -249,9 +249,9 @@ def summary(frame: Frame) -> Table:
         "Above 0: where the score points the right way"
     )
     sides = {loss: taus(frame, distance, loss) for loss in (USUAL, "entropy")}
-    made = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
-    known = [SCORES[measure] for measure in by_mean(sides[USUAL])]
-    return replace(made, legend=(*((score.word, score.meaning) for score in known), *metric_legend(["kendall"])))
+    overview = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
+    listed = [SCORES[measure] for measure in by_mean(sides[USUAL])]
+    return replace(overview, legend=(*((score.word, score.meaning) for score in listed), *metric_legend(["kendall"])))
 
 
 Taus = Mapping[str, Sequence[float]]  # of every candidate in every setting, by score
@@ -262,20 +262,20 @@ def by_mean(side: Taus) -> list[str]:
     return sorted(side, key=lambda measure: -fmean(side[measure]))
 
 
-def _by_score(sides: Mapping[str, Taus], title: str, note: str, of: Mapping[str, Any] = OF_TAUS) -> Table:
+def _by_score(sides: Mapping[str, Taus], title: str, note: str, statistics: Mapping[str, Any] = OF_TAUS) -> Table:
     """One line per score, in the order of the first side: what `of` makes of its τ on every side."""
     rows = [
         {"measure": measure, "head": f"{side}: {what}", "value": make(values[measure])}
         for measure in by_mean(next(iter(sides.values())))
         for side, values in sides.items()
-        for what, make in of.items()
+        for what, make in statistics.items()
         if measure in values
     ]
     lines = (Index("measure", "score", score_word),)
     heads = [
         Column(f"{side}: {what}", where={"head": f"{side}: {what}"}, format=decimals(3))
         for side in sides
-        for what in of
+        for what in statistics
     ]
     return table(rows, title, index=lines, columns=heads, note=note, bold="none")
 
@@ -295,14 +295,14 @@ def robustness(frame: Frame) -> Table | None:
 @report("reliability/downstream", needs="downstream losses")
 def downstream(frame: Frame) -> Table:
     """How reliable and how good the representations are: NC beside accuracies, and the mean losses of the heads."""
-    named, known = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
+    named, quantities = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
     accuracies, losses = named.where(metric=tuple(ACCURACIES)), named.where(metric=tuple(HEADS), measure=None)
     nc = over_samples(frame.where(metric="mean", measure="nc", distance=swept(frame)))
     rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
     rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
     heads = [
         Column(f"{quantity.word} {ARROWS[quantity.better]}", where={"metric": name}, format=decimals(4))
-        for name, quantity in known.items()
+        for name, quantity in quantities.items()
     ]
     heads.append(Column("M", "members", where={"metric": USUAL}, format=COUNT))
     notes = ["NC has seen no label: the reliable and the good need not be the same"]
@@ -315,9 +315,9 @@ def downstream(frame: Frame) -> Table:
     if len(losses.unique("members")) > 1:
         notes.append("M is not equal, and more networks lower the losses")
     lines = (Index("method", format=method_word), "backbone", "setting")
-    made = table(rows, WORTH, index=lines, columns=heads, note=". ".join(notes), bold="none")
-    meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, known.values(), strict=False)]
-    return replace(made, legend=tuple(entry for entry in meanings if entry[0] in made.columns))
+    result = table(rows, WORTH, index=lines, columns=heads, note=". ".join(notes), bold="none")
+    meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, quantities.values(), strict=False)]
+    return replace(result, legend=tuple(entry for entry in meanings if entry[0] in result.columns))
 
 
 @report("reliability/choices", needs="two methods or more")
@@ -325,19 +325,21 @@ def choices(frame: Frame) -> Table:
     """Which method each score would take by its mean over test images, against the best by mean Brier score (§4.3)."""
     labelled = with_settings(frame).where(measure=None, metric=USUAL).with_column("measure", lambda row: TRUTH)
     means = over_samples(frame.where(metric="mean", distance=swept(frame)))
-    words = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
+    titles = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
     rows: list[Row] = []
     for (setting, backbone), truth in labelled.group_by("setting", "backbone"):
-        every = Frame([*truth, *means.where(setting=setting, backbone=backbone, measure=tuple(words))])
-        taken = {name: min(own, key=lambda row: row["value"])["method"] for (name,), own in every.group_by("measure")}
+        every = Frame([*truth, *means.where(setting=setting, backbone=backbone, measure=tuple(titles))])
+        taken = {
+            name: min(group, key=lambda row: row["value"])["method"] for (name,), group in every.group_by("measure")
+        }
         for name, method in taken.items() if len(truth) > 1 else ():
             line = {"by": name, "of": f"{setting}, {backbone}", "text": method_word(method)}
             rows.append(line | {"best": name != TRUTH and method == taken[TRUTH]})
-    shown = Frame(rows).sort(lambda row: list(words).index(row["by"]))
-    heads = [Column(name, "text", where={"of": name}) for name in shown.unique("of")]
+    ordered = Frame(rows).sort(lambda row: list(titles).index(row["by"]))
+    heads = [Column(name, "text", where={"of": name}) for name in ordered.unique("of")]
     note = "The method with the best mean over test images; bold where a score, without labels, takes it as well"
-    lines = (Index("by", format=words.__getitem__),)
-    return table(shown, "Which method each score would take", index=lines, columns=heads, note=note)
+    lines = (Index("by", format=titles.__getitem__),)
+    return table(ordered, "Which method each score would take", index=lines, columns=heads, note=note)
 
 
 @report("reliability/heat", needs="two scores or more")
@@ -346,12 +348,12 @@ def heat(frame: Frame) -> Blocks:
     means = over_samples(frame.where(distance=swept(frame), metric=f"kendall_{USUAL}"))
     cells = [
         {"line": row["candidate"], "column": score_word(row["measure"]), "value": row["value"], "n": row["n"]}
-        for _, own in means.group_by("candidate")
-        for row in own.sort(lambda row: ORDER.index(row["measure"]))
+        for _, group in means.group_by("candidate")
+        for row in group.sort(lambda row: ORDER.index(row["measure"]))
     ]
-    words = "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing."
+    caption = "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing."
     names = ("candidate", "score", "samples of references")
-    return heat_figure("heat", "Every candidate with every score", words, cells, TAU_AXIS, 0.0, names)
+    return heat_figure("heat", "Every candidate with every score", caption, cells, TAU_AXIS, 0.0, names)
 
 
 # ---- the whole

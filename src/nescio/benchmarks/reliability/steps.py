@@ -108,7 +108,7 @@ def evaluation_of(plan: Plan, target: str) -> Reliability:
 
 
 def check_possible(plan: Plan, work: Work) -> None:
-    """Refuses, before any work, what no network could do, and notes what is less than the plan says."""
+    """Refuse impossible plans before any work; note data with too few images."""
     root, nearest = work.context.root, max(plan.k, plan.k_dist)
     for data, targets in plan.sources.items():
         source = datasets.load(data, root)
@@ -124,14 +124,14 @@ def check_possible(plan: Plan, work: Work) -> None:
             other = datasets.load(target, root)
             if other.channels != source.channels:
                 raise BadInput(
-                    f"{target} has images of {other.channels} channel(s), {data} of {source.channels}: a network that "
-                    "learnt from the one cannot look at the other."
+                    f"{target} has images of {other.channels} channel(s), {data} of {source.channels}: a network of "
+                    "one cannot predict the other."
                 )
             if len(other.classes) < 2:
                 raise BadInput(f"{target} has one class only: downstream heads need two or more.")
     for name in plan.methods:
         if methods[name].classifies:
-            raise BadInput(f"reliability compares what is learnt without labels, and {name} needs them: omit it.")
+            raise BadInput(f"reliability compares methods that need no labels, and {name} needs them: omit it.")
         check_views(plan.training, methods[name].views)
 
 

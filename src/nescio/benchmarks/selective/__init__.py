@@ -1,4 +1,4 @@
-"""Which pretrained models know when they are wrong? Selective prediction over dumps of models (Galil et al. 2023)."""
+"""Which pretrained models know when they are wrong? Selective prediction of many models (Galil et al. 2023)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ FACTS_OF_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": SCORECARD}
 FACTS = ("input_size", "embedding_size", "published_accuracy")
 SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that decide numbers
 TENTH = 10  # one row in ten fits the temperature …
-FEWEST = 50  # … unless that is fewer than these, whose temperature is off by a sixth: then all are judged, uncalibrated
+FEWEST = (
+    50  # … unless that is fewer than these, whose temperature is off by a sixth: then all are evaluated, uncalibrated
+)
 NO_ECE = "An entropy is not a probability, so it is not calibrated or miscalibrated; the ECE is that of the largest."
 TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}: too few."
 
@@ -49,7 +51,7 @@ TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these i
 @tag("plan:selective")
 @dataclass(frozen=True)
 class Plan(Validated):
-    """Which models are judged, and how."""
+    """The evaluated models, and the settings."""
 
     files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")
     data: str | None = option(None, unset="the only set in the store", group="models", kind="dataset")
@@ -76,21 +78,22 @@ class Plan(Validated):
 
     @property
     def ranking(self) -> tuple[str, ...]:
-        """Names of the metrics of a ranking, as rows spell them."""
+        """Metrics of a ranking, as in the column `metric`."""
         shares = [f"sac@{share:g}" for share in self.accuracies]
         return ("auroc", "aurc", "e_aurc", *shares, *(f"selective_risk@{share:g}" for share in self.risks))
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.selective.reports", workers=0)
 def selective(plan: Plan, work: Work) -> None:
-    """Which models know when they are wrong: what many models say of the same labelled images, compared.
+    """Selective prediction of many pretrained models on the same labelled images.
 
-    The models are files of predictions on the same images (FILE, or NAME=FILE to name the model), or what `nescio zoo`
-    kept in a store. A temperature is fitted on a tenth of each model's rows, at most 5,000; the others judge its
-    answers, raw and calibrated: accuracy, ECE, AUROC, coverage at an accuracy. Across models: correlations, training
-    regimes, families, Pareto fronts (Galil et al. 2023; `nescio report STORE --only NAMES` writes one table or figure).
+    Name predictions files of the same images (FILE, or NAME=FILE to name the model), or use the models that
+    `nescio zoo` kept in a store. A temperature is fitted on a tenth of each model's rows, at most 5,000. The other rows
+    give accuracy, ECE, AUROC and the coverage at an accuracy, raw and calibrated. Models are compared by correlations,
+    training regimes, families and Pareto fronts (Galil et al. 2023).
 
-    Models with timm's names are known by family and training regime; --facts has the sizes of files' models.
+    The family and training regime of a model follow from its timm name. Set the sizes of other models with --facts.
+    `nescio report STORE --only NAMES` writes single tables or figures.
 
     examples:
       nescio run selective vit.npz resnet50=r50.npz --facts results-imagenet.csv
@@ -106,18 +109,22 @@ def selective(plan: Plan, work: Work) -> None:
     work.failures += [Failure("reading the store", reason) for reason in damaged]
     if plan.limit is not None:
         work.add_notes(subset_limit_note(plan.limit, plan.seed))
-    judge(plan, [model.sampled(plan.limit, plan.seed) for model in models], work)
+    evaluate_models(plan, [model.sampled(plan.limit, plan.seed) for model in models], work)
 
 
-def judge(plan: Plan, models: Sequence[ModelPredictions], work: Work) -> None:
-    """Judges every model whose rows are not in the store yet, and takes the rows of all."""
+def evaluate_models(plan: Plan, models: Sequence[ModelPredictions], work: Work) -> None:
+    """Evaluate models that are not in the store yet, compare the best, and collect the rows of all."""
     check_comparable(models)
-    work.evaluate("judging the answers", [_step(plan, model) for model in models])
-    dumps = {model.model: model for model in models}
-    leading = {wanted: best_models(plan, wanted, work.rows) for wanted in winners(plan)}
+    work.evaluate("evaluate models", [_step(plan, model) for model in models])
+    predictions = {model.model: model for model in models}
+    leading = {metric: best_models(plan, metric, work.rows) for metric in winners(plan)}
     work.evaluate(
-        "comparing the best",
-        [_best_step(plan, wanted, [dumps[name] for name in best]) for wanted, best in leading.items() if len(best) > 1],
+        "compare the best",
+        [
+            _best_step(plan, metric, [predictions[name] for name in best])
+            for metric, best in leading.items()
+            if len(best) > 1
+        ],
     )
 
 
@@ -136,13 +143,13 @@ def _make(step_folder: StepFolder, context: Context, plan: Plan, model: ModelPre
 
 
 def winners(plan: Plan) -> tuple[str, ...]:
-    """The metrics by which a best model is named: those of the first sentences of a page."""
+    """The metrics by which a page names a best model."""
     ranked = ("auroc", f"sac@{max(plan.accuracies):g}") if plan.accuracies else ("auroc",)
     return ("accuracy", *(ranked if USUAL in plan.measures else ()))
 
 
 def best_models(plan: Plan, metric: str, rows: Sequence[Row]) -> list[str]:
-    """The AMONG best models by a metric of their raw answers."""
+    """The AMONG best models by a metric of their raw predictions."""
     usual = {"metric": metric, "calibrated": False, "evaluation": SCORECARD}
     own = [row for row in rows if usual.items() <= row.items() and row["measure"] in (None, USUAL)]
     return [row["backbone"] for row in sorted(own, key=lambda row: (-row["value"], row["backbone"]))[:AMONG]]
@@ -166,22 +173,25 @@ def _make_best(
 
 
 def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[ModelRows]:
-    """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
-    dumps = {model.model: labelled_in_distribution(model.load()) for model in models}
+    """Difference of every other model to the best on the same images, with Holm's p-value: a paired bootstrap."""
+    predictions = {model.model: labelled_in_distribution(model.load()) for model in models}
     if metric not in ACCURACIES:  # a temperature does not change them, so that they are of all rows
-        dumps = {name: dump.take(temperature_split(dump, plan)[1]) for name, dump in dumps.items()}
-    compared = compare(dumps, measure=USUAL, metrics=[metric])
+        predictions = {
+            name: model_predictions.take(temperature_split(model_predictions, plan)[1])
+            for name, model_predictions in predictions.items()
+        }
+    compared = compare(predictions, measure=USUAL, metrics=[metric])
     verdicts = []
     for away in compared.differences:
-        own = next(model for model in models if model.model == away["model"])
+        candidate = next(model for model in models if model.model == away["model"])
         facts = {"benchmark": NAME, "version": VERSION, "evaluation": "comparison"}
-        made = ModelRows(facts, model=own)
-        about: Columns = {"criterion": metric, "reference": away["best"]}
-        interval: Columns = {**about, "low": away["low"], "high": away["high"]}
-        made.add(DIFFERENCE, away["difference"], compared.n, **interval)
+        results = ModelRows(facts, model=candidate)
+        columns: Columns = {"criterion": metric, "reference": away["best"]}
+        interval: Columns = {**columns, "low": away["low"], "high": away["high"]}
+        results.add(DIFFERENCE, away["difference"], compared.n, **interval)
         if away["adjusted"] is not None:
-            made.add(ADJUSTED, away["adjusted"], compared.n, **about)
-        verdicts.append(made)
+            results.add(ADJUSTED, away["adjusted"], compared.n, **columns)
+        verdicts.append(results)
     return verdicts
 
 

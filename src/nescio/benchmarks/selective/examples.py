@@ -28,9 +28,9 @@ def investment(_: Frame | None = None) -> Table:
     Model A is right in 95 % and always 0.95 sure; model B is right in 40 %, 0.6 sure when it is and 0.4 when it is not.
     """
     rows = []
-    for name, accuracy, sure, unsure in (("model A", 0.95, 0.95, 0.95), ("model B", 0.40, 0.6, 0.4)):
+    for name, accuracy, high, low in (("model A", 0.95, 0.95, 0.95), ("model B", 0.40, 0.6, 0.4)):
         right = np.arange(EXAMPLE) < round(EXAMPLE * accuracy)
-        top = np.where(right, sure, unsure)
+        top = np.where(right, high, low)
         probs = np.stack([top, (1 - top) / 2, (1 - top) / 2], axis=1)
         answers, ranked = metrics.outcomes(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
         values = {metric: parse_metric(metric)(ranked if metric in RANKING else answers) for metric in SHOWN}

@@ -66,7 +66,7 @@ def images_of(frame: Frame, metric: str) -> str:
 # ---- every model
 
 NOTICES = "Notices: pairs of a wrong and a right answer in which it is less sure of the wrong one (AUROC)"
-KEEPS = "Keeps: share of images that it may answer, the surest first, while so many percent of these answers are right"
+KEEPS = "Keeps: share of images that it may predict, the most confident first, at this accuracy"
 
 
 @report("selective/models")
@@ -74,8 +74,8 @@ def scores(frame: Frame, most: int | None = None) -> Table:
     """One line per model, the one that knows best when it is wrong first; `most`: only so many."""
     models = models_of(frame)
     strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
-    fit, judged = images_of(frame, "temperature"), images_of(frame, "auroc")
-    rest = "" if judged in ("0", images_of(frame, "accuracy")) else f", of all; the other numbers are of {judged}"
+    fit, evaluated = images_of(frame, "temperature"), images_of(frame, "auroc")
+    rest = "" if evaluated in ("0", images_of(frame, "accuracy")) else f", of all; the other numbers are of {evaluated}"
     columns = {
         "right ↑": (
             models.get("accuracy"),
@@ -139,7 +139,7 @@ def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Va
     lines = pretrained.correlations(models.sizes, pairs)
     rows = [row for row in lines if any(row[head] is not None for head in pairs)]
     note = f"Spearman's ρ over the models of a family: {note}. Families of at least {LEAST} models"
-    small = sorted(family for family, own in families.by_family(models.sizes).items() if len(own) < LEAST)
+    small = sorted(family for family, members in families.by_family(models.sizes).items() if len(members) < LEAST)
     if small:
         more = f" and {len(small) - TOP} more" if len(small) > TOP else ""
         note += f"; counted under {pretrained.ALL!r} only: {', '.join(small[:TOP])}{more}"
@@ -174,7 +174,7 @@ def improvements(models: Models) -> Frame:
 @report("selective/regimes", needs=CHANGED)
 def regime_table(frame: Frame) -> Table:
     """The improvements by regime: how many models, mean, median, share that got better."""
-    parts = {kind: own for (kind,), own in improvements(models_of(frame)).group_by("kind")}
+    parts = {kind: group for (kind,), group in improvements(models_of(frame)).group_by("kind")}
     note = (
         "Relative improvement of a model over its own counterpart: the same network without the regime, the same model "
         "uncalibrated, or its plain softmax; a positive change is for the better in both"
@@ -198,7 +198,7 @@ def _change_table(
     title: str, corner: str, parts: Mapping[str, Frame], note: str, warmth: Values | None = None
 ) -> Table:
     """Improvements in parts; with the `warmth` of models also how they go with it."""
-    rows = [{corner: name, "models": len(own)} for name, own in parts.items() if own]
+    rows = [{corner: name, "models": len(group)} for name, group in parts.items() if group]
     for line in rows:
         for metric, word in METRICS.items():
             if gained := _gained(parts[str(line[corner])], metric):
@@ -220,9 +220,9 @@ def change_figure(frame: Frame, name: str, metric: str, title: str) -> Blocks:
     axis = f"{METRICS[metric]} improvement"
     changes = improvements(models_of(frame)).where(**{metric: lambda value: value is not None})
     points = [row | {"value": row[metric]} for row in changes]
-    words = "One point per model against its own counterpart: above the line it got better. The bar is the median."
-    shown = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
-    return Figure(name, title, words, lambda: changes_chart(points, axis), shown) if points else None
+    caption = "One point per model against its own counterpart: above the line it got better. The bar is the median."
+    records = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
+    return Figure(name, title, caption, lambda: changes_chart(points, axis), records) if points else None
 
 
 # ---- clouds of models
@@ -285,7 +285,7 @@ def pareto(frame: Frame) -> Table:
         for good, y in goods.items():
             points = {name: (x[name], y[name]) for name in x if name in y}
             best = pareto_front(points.values(), less=cost == PARAMS)
-            for name in [name for name, at in points.items() if at in best]:
+            for name in [name for name, point in points.items() if point in best]:
                 fronts.setdefault(name, []).append(f"{good} by {cost}")
     columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}
     rows = [
@@ -307,13 +307,13 @@ def fig_2(frame: Frame) -> Blocks:
     """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges."""
     curves, models = risk_coverage(frame), models_of(frame)
     chosen = curve_models(models, curves)
-    words = "Share of wrong answers among those that a model keeps, the surest first; lower is better."
+    caption = "Share of wrong predictions among those that a model keeps, the most confident first; lower is better."
     if len(chosen) > 2:
         _, worst, third = chosen
         share = f"{100 * middle(models):g} % accuracy"
-        words += f" {third} is right less often than {worst}, and still gives more answers at {share}."
-    shown = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
-    return curves_figure("fig2", "Risk and coverage of the best and the worst", words, shown) if shown else None
+        caption += f" {third} is right less often than {worst}, and still gives more answers at {share}."
+    selected = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
+    return curves_figure("fig2", "Risk and coverage of the best and the worst", caption, selected) if selected else None
 
 
 def risk_coverage(frame: Frame) -> dict[str, Curve]:
@@ -324,10 +324,10 @@ def risk_coverage(frame: Frame) -> dict[str, Curve]:
     return {name: (own.column("coverage"), own.column()) for (name,), own in points.group_by("backbone")}
 
 
-def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
+def curve_models(models: Models, curves: Mapping[str, Curve]) -> dict[str, str]:
     """The best and the worst by AUROC; of those less accurate than the worst, the one that covers most more than it."""
     auroc, accuracy, covers = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
-    ranked = sorted((name for name in auroc if name in known), key=lambda name: -auroc[name])
+    ranked = sorted((name for name in auroc if name in curves), key=lambda name: -auroc[name])
     if len(ranked) < 2:
         return dict.fromkeys(ranked, "the only one")
     best, *between, worst = ranked
@@ -346,9 +346,9 @@ def fig_13(frame: Frame) -> Blocks:
     kinds = (regimes.DISTILLATION, regimes.PRUNING_DISTILLED)
     pairs = [pair for pair in regimes.pairs(models_of(frame).sizes) if pair.regime in kinds]
     names = {pair.model: "its own teacher" for pair in pairs if pair.own_teacher}
-    words = "A line goes from a model to its distilled version."
-    words += " “Its own teacher”: pruned networks that learnt from the network they were made from." if names else ""
-    spec = Cloud("fig13", "What distillation does to a model", "auroc", "ece", words)
+    caption = "A line goes from a model to its distilled version."
+    caption += " “Its own teacher”: pruned networks that learnt from the network they were made from." if names else ""
+    spec = Cloud("fig13", "What distillation does to a model", "auroc", "ece", caption)
     return _linked(frame, spec, {pair.model: pair.counterpart for pair in pairs if pair.counterpart}, names)
 
 
@@ -357,8 +357,8 @@ def fig_14(frame: Frame) -> Blocks:
     """Teachers and their students."""
     pairs = regimes.pairs(models_of(frame).sizes)
     origins = {pair.model: pair.teacher for pair in pairs if pair.teacher and not pair.own_teacher}
-    words = "A line goes from a teacher to a model that learnt from its answers."
-    spec = Cloud("fig14", "Teachers and their students", "auroc", "ece", words)
+    caption = "A line goes from a teacher to a model that learnt from its answers."
+    spec = Cloud("fig14", "Teachers and their students", "auroc", "ece", caption)
     return _linked(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
 
 
@@ -368,8 +368,8 @@ def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mappin
     axes = axes_of(models)
     placed = axes[spec.x].values.keys() & axes[spec.y].values.keys()
     linked = {model: origin for model, origin in origins.items() if {model, origin} <= placed}
-    shown = {*origins, *origins.values()} if linked else set()
-    colours = {name: names.get(name) or families.paper_name(families.architecture(name)) for name in shown}
+    linked_models = {*origins, *origins.values()} if linked else set()
+    colours = {name: names.get(name) or families.paper_name(families.architecture(name)) for name in linked_models}
     figure = spec.figure(models, axes, colours, [(origin, model) for model, origin in linked.items()])
     if figure is None:
         return None
@@ -421,9 +421,9 @@ UNTESTED = "Not all of these models were compared on the same images: which are 
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
     models = models_of(study.frame)
-    strict, of = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
+    strict, dataset = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
     share = f"{100 * strict:g} %"
-    images, alone = f"{images_of(study.frame, 'accuracy')} images{of}", len(models.sizes) == 1
+    images, alone = f"{images_of(study.frame, 'accuracy')} images{dataset}", len(models.sizes) == 1
     sentences = [f"{plural(len(models.sizes), 'pretrained model')} answered {images}."]
     accuracy, auroc, kept = models.get("accuracy"), models.get("auroc", USUAL), keeps(models, strict)
     right, best, most = map(pretrained.best_of, (accuracy, auroc, kept))
@@ -439,8 +439,8 @@ def lead(study: Study) -> list[str]:
         named["auroc"] = f"{who} {pairs}."
     if most and kept[most]:
         who = f"it gives {format_percent(kept[most])}" if alone else f"{most} gives most: {format_percent(kept[most])}"
-        given = f"Where {share} of the answers given must be right, {who}."
-        named[f"sac@{strict:g}"] = given
+        sentence = f"Where {share} of the answers given must be right, {who}."
+        named[f"sac@{strict:g}"] = sentence
     leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
     tested = {metric: _tested(study.frame, metric, leaders[metric]) for metric in named}
     sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]

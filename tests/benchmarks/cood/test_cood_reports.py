@@ -434,7 +434,7 @@ def test_the_lead_is_true(study: Study) -> None:
     text = " ".join(registry["cood"].story(study).lead)
     best = max(MODELS, key=lambda name: value(name, "severity 5"))
     assert "14 models" in text.lower() and "60 classes" in text
-    assert f"the new one in {round(100 * value(best, 'severity 5'))} of 100 pairs at" in text
+    assert f"new one in {round(100 * value(best, 'severity 5'))} of 100 pairs at" in text
     assert f"in {round(100 * value(best, 'severity 10'))} of 100 among" in text
     up = sum(value(n, "severity 5", "entropy") > value(n, "severity 5") for n in MODELS)
     assert f"in {up} of 14 models" in text and "of work failed" in text

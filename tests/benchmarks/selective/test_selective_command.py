@@ -40,7 +40,7 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
     store = tmp_path / "store"
     assert run(*files, "--facts", tmp_path / "facts.csv", "--store", store) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Four pretrained models answered 1,000 images." in out and "when they are wrong?" in out
+    assert "Four pretrained models answered 1,000 images." in out and "they are wrong?" in out
     assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(page_of(store, "selective"))}
     rows = read_study(page_of(store, "selective")).frame
     sizes = {row["backbone"]: row.get("params") for row in rows}
@@ -56,7 +56,9 @@ def test_the_rows_are_those_of_the_benchmark(
     printed = json.loads(capsys.readouterr().out)
     entries = [predictions_from_file(*reversed(word.split("=", 1))) for word in files[:2]]
     plan = selective.Plan(measures=("entropy",), seed=3)
-    study = fake_zoo.study("selective", plan, Store(tmp_path / "b"), lambda work: selective.judge(plan, entries, work))
+    study = fake_zoo.study(
+        "selective", plan, Store(tmp_path / "b"), lambda work: selective.evaluate_models(plan, entries, work)
+    )
     assert printed == without_empty(study.rows)
     assert not (tmp_path / "a" / "report").exists()
 

@@ -679,9 +679,8 @@ def work_in(context):
 def test_more_references_than_images_are_all_of_them(context):
     plan, work = replace(PLAN, reference_size=5000), work_in(context)
     steps.check_possible(plan, work)
-    assert work.notes == [
-        "digits has 1,078 training images, and all of them are references: samples of references do not differ."
-    ]
+    (size,) = work.notes
+    assert size.startswith("digits has 1,078 training images")
 
 
 def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path):

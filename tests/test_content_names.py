@@ -20,7 +20,7 @@ from nescio.datasets.image_set import ImageSet, _loaded
 from nescio.datasets.names import name_for_keys, same_images
 from nescio.datasets.readers import _load
 from nescio.datasets.retrieval import part_spec, shots_spec
-from nescio.identity import ContentName, canonical, content_names, rename_content, seed_for
+from nescio.identity import ContentName, canonical, content_names, map_content, seed_for
 from nescio.methods import registry as methods
 from nescio.networks.models import network_of_trial
 from nescio.predict import predict_step
@@ -123,7 +123,7 @@ def test_names_that_contain_a_name_contain_its_content(here: Path) -> None:
     for made in (part_spec(own, (1, 2)), shots_spec(own, (1,), 2, 0)):
         assert str(here) in made and str(here) not in canonical(made) and content in canonical(made)
         assert canonical(name_for_keys(str(made))) == canonical(made)
-    assert rename_content("digits", str.upper) == "DIGITS" and type(rename_content("digits", str.upper)) is str
+    assert map_content("digits", str.upper) == "DIGITS" and type(map_content("digits", str.upper)) is str
     assert content_names({"a": [trial(own)], "b": (1, "x")}) == {content: own}
     assert isinstance(trial(own).data, ContentName)
 

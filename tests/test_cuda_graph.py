@@ -60,7 +60,7 @@ def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(n
     """CUDA refuses to record such a step. Seen on a CPU, so that it fails where there is no GPU too."""
     few = {"penalized": 0.25} if name == "duq" else {}  # a second forward pass, in the preset for GPUs
     trial = Trial(method=name, hparams=methods[name].hparams_class(**few), data="digits", backbone="conv")
-    method = training.start_of(trial, datasets.load("digits"), runtime_for("cpu")).train()
+    method = training.initial_method(trial, datasets.load("digits"), runtime_for("cpu")).train()
     views = (2,) if methods[name].views > 1 else ()
     x, y = torch.randn(*views, 64, 1, 8, 8), torch.randint(10, (64,))
     with Operations() as seen:
@@ -98,7 +98,7 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
 @pytest.mark.usefixtures("exact")
 def test_every_replay_draws_anew() -> None:
     trial = Trial(method="mc-dropout", hparams=methods["mc-dropout"].hparams_class(), data="digits", backbone="conv")
-    method = training.start_of(trial, datasets.load("digits"), runtime_for("cuda")).train()
+    method = training.initial_method(trial, datasets.load("digits"), runtime_for("cuda")).train()
     x, y = torch.randn(64, 1, 8, 8, device="cuda"), torch.randint(10, (64,), device="cuda")
     step = cuda_graph.StepGraph(method, torch.Tensor.backward, lambda: None)
     losses = [float(step(x, y)) for _ in range(cuda_graph.FIRST + 4)]

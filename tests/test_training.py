@@ -32,10 +32,10 @@ from nescio.training import (
     Diverged,
     build,
     fit,
+    initial_method,
     load_method,
     optimizer_of,
     rate_at,
-    start_of,
     take_weights,
     train,
     train_step,
@@ -178,10 +178,10 @@ def test_a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
     key = train(trial_of(classes=(0, 1, 2, 3, 4)), store, here)
     first = load_method(key, trial_of(classes=(0, 1, 2, 3, 4)), store, here)
     plain, tuned = trial_of(init_seed=1), trial_of(init_seed=1, start=f"store:{key}")
-    begun = start_of(tuned, dataset, here, store)
+    begun = initial_method(tuned, dataset, here, store)
     ours, theirs = begun.features.state_dict(), first.features.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    fresh = start_of(plain, dataset, here)
+    fresh = initial_method(plain, dataset, here)
     assert torch.equal(begun.head.weight, fresh.head.weight)  # ten classes: the head of five is not taken
     assert not torch.equal(begun.features[1].weight, fresh.features[1].weight)
     assert train_step(tuned).key != train_step(plain).key
@@ -202,14 +202,14 @@ def test_a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(t
     from safetensors.torch import save_file
 
     store, here, dataset = Store(tmp_path), runtime_for("cpu"), datasets.load("digits")
-    source = start_of(trial_of(init_seed=7), dataset, here)
+    source = initial_method(trial_of(init_seed=7), dataset, here)
     torch.save({"state_dict": source.state_dict()}, tmp_path / "whole.pth")
     save_file(source.features.state_dict(), tmp_path / "bare.safetensors")
     for name in ("whole.pth", "bare.safetensors"):
-        begun = start_of(trial_of(start=f"file:{tmp_path / name}"), dataset, here, store)
+        begun = initial_method(trial_of(start=f"file:{tmp_path / name}"), dataset, here, store)
         assert torch.equal(begun.features[1].weight, source.features[1].weight)
     before = train_step(trial_of(start=f"file:{tmp_path / 'bare.safetensors'}")).key
-    save_file(start_of(trial_of(), dataset, here).features.state_dict(), tmp_path / "bare.safetensors")
+    save_file(initial_method(trial_of(), dataset, here).features.state_dict(), tmp_path / "bare.safetensors")
     assert train_step(trial_of(start=f"file:{tmp_path / 'bare.safetensors'}")).key != before  # other weights, other key
 
 
@@ -406,7 +406,7 @@ def _setting():
 def test_clipping_bounds_the_step():
     plan = replace(QUICK, epochs=1, batch_size=1024, momentum=0.0, weight_decay=0.0, lr=1.0, clip=1e-3)
     trial = trial_of(training=plan)
-    start = start_of(trial, datasets.load("digits"), runtime_for("cpu"))
+    start = initial_method(trial, datasets.load("digits"), runtime_for("cpu"))
     method = fitted(trial)
     pairs = zip(start.parameters(), method.parameters(), strict=True)
     moved = torch.cat([(a - b).flatten() for a, b in pairs]).norm()
@@ -426,7 +426,7 @@ def test_moving_average_of_the_weights(monkeypatch):
 
     monkeypatch.setattr(ERM, "update", update)
     plain = fitted(trial)
-    by_hand = start_of(trial, datasets.load("digits"), runtime_for("cpu")).head.weight.detach().clone()
+    by_hand = initial_method(trial, datasets.load("digits"), runtime_for("cpu")).head.weight.detach().clone()
     for each in history:
         by_hand = 0.8 * by_hand + 0.2 * each
     monkeypatch.setattr(ERM, "ema", 0.8)

@@ -102,7 +102,7 @@ class ContentName(str):
         return str(self), self.content
 
 
-def rename_content(name: str, change: Callable[[str], str]) -> str:
+def map_content(name: str, change: Callable[[str], str]) -> str:
     """Apply a change to a name, and to its content if it is a ContentName."""
     renamed = change(str(name))
     return ContentName(renamed, change(name.content)) if isinstance(name, ContentName) else renamed

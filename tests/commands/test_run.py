@@ -207,7 +207,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, caps
 
 
 def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("nescio.commands.run.check_place", lambda *_: None)  # it came in the way later
+    monkeypatch.setattr("nescio.commands.run.check_writable", lambda *_: None)  # it came in the way later
     (tmp_path / "file").write_text("in the way")
     code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", tmp_path / "file" / "page")
     assert code == 1 and "Counted 3." in out

@@ -11,12 +11,12 @@ from nescio import backbones
 from nescio.errors import BadInput
 from nescio.layers.spectral import (
     Bounded,
-    held_back,
+    layer_norms,
     operator_norm,
     operator_norms,
-    settle,
+    set_exact_vectors,
+    share_above_bound,
     spectral_normalize,
-    stretches,
 )
 
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def test_a_weight_beyond_the_target_is_brought_to_it(kind, sizes):
     layer.weight.data *= 50
     direction = layer.weight.detach().clone()
     spectral_normalize(layer, 2.0)
-    settle(layer)
+    set_exact_vectors(layer)
     assert largest(layer.weight) == pytest.approx(2.0, rel=1e-5)
     assert torch.allclose(layer.weight / layer.weight.norm(), direction / direction.norm(), atol=1e-6)
 
@@ -47,7 +47,7 @@ def test_a_settled_bound_holds_where_two_singular_values_are_close(shape):
     layer = nn.Linear(*shape[::-1])
     layer.weight.data = left @ torch.diag(torch.tensor([8.0, 7.99, 7.98, 3.0, 2.0, 1.0])) @ right
     spectral_normalize(layer, 2.0)
-    settle(layer)
+    set_exact_vectors(layer)
     assert largest(layer.weight) == pytest.approx(2.0, rel=1e-5)
 
 
@@ -55,7 +55,7 @@ def test_weights_that_are_not_finite_do_not_stop_the_settling():
     layer = nn.Linear(4, 4)
     spectral_normalize(layer, 2.0)
     layer.parametrizations.weight.original.data[0, 0] = float("nan")
-    settle(layer)
+    set_exact_vectors(layer)
     assert torch.isfinite(layer.parametrizations.weight[0].left).all()
 
 
@@ -78,11 +78,11 @@ def test_the_share_of_layers_that_a_bound_holds_back():
         network = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6))
         network[2].weight.data *= 20
         spectral_normalize(network, target).eval()
-        settle(network)
-        return held_back(network)
+        set_exact_vectors(network)
+        return share_above_bound(network)
 
     assert [share(target) for target in (1000.0, 3.0, 0.01)] == [0, pytest.approx(1 / 3), 1]
-    assert held_back(nn.Linear(6, 6)) is None
+    assert share_above_bound(nn.Linear(6, 6)) is None
 
 
 def test_backward_sees_the_normalised_weights():
@@ -91,7 +91,7 @@ def test_backward_sees_the_normalised_weights():
     x = torch.randn(5, 4, dtype=torch.double)
     spectral_normalize(layer, 1.0).eval()
     layer.parametrizations.weight[0].double()
-    settle(layer)
+    set_exact_vectors(layer)
     raw = layer.parametrizations.weight.original
 
     def loss():
@@ -102,10 +102,10 @@ def test_backward_sees_the_normalised_weights():
     for place in ((0, 0), (1, 2), (2, 3)):
         with torch.no_grad():
             raw[place] += step
-            settle(layer)
+            set_exact_vectors(layer)
             above = float(loss())
             raw[place] -= 2 * step
-            settle(layer)
+            set_exact_vectors(layer)
             below = float(loss())
             raw[place] += step
         assert float(gradient[place]) == pytest.approx((above - below) / (2 * step), rel=1e-3, abs=1e-6)
@@ -136,7 +136,7 @@ def test_batch_norm_is_bounded_by_its_scale_over_its_deviation():
     norm.weight.data = torch.tensor([0.5, 3.0, 1.0, -8.0])
     norm.running_var = torch.tensor([1.0, 4.0, 0.01, 4.0])
     spectral_normalize(norm, 2.0)
-    assert stretches(norm)[""] == pytest.approx(2.0, rel=1e-5)
+    assert layer_norms(norm)[""] == pytest.approx(2.0, rel=1e-5)
     norm.running_var = torch.tensor([100.0] * 4)
     assert torch.equal(norm.weight, torch.tensor([0.5, 3.0, 1.0, -8.0]))  # now within the bound
 
@@ -150,8 +150,8 @@ def test_the_bound_holds_after_training_that_pulls_against_it():
         optimizer.zero_grad()
         (-net(x).square().mean()).backward()  # bigger answers are better: every layer wants to stretch
         optimizer.step()
-    settle(net)
-    found = stretches(net)
+    set_exact_vectors(net)
+    found = layer_norms(net)
     assert set(found) == {"0", "1", "4"}
     assert max(found.values()) <= 0.7 * (1 + 1e-5)
     assert max(found.values()) > 0.6  # it does pull
@@ -163,8 +163,8 @@ def test_every_layer_of_a_resnet(name, count):
     net = spectral_normalize(backbones.build(name, 3, 32), 1.0)
     layers = [each for each in net.modules() if isinstance(each, (nn.Conv2d, nn.BatchNorm2d, nn.Linear))]
     assert len(layers) == count and all(parametrize.is_parametrized(each, "weight") for each in layers)
-    settle(net)
-    found = stretches(net)
+    set_exact_vectors(net)
+    found = layer_norms(net)
     assert len(found) == count and max(found.values()) <= 1 + 1e-5
 
 
@@ -178,7 +178,7 @@ def test_weights_survive_saving_and_copying():
         assert torch.equal(net.eval()(x), other.eval()(x))
     twin = copy.deepcopy(net)
     twin[1].running_var.fill_(1e-4)  # a copy's bound follows the copy's own statistics
-    assert stretches(twin)["1"] == pytest.approx(0.5, rel=1e-4)
+    assert layer_norms(twin)["1"] == pytest.approx(0.5, rel=1e-4)
 
 
 def test_evaluation_does_not_move_the_power_iteration():
@@ -216,7 +216,7 @@ def test_the_reshaped_kernel_is_not_the_map():
     conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
     conv.weight.data.fill_(1 / 3)
     net = nn.Sequential(conv)
-    assert stretches(net)["0"] == pytest.approx(1.0)
+    assert layer_norms(net)["0"] == pytest.approx(1.0)
     assert 2.5 < operator_norms(net, torch.zeros(1, 1, 16, 16))["0"] <= 3.0
 
 

@@ -32,7 +32,7 @@ from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.evidence import method_evidence, small_trial
-from nescio.training import fit, start_of
+from nescio.training import fit, initial_method
 from nescio.trials import Training, Trial
 from tests.methods.test_methods import deceive, replace_after
 from tests.support.reference import load
@@ -177,7 +177,7 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
 def test_postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
     monkeypatch.setattr(PostNet, "loss", with_entropy(sign))
     trial, here, dataset = small_trial("postnet"), runtime_for("cpu"), datasets.load("digits")
-    seen = method_evidence(start_of(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
+    seen = method_evidence(initial_method(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
     assert seen.observed.endswith(f"more entropy, {effect} loss") and seen.passed == (sign < 0)
 
 

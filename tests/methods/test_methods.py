@@ -459,9 +459,9 @@ def test_due_says_the_log_of_the_mean_probability():
 
 def test_due_starts_from_the_features_of_the_first_network():
     trial, dataset, here = small_trial("due"), datasets.load("digits"), runtime_for("cpu")
-    from nescio.training import start_of
+    from nescio.training import initial_method
 
-    method = start_of(trial, dataset, here)
+    method = initial_method(trial, dataset, here)
     batches = Batches(datasets.split_dataset(dataset).train, dataset, here.device, batch=2000)
     with torch.no_grad():
         method.features.train()
@@ -537,7 +537,7 @@ def test_a_method_can_be_copied_between_two_steps(name):
     cls = registry[name]
     plan = Training(batch_size=16, augment=cls.augment or "none")
     trial = Trial(method=name, hparams=cls.hparams_class(), data="digits", backbone="mlp", training=plan)
-    method = training.start_of(trial, datasets.load("digits"), runtime_for("cpu")).train()
+    method = training.initial_method(trial, datasets.load("digits"), runtime_for("cpu")).train()
     x = torch.randn(*((2,) if cls.views > 1 else ()), 16, 1, 8, 8)
     method.update(x, torch.arange(16) % 10, torch.Tensor.backward)
     copied = deepcopy(method).state_dict()

@@ -25,7 +25,7 @@ from nescio.networks.models import network_of_trial
 from nescio.predict import count_pixels, count_step, load_counts, pixel_predictions, predict_step
 from nescio.runtime import runtime_for
 from nescio.testing.evidence import method_evidence, observe, small_trial
-from nescio.training import WEIGHTS, facts_of, fit, start_of, train, train_step, usual_batch
+from nescio.training import WEIGHTS, facts_of, fit, initial_method, train, train_step, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
 from nescio.work.store import Store
@@ -160,7 +160,7 @@ def test_a_part_that_is_switched_off_is_seen(data):
     """One epoch without finalisation: no precision, no Gaussians; a decoder that learns nothing."""
     dataset = datasets.load(data)
     for name, dead in (("sngp", "precision changed"), ("ddu", "density away from the data"), ("mir", "reconstructs")):
-        start = start_of(dense_trial(data, name), dataset, HERE)
+        start = initial_method(dense_trial(data, name), dataset, HERE)
         assert not method_evidence(start, dense_trial(data, name), dataset, HERE)[dead].passed
 
 
@@ -328,7 +328,7 @@ def test_a_segmenter_starts_from_a_classifier(data, tmp_path):
     pretrained = Trial(method="erm", hparams=hparams, data=images, backbone="resnet18", training=plan)
     store = Store(tmp_path / "store")
     key = train(pretrained, store, HERE)
-    begun = start_of(dense_trial(data, backbone="resnet18", start=f"store:{key}"), datasets.load(data), HERE, store)
+    begun = initial_method(dense_trial(data, backbone="resnet18", start=f"store:{key}"), datasets.load(data), HERE, store)
     weights = load((store.path("train", key) / WEIGHTS).read_bytes())
     assert torch.equal(begun.features.backbone.conv1.weight, weights["features.conv1.weight"])
     assert begun.head.out_features == 3  # the head is new
@@ -344,7 +344,7 @@ def test_what_does_not_fit_together_is_one_sentence(data):
         (dense_trial(data, backbone="vit_tiny_patch16_224"), dataset, "vit_tiny_patch16_224"),
     ):
         with pytest.raises(BadInput, match=words):
-            start_of(trial, images, HERE)
+            initial_method(trial, images, HERE)
 
 
 def test_the_command(data, tmp_path, capsys):

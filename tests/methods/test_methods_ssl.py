@@ -32,7 +32,7 @@ from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.evidence import method_evidence, observe, small_trial
-from nescio.training import WEIGHTS, fit, load_method, start_of, steps, train
+from nescio.training import WEIGHTS, fit, initial_method, load_method, steps, train
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
 
@@ -274,7 +274,7 @@ def test_images_without_classes_are_enough():
 
 def test_networks_of_one_seed_start_alike():
     digits, here = datasets.load("digits"), runtime_for("cpu")
-    first = [start_of(small_trial(name), digits, here).features.state_dict() for name in ("erm", *THREE)]
+    first = [initial_method(small_trial(name), digits, here).features.state_dict() for name in ("erm", *THREE)]
     for other in first[1:]:
         assert all(torch.equal(first[0][each], other[each]) for each in other if "weight" in each)
 

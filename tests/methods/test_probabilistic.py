@@ -24,7 +24,7 @@ from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.evidence import method_evidence, small_trial
-from nescio.training import fit, optimizer_of, start_of, weights_of
+from nescio.training import fit, initial_method, optimizer_of, weights_of
 from nescio.trials import Training
 
 torch.set_num_threads(1)
@@ -199,7 +199,7 @@ def test_scores_are_one_over_kappa_and_minus_the_norm():
 @pytest.mark.parametrize(("kappa", "start"), [("high", 64.0), ("warm", 0.001), ("random", 1.4)])
 def test_kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
     trial = replace(small_trial("hib"), hparams=registry["hib"].hparams_class(kappa=kappa))
-    method = start_of(trial, datasets.load("digits"), runtime_for("cpu"))
+    method = initial_method(trial, datasets.load("digits"), runtime_for("cpu"))
     x = torch.rand(20, 1, 8, 8)
     with torch.no_grad():
         assert float(method.embed(x)[1].mean()) == pytest.approx(start, rel=0.25)

@@ -26,7 +26,7 @@ from nescio.runtime import runtime_for
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.evidence import method_evidence, small_trial
-from nescio.training import FEATURES, fit, load_method, start_of, train
+from nescio.training import FEATURES, fit, initial_method, load_method, train
 from nescio.trials import Training
 from nescio.work.store import Store
 from tests.methods.test_methods import deceive, replace_after
@@ -226,7 +226,7 @@ def test_losspred_is_equation_8():
 
 def test_a_warm_start_is_kept_with_the_weights():
     trial = replace(small_trial("losspred", backbone="mlp"), hparams=LossPred.hparams_class(warm=True))
-    start = start_of(trial, datasets.load("digits"), HERE)
+    start = initial_method(trial, datasets.load("digits"), HERE)
     x, _ = held_out(start, trial)
     with torch.no_grad():
         assert float(start(x).scores["loss"].mean()) == pytest.approx(WARM, rel=0.05)

@@ -435,7 +435,7 @@ def strengths_of_ten():
 
 def bounds_of_ten():
     """CIFAR-10: the share of layers that the chosen bounds hold back in each network."""
-    found = {name: held_back("shift", name, dataset="cifar10")[1] for name in ("sngp", "due", "ddu")}
+    found = {name: share_above_bound("shift", name, dataset="cifar10")[1] for name in ("sngp", "due", "ddu")}
     assert all(len(shares) == 3 for shares in found.values()) and set(found["ddu"]) == {0}
     acting = [100 * share for name in ("sngp", "due") for share in found[name]]
     return {"low": min(acting), "high": max(acting)}
@@ -498,7 +498,7 @@ def own_scores_of_digits():
     )
 
 
-def held_back(name, method, **where):
+def share_above_bound(name, method, **where):
     """The bound of a method's spectral norm, and the share of layers that it holds back in each of its networks."""
     own = rows(name).where(method=method, split="test", members=1, **where)
     (bound,) = own.facts("strength").unique("value")
@@ -507,7 +507,7 @@ def held_back(name, method, **where):
 
 def bounds_of_digits():
     """None of the chosen bounds acts."""
-    found = {name: held_back("shift/digits", name) for name in ("sngp", "due", "ddu")}
+    found = {name: share_above_bound("shift/digits", name) for name in ("sngp", "due", "ddu")}
     assert all(shares == [0, 0, 0] for _, shares in found.values())
     return {name: bound for name, (bound, _) in found.items()}
 
@@ -571,7 +571,7 @@ def own_scores_of_pixels():
 
 def bounds_of_pixels():
     """Of the authors' bounds, that of sngp does nothing, and that of ddu next to nothing."""
-    (sngp, none), (ddu, few) = (held_back("scenes", name) for name in ("sngp", "ddu"))
+    (sngp, none), (ddu, few) = (share_above_bound("scenes", name) for name in ("sngp", "ddu"))
     assert max(none) == 0 and len(none) == len(few) == 6
     return {"sngp": sngp, "ddu": ddu, "some": sum(share > 0 for share in few), "most": 100 * max(few)}
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.datasets import make_moons
 
-from nescio.layers.spectral import settle
+from nescio.layers.spectral import set_exact_vectors
 from nescio.methods import registry
 from nescio.methods.base import NetworkSpec, Output
 
@@ -56,7 +56,7 @@ def moons(name, steps=400, rate=0.1, seed=0, **fields):
         views = [x[rows] + 0.1 * torch.randn(100, 1, 1, 2) for _ in range(method.views)]
         method.update(torch.stack(views) if method.views > 1 else x[rows], y[rows], step)
         method.after_step((number + 1) / steps)
-    settle(method)
+    set_exact_vectors(method)
     method.eval().finalize(batches)
     return method, x, y, ring
 

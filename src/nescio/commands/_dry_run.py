@@ -14,7 +14,7 @@ from nescio.work.dry_run import StageCost
 from nescio.work.steps import Context
 
 
-def say_costs(stages: Sequence[StageCost], context: Context, workers: int, beside: float, json: bool = False) -> None:
+def print_costs(stages: Sequence[StageCost], context: Context, workers: int, beside: float, json: bool = False) -> None:
     """Prints the stages, then the sum.
 
     beside  processor seconds of the command itself: start-up, charts

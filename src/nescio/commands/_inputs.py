@@ -114,25 +114,25 @@ def _arrays(path: str) -> dict[str, str]:
     return files if all(map(is_field, files)) else {}
 
 
-def outside_sets(
+def load_ood_sets(
     texts: Sequence[str], inputs: InputOptions, seed: int = 0, flag: str = "--ood"
 ) -> dict[str, Predictions]:
     """The out-of-distribution sets of --ood NAME=FILE."""
-    return {name: inputs.read(path, seed, ood=True) for name, path in outside_files(texts, flag).items()}
+    return {name: inputs.read(path, seed, ood=True) for name, path in parse_ood_files(texts, flag).items()}
 
 
-def outside_files(texts: Sequence[str], flag: str = "--ood") -> dict[str, str]:
+def parse_ood_files(texts: Sequence[str], flag: str = "--ood") -> dict[str, str]:
     """Name → file of --ood NAME=FILE."""
     return mapping(texts, "NAME=FILE", flag)
 
 
-def outside_of_models(
+def load_ood_of_models(
     texts: Sequence[str], models: Sequence[str], inputs: InputOptions, seed: int
 ) -> dict[str, dict[str, Predictions]]:
     """Out-of-distribution set → model → its rows, of --ood NAME=FILE with a file of every model, in their order."""
     places: dict[str, list[str]] = {}
     for text in texts:
-        for name, path in outside_files([text]).items():
+        for name, path in parse_ood_files([text]).items():
             places.setdefault(name, []).append(path)
     for name, files in places.items():
         if len(files) != len(models):

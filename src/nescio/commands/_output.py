@@ -60,7 +60,7 @@ def name_options(options: Any, *results: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartOptions:
+class ListOptions:
     """The options of a command that lists the entries of a registry."""
 
     name: str | None = argument("name of one to show in full, with formula and source", default=None, metavar="NAME")
@@ -79,7 +79,7 @@ def report_folder(output: str | None, base: str, *names: str) -> Path:
     return folder
 
 
-def check_place(folder: Path, flag: str) -> None:
+def check_writable(folder: Path, flag: str) -> None:
     """Refuse a folder that cannot be created or written, before hours of work."""
     folder = next(folder_above for folder_above in (folder, *folder.absolute().parents) if folder_above.exists())
     if not folder.is_dir():
@@ -99,7 +99,7 @@ def check_row_scores(file: str | None) -> None:
         writable_suffix(file)
 
 
-def say_written(page: str | None, row_scores: str | None, rows: int) -> None:
+def print_written_files(page: str | None, row_scores: str | None, rows: int) -> None:
     """Print which files were written."""
     if row_scores is not None:
         say(f"Wrote the scores of {rows:,} rows to {row_scores}.")
@@ -153,7 +153,7 @@ def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Seque
         print(note, file=sys.stderr)
 
 
-def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
+def print_registry(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
     """Print the entries of a registry, or one entry in full."""
     from nescio.report.text import format_records
 

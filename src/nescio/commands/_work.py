@@ -117,7 +117,7 @@ def working(
         yield Work(crew.context(storage), launcher, stages)
 
 
-def tell_notes(dataset: Dataset) -> None:
+def print_notes(dataset: Dataset) -> None:
     """Print what was omitted when a dataset was read."""
     for note in dataset.notes:
         print(f"{dataset.name}: {note}", file=sys.stderr, flush=True)
@@ -153,7 +153,7 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
     return 1 if failed else 0
 
 
-def page_place(folder: Path, study: Study) -> Path:
+def page_folder(folder: Path, study: Study) -> Path:
     """The folder for a study's page, or a sibling folder if it contains the page of another study."""
     from nescio.report.studies import read_study
     from nescio.report.text import json_text

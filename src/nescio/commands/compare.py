@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nescio.commands._inputs import InputOptions, check_apart, model_names, outside_of_models
+from nescio.commands._inputs import InputOptions, check_apart, load_ood_of_models, model_names
 from nescio.commands._output import Format, emit, name_options, say
 from nescio.options import argument, nested, option
 
@@ -43,7 +43,7 @@ def run(options: Options) -> int:
 
     names = model_names(options.files)
     models = {name: options.inputs.read(file, options.seed) for name, file in zip(names, options.files, strict=True)}
-    outside = outside_of_models(options.ood, names, options.inputs, options.seed)
+    outside = load_ood_of_models(options.ood, names, options.inputs, options.seed)
     sets = {f"--ood {split} of {name}": rows for split, by_model in outside.items() for name, rows in by_model.items()}
     check_apart(models, sets)
     comparison = compare(

@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nescio.commands._inputs import InputOptions, check_apart, outside_files, outside_sets
+from nescio.commands._inputs import InputOptions, check_apart, load_ood_sets, parse_ood_files
 from nescio.commands._output import Format, emit, name_options, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
@@ -192,8 +192,8 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     read, seed = options.inputs.read, options.seed
     train = read(options.train, seed) if options.train else None
     val = read(options.val, seed) if options.val else None
-    outside = outside_sets(options.ood, options.inputs, seed)
-    val_outside = outside_sets(options.val_ood, options.inputs, seed, "--val-ood")
+    outside = load_ood_sets(options.ood, options.inputs, seed)
+    val_outside = load_ood_sets(options.val_ood, options.inputs, seed, "--val-ood")
     others = {"--train": train, "--val": val, **{f"--ood {name}": rows for name, rows in outside.items()}}
     others |= {f"--val-ood {name}": rows for name, rows in val_outside.items()}
     shared = check_apart(models, others)
@@ -242,7 +242,7 @@ def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list
         return options.inputs.shards(word, ood=ood) or [options.inputs.read(word, ood=ood)]
 
     def card(file: str) -> Any:
-        outside = {name: parts(path, ood=True) for name, path in outside_files(options.ood).items()}
+        outside = {name: parts(path, ood=True) for name, path in parse_ood_files(options.ood).items()}
         return scorecard_of_shards(parts(file), outside, name=assignment(file)[0] or file)
 
     return [card(file) for file in files]

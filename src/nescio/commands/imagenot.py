@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio.commands._output import TextOrJson, say
-from nescio.commands._work import DATA, check_device, tell_notes
+from nescio.commands._work import DATA, check_device, print_notes
 from nescio.errors import BadInput
 from nescio.files import write_file
 from nescio.networks.preprocessing import Preprocessing
@@ -65,7 +65,7 @@ def run(options: Options) -> int:
         raise BadInput(f"--tree writes SVG: {options.tree} must end in .svg.")
     check_device(options.device)
     dataset = datasets.load(options.data, options.root)
-    tell_notes(dataset)
+    print_notes(dataset)
     means, features = _means(options, dataset)
     split = imagenot.imagenot(dataset, means, features)
     if options.output:

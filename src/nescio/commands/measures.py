@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nescio.commands._output import PartOptions as Options
-from nescio.commands._output import list_parts
+from nescio.commands._output import ListOptions as Options
+from nescio.commands._output import print_registry
 
 
 def run(options: Options) -> int:
@@ -13,4 +13,4 @@ def run(options: Options) -> int:
         measure = registry[name]
         return {"measure": name, "kind": measure.kind, "needs": ", ".join(measure.needs), "meaning": measure.sentence}
 
-    return list_parts(registry, facts, options.name, options.format)
+    return print_registry(registry, facts, options.name, options.format)

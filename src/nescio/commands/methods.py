@@ -10,7 +10,7 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from nescio.commands._output import PartOptions as Options
+from nescio.commands._output import ListOptions as Options
 from nescio.commands._output import json_of, say
 
 

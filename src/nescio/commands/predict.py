@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nescio.commands._output import say
-from nescio.commands._work import SHARDS, StoreOptions, WorkerOptions, tell_notes, working
+from nescio.commands._work import SHARDS, StoreOptions, WorkerOptions, print_notes, working
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import subset_note
@@ -63,7 +63,7 @@ def run(options: Options) -> int:
     assert trial is not None
     images = ImageSet(trial.data, options.split, trial.classes, seed=trial.data_seed)
     whole = images.load(root)  # an empty split is refused before any work
-    tell_notes(whole.dataset)
+    print_notes(whole.dataset)
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     images = replace(images, sample_size=options.limit, sample_seed=options.seed)

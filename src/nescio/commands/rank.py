@@ -44,7 +44,7 @@ from nescio.analysis.representations.ranking import (
     ranking_table,
 )
 from nescio.analysis.representations.row_scores import RowScoreOptions
-from nescio.commands._output import Format, check_row_scores, emit, print_findings, say_written
+from nescio.commands._output import Format, check_row_scores, emit, print_findings, print_written_files
 from nescio.commands._work import WEIGHTS, StoreOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
@@ -365,7 +365,7 @@ def _print(ranked: CandidateRanking, options: Options) -> None:
 
     def show() -> None:
         print_findings(ranking_sentences(ranked), ranking_tables(ranked, brief=True), ranked.notes)
-        say_written(options.output, options.row_scores, len(ranked.rows.keys))
+        print_written_files(options.output, options.row_scores, len(ranked.rows.keys))
 
     emit(
         options.format,

@@ -28,7 +28,7 @@ from typing import Any
 
 from nescio.analysis.representations.candidates import Candidate, load_members
 from nescio.analysis.representations.row_scores import RowScoreOptions, RowScores, score_columns, score_rows
-from nescio.commands._output import TextOrJson, check_row_scores, json_of, print_findings, say, say_written
+from nescio.commands._output import TextOrJson, check_row_scores, json_of, print_findings, print_written_files, say
 from nescio.commands._work import DATA
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
@@ -141,7 +141,7 @@ def _print(scored: RowScores, options: Options) -> None:
     likely = components_tables({"": scored.choice})
     tables = [quantile_table(scored), *likely, least_table(scored, options.list_rows)]
     print_findings(scored_sentences(scored), tables, [*notes, *scored.notes])
-    say_written(options.output, options.row_scores, len(scored.nc))
+    print_written_files(options.output, options.row_scores, len(scored.nc))
 
 
 def _plain(scored: RowScores, options: Options) -> dict[str, Any]:

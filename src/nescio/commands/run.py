@@ -24,10 +24,10 @@ from time import process_time
 from typing import Any
 
 from nescio.benchmarks import base
-from nescio.commands._dry_run import say_costs
+from nescio.commands._dry_run import print_costs
 from nescio.commands._loggers import check_log
-from nescio.commands._output import TextOrJson, check_place, report_folder
-from nescio.commands._work import StoreOptions, WorkerOptions, end, page_place, working
+from nescio.commands._output import TextOrJson, check_writable, report_folder
+from nescio.commands._work import StoreOptions, WorkerOptions, end, page_folder, working
 from nescio.commands.config import config_text
 from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     keep_config(partial(config_text, ("run", benchmark.name), plan, options, presets=benchmark.presets))
     check_log(options.log)
     if options.output is not None and options.format != "json":
-        check_place(Path(options.output), "--output")
+        check_writable(Path(options.output), "--output")
     if options.dry_run:
         return _print_cost_estimate(benchmark, plan, options)
     with working(options.storage, options.crew, options.log, canonical(plan)) as work:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if options.format == "json":
         return end(study, None)
     return end(
-        study, page_place(report_folder(options.output, options.storage.store, "report", base.page_name(study)), study)
+        study, page_folder(report_folder(options.output, options.storage.store, "report", base.page_name(study)), study)
     )
 
 
@@ -109,5 +109,5 @@ def _print_cost_estimate(benchmark: base.Benchmark, plan: Any, options: RunOptio
     steps = rehearsal.steps.values()
     figures = partial(estimated, context=context)
     stages = costs(steps, context.store, figures, together, places, clock=clock_of(context.device))
-    say_costs(stages, context, workers, 2 * started + STORY + waking(), options.format == "json")
+    print_costs(stages, context, workers, 2 * started + STORY + waking(), options.format == "json")
     return 0

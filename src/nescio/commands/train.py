@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._loggers import check_log, logger
 from nescio.commands._output import say
-from nescio.commands._work import StoreOptions, WorkerOptions, tell_notes, working
+from nescio.commands._work import StoreOptions, WorkerOptions, print_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option
 from nescio.provenance import follow_up_command
@@ -164,7 +164,7 @@ def trial_of(options: Options) -> Trial:
 
     method, data = registry[options.method], name_for_keys(options.data, options.storage.root)
     dataset = datasets.load(data, options.storage.root)
-    tell_notes(dataset)
+    print_notes(dataset)
     rows = len(datasets.split_dataset(dataset, options.classes, options.data_seed).train)
     if options.trial < 0:
         raise BadInput(f"--trial is a number from 0 on, not {options.trial}.")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nescio.commands._inputs import InputOptions
-from nescio.commands._output import Format, check_row_scores, emit, print_findings, say_written
+from nescio.commands._output import Format, check_row_scores, emit, print_findings, print_written_files
 from nescio.commands._work import WEIGHTS, StoreOptions
 from nescio.errors import BadInput
 from nescio.measures.gallery import J, K
@@ -199,7 +199,7 @@ def _show(result: TransferResult, options: Options) -> None:
 
     def show() -> None:
         print_findings(transfer_sentences(result), transfer_tables(result), result.notes)
-        say_written(options.output, options.row_scores, len(result.index))
+        print_written_files(options.output, options.row_scores, len(result.index))
 
     fields = ("use", "why", "rows", "sees", "reasons", "notes")
     emit(

@@ -38,7 +38,7 @@ from nescio.benchmarks.base import page_name, registry, study_of
 from nescio.benchmarks.cood import Plan as GradingPlan
 from nescio.benchmarks.selective import Plan as SelectivePlan
 from nescio.commands._output import TextOrJson, json_of, report_folder, say
-from nescio.commands._work import SHARDS, WEIGHTS, StoreOptions, WorkerOptions, end, page_place
+from nescio.commands._work import SHARDS, WEIGHTS, StoreOptions, WorkerOptions, end, page_folder
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, leaves, nested, option, with_flags
@@ -149,7 +149,7 @@ def _print_cost_estimate(options: Options) -> int:
     from nescio.benchmarks.costs import STORY, clock_of, estimated
     from nescio.benchmarks.selective import winners
     from nescio.commands import _zoo_steps
-    from nescio.commands._dry_run import say_costs
+    from nescio.commands._dry_run import print_costs
     from nescio.predictions.model_predictions import predictions_from_store
     from nescio.report import format_records
     from nescio.work.dry_run import DryRun, costs
@@ -179,7 +179,7 @@ def _print_cost_estimate(options: Options) -> int:
         say(format_records(_zoo_steps.model_lines(predictions)))
     steps = [*_zoo_steps.decodings(predictions), *(prediction.step for prediction in predictions), *evaluations_]
     stages = costs(steps, context.store, partial(estimated, context=context), clock=clock_of(context.device))
-    say_costs(stages, context, workers, (process_time() - started) + STORY, options.format == "json")
+    print_costs(stages, context, workers, (process_time() - started) + STORY, options.format == "json")
     return 0
 
 
@@ -477,8 +477,8 @@ def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
     if not studies:
         return 0
     folder = report_folder(options.output, options.storage.store, "report", page_name(studies[0], "zoo"))
-    folder = page_place(folder, studies[0])
-    new = page_place(folder / "cood", studies[-1])
+    folder = page_folder(folder, studies[0])
+    new = page_folder(folder / "cood", studies[-1])
     links = [{f"{new.name}/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     both = len(studies) > 1 and all(study.rows for study in studies)
     ends = [

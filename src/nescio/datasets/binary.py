@@ -9,19 +9,19 @@ import numpy as np
 from nescio.datasets.images import Dataset, Images
 from nescio.datasets.readers import DatasetRequest, dataset, load
 from nescio.errors import BadInput
-from nescio.identity import rename_content, seed_for
+from nescio.identity import map_content, seed_for
 from nescio.specs import numbers, select, selections
 
 
 def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> str:
     """The name under which `load` gives these classes as in (0) and out (1)."""
     classes = [",".join(map(str, group)) for group in (inside, outside)]
-    return rename_content(data, lambda name: select("binary", name, *classes))
+    return map_content(data, lambda name: select("binary", name, *classes))
 
 
 def data_of(spec: str) -> str:
     """The data in a name that `binary_spec` made."""
-    return rename_content(spec, lambda name: parts_of(name)[0])
+    return map_content(spec, lambda name: parts_of(name)[0])
 
 
 def parts_of(spec: str) -> list[str]:

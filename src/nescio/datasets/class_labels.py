@@ -69,7 +69,7 @@ def _label_numbers(
         if all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in names):
             positions = _positions(names, imagenet.wordnet_ids())
             return positions if (positions >= 0).all() else None
-        numbers = [imagenet.by_name().get(imagenet.plain(name), ()) for name in names]
+        numbers = [imagenet.classes_by_name().get(imagenet.plain(name), ()) for name in names]
         if all(len(labels) == 1 for labels in numbers):  # a name of two classes is ambiguous
             return np.array([labels[0] for labels in numbers])
     return np.arange(classes) if len(names) == classes else None
@@ -81,7 +81,7 @@ def _missing_classes(names: Sequence[str], classes: int, class_names: Sequence[s
         lacking = [name for name in names if name not in class_names]
     elif classes == imagenet.CLASSES:
         ids = set(imagenet.wordnet_ids())
-        lacking = [name for name in names if name not in ids and imagenet.plain(name) not in imagenet.by_name()]
+        lacking = [name for name in names if name not in ids and imagenet.plain(name) not in imagenet.classes_by_name()]
     else:
         lacking = []
     return f" The model has no class {_first_names(lacking)}." if 0 < len(lacking) < len(names) else ""

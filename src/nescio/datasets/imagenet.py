@@ -25,7 +25,7 @@ def descriptions() -> tuple[str, ...]:
 
 
 @cache
-def by_name() -> dict[str, tuple[int, ...]]:
+def classes_by_name() -> dict[str, tuple[int, ...]]:
     """Plain name or WordNet id → the classes that bear it."""
     places: dict[str, list[int]] = {}
     for number, (wordnet, names) in enumerate(zip(wordnet_ids(), descriptions(), strict=True)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from nescio.datasets.images import Dataset
 from nescio.datasets.readers import RequiredImages, load, registry
 from nescio.errors import BadInput
-from nescio.identity import ContentName, rename_content
+from nescio.identity import ContentName, map_content
 from nescio.specs import DatasetName, select, selections, split_severity
 
 
@@ -57,7 +57,7 @@ def name_for_keys(data: str, root: str | Path | None = None, required: RequiredI
         return data
     if selectors := registry[kind].selectors:
         inner, *rest = selections(path, selectors)
-        return rename_content(name_for_keys(inner, root, required), lambda name: select(kind, name, *rest))
+        return map_content(name_for_keys(inner, root, required), lambda name: select(kind, name, *rest))
     data = absolute_name(data)
     return content_name(data, _first_loaded(data, root) if required is None else load(data, root, required))
 

@@ -25,7 +25,7 @@ from nescio.datasets.splits import stratified
 from nescio.datasets.standard import cifar10
 from nescio.errors import BadInput
 from nescio.files import read_list, read_small, read_text
-from nescio.identity import rename_content, seed_for
+from nescio.identity import map_content, seed_for
 from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
 from nescio.specs import DatasetName, SpecError, numbers, select, selections, write_numbers
@@ -177,13 +177,13 @@ for _name, _place in VOTED.items():
 
 def part_spec(data: str, classes: Sequence[int]) -> str:
     """The dataset name under which `load` returns a set whose test images are the images of these classes."""
-    return rename_content(data, lambda name: select("part", name, write_numbers(classes)))
+    return map_content(data, lambda name: select("part", name, write_numbers(classes)))
 
 
 def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
     """The dataset name for `load` with `shots` training images of each of these classes; None: all."""
     words = write_numbers(classes), "all" if shots is None else str(shots), str(seed)
-    return rename_content(data, lambda name: select("shots", name, *words))
+    return map_content(data, lambda name: select("shots", name, *words))
 
 
 def load_whole(spec: str, root: str | Path | None) -> Dataset:

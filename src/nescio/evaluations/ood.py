@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from nescio.datasets.image_set import ImageSet
 from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation
 from nescio.evaluations.scoring import SCORES, compute_scores, rank_sets
-from nescio.identity import rename_content
+from nescio.identity import map_content
 from nescio.rows import RowBuilder
 
 METRICS = ("auroc", "fpr_at_tpr@0.95")
@@ -25,7 +25,7 @@ def other_classes(subject: Subject, near: Sequence[str], far: Sequence[str]) -> 
         sets[f"{NEAR}:{LEFT_OUT}"] = ImageSet(subject.data, "out", subject.classes)
     for group, names in ((NEAR, near), (FAR, far)):
         prefix = f"{group}:"
-        sets |= {rename_content(name, prefix.__add__): ImageSet(name, "all_ood", limit=MOST) for name in names}
+        sets |= {map_content(name, prefix.__add__): ImageSet(name, "all_ood", limit=MOST) for name in names}
     return sets
 
 

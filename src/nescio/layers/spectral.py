@@ -132,8 +132,8 @@ def bounded_scales(bounds: Sequence[BoundedScale], scales: Sequence[Tensor]) -> 
     norms = [bound.norm[0] for bound in bounds]
     sizes = [len(scale) for scale in scales]
     deviations = (torch.cat([norm.running_var for norm in norms]) + norms[0].eps).sqrt()
-    stretches = torch.cat(list(scales)).abs() / deviations
-    largest = nn.utils.rnn.pad_sequence(list(stretches.split(sizes)), batch_first=True).amax(1)
+    layer_norms = torch.cat(list(scales)).abs() / deviations
+    largest = nn.utils.rnn.pad_sequence(list(layer_norms.split(sizes)), batch_first=True).amax(1)
     return _scaled(scales, 1 / torch.clamp(largest / bounds[0].target, min=1.0))
 
 
@@ -152,7 +152,7 @@ class _Bounds:
                 for bound, weight in zip(bounds, function(bounds, [each.original for each in lists]), strict=True):
                     bound.ready = weight
 
-    def give_back(self, *_: Any) -> None:
+    def clear_weights(self, *_: Any) -> None:
         for each in (*self.weights, *self.scales):
             each[0].ready = None
 
@@ -168,12 +168,12 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
             parametrize.register_parametrization(layer, "weight", BoundedScale(layer, target))
     bounds = _Bounds(module)
     module.register_forward_pre_hook(bounds.make)
-    module.register_forward_hook(bounds.give_back, always_call=True)
+    module.register_forward_hook(bounds.clear_weights, always_call=True)
     return module
 
 
 @torch.no_grad()
-def settle(module: nn.Module) -> None:
+def set_exact_vectors(module: nn.Module) -> None:
     """Replaces the vectors of the power iterations by exact singular vectors, so that the bound holds for the saved
     weights. Power iterations converge slowly if two singular values are close."""
     for layer in module.modules():
@@ -199,7 +199,7 @@ def _set_leading_vectors(bound: Bounded, matrix: Tensor) -> None:
 
 
 @torch.no_grad()
-def held_back(module: nn.Module) -> float | None:
+def share_above_bound(module: nn.Module) -> float | None:
     """The share of bounded layers of a trained module that would exceed their bound without it; None if no layer is
     bounded."""
     bounds = _Bounds(module)
@@ -209,7 +209,7 @@ def held_back(module: nn.Module) -> float | None:
 
 
 @torch.no_grad()
-def stretches(module: nn.Module) -> dict[str, float]:
+def layer_norms(module: nn.Module) -> dict[str, float]:
     """The largest singular value of every layer, by a full SVD of the weights in use."""
     norms = {}
     for name, layer in module.named_modules():
@@ -222,7 +222,7 @@ def stretches(module: nn.Module) -> dict[str, float]:
 
 def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
     """A description of the largest singular value of the weights in use, and whether all are within the bound."""
-    norms = stretches(module)
+    norms = layer_norms(module)
     count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in norms)
     largest = max(norms.values(), default=0.0)
     seen = f"largest singular value {largest:.3f}, target {target}, {count} of {len(norms)} layers"

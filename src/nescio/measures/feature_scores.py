@@ -28,11 +28,11 @@ from nescio.measures.logit_scores import distance_to_uniform
 from nescio.measures.row_tools import (
     embeddings_of,
     float64_rows,
-    in_distribution_part,
     map_on_threads,
     product_dtype,
     row_blocks,
     rows_by_class,
+    select_in_distribution,
     unit_rows,
 )
 from nescio.predictions import Predictions
@@ -187,7 +187,7 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     matching.
     """
     outside = _residual(train, dims)
-    in_distribution = in_distribution_part(train, "vim")
+    in_distribution = select_in_distribution(train, "vim")
     most = -summary(in_distribution).u["max_logit"]
     alpha = float(most.mean() / max(float(outside(in_distribution).mean()), TINY))
     arrays = {**outside.arrays, "alpha": np.array(alpha)}
@@ -337,7 +337,7 @@ def kl_matching(train: Predictions) -> Fit:
     """
     if train.logits is None:
         raise Undefined("kl_matching compares probabilities, and the reference has none.")
-    train = in_distribution_part(train, "kl_matching")
+    train = select_in_distribution(train, "kl_matching")
     answers = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
     for block in train.blocks(1024):
@@ -371,7 +371,7 @@ def knn(train: Predictions, k: int = 50) -> Fit:
     k is at most the number of training rows. Sun et al. (2022).
     """
     refs = prepare_points(
-        embeddings_of(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings"
+        embeddings_of(select_in_distribution(train, "knn"), "knn"), "cosine", "the reference embeddings"
     )
     if k < 1:
         raise BadInput(f"k is {k}; it must be a whole number of at least 1.")
@@ -385,7 +385,7 @@ class KthNeighbour(NeighbourDistance):
         return np.asarray(2 * away[:, : self.ks[0]].max(1))
 
     def leave_one_out(self, ref: Predictions) -> Array:
-        in_distribution = in_distribution_part(ref, "knn")
+        in_distribution = select_in_distribution(ref, "knn")
         if in_distribution is ref:
             return super().leave_one_out(ref)
         u = np.array(self(ref))
@@ -399,7 +399,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
     E = log Σ_j exp z_j. The f̂_i are a random `share` of the training rows, at least 1000 of them. Park et al. (2023).
     """
-    train = in_distribution_part(train, "nnguide")
+    train = select_in_distribution(train, "nnguide")
     embeddings, n = embeddings_of(train, "nnguide"), len(train)
     size = min(n, max(BANK_ROWS, k, round(share * n)))
     if k < 1 or not 0 < share <= 1:
@@ -434,7 +434,7 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     """
     if second not in ("norm", "residual", "knn"):
         raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")
-    train = in_distribution_part(train, "sirc")
+    train = select_in_distribution(train, "sirc")
     outside: Any = _residual(train, None) if second == "residual" else knn(train) if second == "knn" else None
 
     def familiar(predictions: Predictions) -> Array:

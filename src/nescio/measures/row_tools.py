@@ -85,7 +85,7 @@ def product_dtype(predictions: Predictions) -> Any:
     )
 
 
-def in_distribution_part(train: Predictions, name: str) -> Predictions:
+def select_in_distribution(train: Predictions, name: str) -> Predictions:
     """The in-distribution rows of a reference, cached; the reference itself if all rows are."""
     if train.in_distribution is None or train.in_distribution.all():
         return train

@@ -18,11 +18,11 @@ from nescio.measures.feature_scores import Fit, WithArrays, by_blocks, energy_of
 from nescio.measures.gaussians import moments
 from nescio.measures.row_tools import (
     embeddings_of,
-    in_distribution_part,
     log_sum_exp,
     map_on_threads,
     product_dtype,
     row_blocks,
+    select_in_distribution,
 )
 from nescio.predictions import Predictions
 
@@ -36,7 +36,7 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
     Sun, Guo & Li (2021), with their 90 %.
     """
     layer = _layer(train, "react", quantile)
-    embeddings = embeddings_of(in_distribution_part(train, "react"), "react")
+    embeddings = embeddings_of(select_in_distribution(train, "react"), "react")
     cut = float(np.quantile(np.asarray(embeddings), quantile))
     return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react", cut=cut)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nescio.layers.class_gaussians import ClassGaussians
 from nescio.layers.entropies import entropy
-from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, noise_like
+from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, noise_images
 
 
 class FeatureDensity(Method):
@@ -57,6 +57,6 @@ class FeatureDensity(Method):
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
         """Check that the Gaussians were fitted and separate training images from noise."""
         moved = float((self.gaussians.means - start.gaussians.means).norm(dim=1).mean())
-        near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_like(x)))
+        near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_images(x)))
         seen = f"median −log density {near:.3g} on training images, {far:.3g} on noise; means moved by {moved:.3g}"
         return Evidence(seen, moved > 1e-3 and far > near + 1)

@@ -79,16 +79,16 @@ class Probabilistic(Method[ProbabilisticHParams]):
         embeddings = self.features(x)
         return unit(embeddings), 1 / self.uncertainty(embeddings)
 
-    def sampled(self, mean: Tensor, kappa: Tensor) -> Tensor:
+    def draw_samples(self, mean: Tensor, kappa: Tensor) -> Tensor:
         assert isinstance(self.hparams, SamplingHParams)
         return sample(mean, kappa, self.hparams.samples)  # type: ignore[no-any-return]
 
     @abstractmethod
-    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+    def distribution_loss(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
         """The loss of images' distributions; views of one image are b rows apart."""
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.compared(*self.embed(x.flatten(0, -4)), y)
+        return self.distribution_loss(*self.embed(x.flatten(0, -4)), y)
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)
@@ -100,7 +100,7 @@ class Probabilistic(Method[ProbabilisticHParams]):
         """Of images and of their blurred copies."""
         labels = torch.cat([y, y])
         mean, kappa = self.embed(torch.cat([x, blur(x)]))
-        loss, other_loss = (float(self.compared(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
+        loss, other_loss = (float(self.distribution_loss(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
         falls = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
         return {
             "κ differs": self.kappa_differs(kappa),
@@ -116,7 +116,7 @@ class Probabilistic(Method[ProbabilisticHParams]):
 
     def sampling_evidence(self, x: Tensor) -> dict[str, Evidence]:
         mean, kappa = self.embed(x.flatten(0, -4))
-        seen = float((self.sampled(mean, kappa) * mean).sum(-1).mean())
+        seen = float((self.draw_samples(mean, kappa) * mean).sum(-1).mean())
         due = float(mean_resultant(kappa, mean.shape[1]).mean())
         words = f"mean cosine of samples and means {seen:.3f}, A_d(κ) is {due:.3f}"
         return {"samples spread according to κ": Evidence(words, abs(seen - due) < 0.05 * (1 - due))}

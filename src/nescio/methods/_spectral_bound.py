@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nescio.layers.spectral import held_back
+from nescio.layers.spectral import share_above_bound
 from nescio.methods.base import SPECTRAL, BaseHParams, Evidence, Method, NetworkSpec
 from nescio.search import hparam
 
@@ -25,7 +25,7 @@ def bounded(spec: NetworkSpec, hparams: SpectralHParams) -> NetworkSpec:
 
 def bound_acts(method: Method[SpectralHParams]) -> Evidence:
     """Check that the bound has an effect. The default bound passes without one, because small backbones stay below."""
-    share = held_back(method.features) or 0.0
+    share = share_above_bound(method.features) or 0.0
     seen = f"{share:.0%} of layers would exceed the bound without it"
     if not share:
         seen += ": it has no effect on this network; choose a smaller one"

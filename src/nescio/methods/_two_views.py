@@ -74,7 +74,7 @@ def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Eviden
     return Evidence(seen, learn == reached == 0)
 
 
-def temperature_acts(method: Any, x: Tensor, y: Tensor, name: str = "temperature") -> Evidence:
+def temperature_matters(method: Any, x: Tensor, y: Tensor, name: str = "temperature") -> Evidence:
     """Check that the loss depends on its temperature."""
     other = copy_of(method)
     other.hparams = copy_of(method.hparams)

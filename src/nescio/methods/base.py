@@ -15,7 +15,7 @@ from nescio import backbones
 from nescio.backbones import Locations
 from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
-from nescio.layers.spectral import held_back, spectral_normalize
+from nescio.layers.spectral import share_above_bound, spectral_normalize
 from nescio.registry import Registry, source_file
 from nescio.search import HParams, LogUniform, hparam, log_uniform, searched
 
@@ -163,7 +163,7 @@ class Method(nn.Module, Generic[H]):
     def facts(self) -> dict[str, float]:
         """Facts about the trained network, stored beside its weights. at_bound: the share of layers whose spectral norm
         would exceed the bound without it; at 0 the bound has no effect."""
-        share = held_back(self.features)
+        share = share_above_bound(self.features)
         return {} if share is None else {"at_bound": share}
 
     def forward(self, x: Tensor) -> Output:
@@ -321,7 +321,7 @@ def gradient_of(loss: Tensor, network: nn.Module) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if g is None else g).double().flatten() for g, p in pairs])
 
 
-def noise_like(x: Tensor) -> Tensor:
+def noise_images(x: Tensor) -> Tensor:
     """Images of pure noise, three times as strong as real ones."""
     return 3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
 

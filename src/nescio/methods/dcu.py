@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, gradient_of, method
 from nescio.search import choice, hparam, log_uniform, uniform
 
@@ -86,7 +86,7 @@ class DCU(FeatureDensity):
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
-            "temperature acts": temperature_acts(self, x, y),
+            "temperature acts": temperature_matters(self, x, y),
             "two phases": Evidence(phases, min(alone, joint) > 0 and differ > 1e-3),
             "Gaussians of classes": self.own_gaussians(x[0], y),
             "density away from the data": self.density_rises(x[0], start),

@@ -25,7 +25,7 @@ from nescio.methods.base import (
     Output,
     first_batch,
     method,
-    noise_like,
+    noise_images,
     split_group,
 )
 from nescio.search import choice, hparam
@@ -155,7 +155,7 @@ class DUE(Method[DUEHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         moved = float((self.gp.points - start.gp.points).norm(dim=1).mean())  # type: ignore[union-attr, operator]
-        near, far = (float(self(images).scores["variance"].mean()) for images in (x, noise_like(x)))
+        near, far = (float(self(images).scores["variance"].mean()) for images in (x, noise_images(x)))
         kl = float(self.gp.variational_strategy.kl_divergence())
         return {
             "inducing points moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from nescio.distributions.von_mises_fisher import expected_likelihood
 from nescio.layers.contrastive import unit
 from nescio.methods._probabilistic import Probabilistic, ProbabilisticHParams
-from nescio.methods._two_views import temperature_acts
+from nescio.methods._two_views import temperature_matters
 from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam, uniform
 
@@ -52,7 +52,7 @@ class ELK(Probabilistic):
         """(b, c)"""
         return expected_likelihood(mean, kappa, unit(self.proxies), self.hparams.t * self.log_k.exp())  # type: ignore[no-any-return]
 
-    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+    def distribution_loss(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(mean.device.type, enabled=False):
             return cross_entropy(self.similarities(mean, kappa), y)
 
@@ -68,6 +68,6 @@ class ELK(Probabilistic):
         moved = float((self.log_k - start.log_k).abs().max())  # type: ignore[operator]
         return {
             "classes' concentrations learnt": Evidence(f"log k moved by up to {moved:.2g}", moved > 1e-3),
-            "temperature acts": temperature_acts(self, x, y, "t"),
+            "temperature acts": temperature_matters(self, x, y, "t"),
             **self.kappa_evidence(x, y),
         }

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nescio.methods._probabilistic import Probabilistic, SamplingHParams
-from nescio.methods._two_views import not_collapsed, temperature_acts
+from nescio.methods._two_views import not_collapsed, temperature_matters
 from nescio.methods.base import Batches, Evidence, Method, first_batch, method
 from nescio.search import hparam, uniform
 
@@ -39,8 +39,8 @@ class HIB(Probabilistic):
     augment = "full"
     paper = "Oh et al., Modeling uncertainty with hedged instance embeddings, ICLR 2019"
 
-    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
-        samples = self.sampled(mean, kappa)
+    def distribution_loss(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+        samples = self.draw_samples(mean, kappa)
         with torch.autocast(mean.device.type, enabled=False):
             scores = self.hparams.t * (samples @ samples.mT) + self.hparams.b  # (samples, b, b)
             log_p = log_mean(logsigmoid(scores))
@@ -52,7 +52,7 @@ class HIB(Probabilistic):
         x, y = first_batch(batches)
         return {
             "not collapsed": not_collapsed(self.features(x)),
-            "temperature acts": temperature_acts(self, x, y, "t"),
+            "temperature acts": temperature_matters(self, x, y, "t"),
             **self.kappa_evidence(x, y),
             **self.sampling_evidence(x),
         }

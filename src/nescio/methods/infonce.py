@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from nescio.layers.contrastive import info_nce, unit
-from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, SelfSupervised, first_batch, method
 from nescio.search import hparam, uniform
 
@@ -52,5 +52,5 @@ class InfoNCE(SelfSupervised[InfoNCEHParams]):
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
-            "temperature acts": temperature_acts(self, x, y, "t"),
+            "temperature acts": temperature_matters(self, x, y, "t"),
         }

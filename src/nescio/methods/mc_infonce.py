@@ -12,7 +12,7 @@ from torch import Tensor
 from nescio.distributions.vmf_sampling import sample
 from nescio.layers.contrastive import info_nce, unit
 from nescio.methods._probabilistic import Probabilistic, SamplingHParams
-from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
 from nescio.methods.base import Batches, Evidence, Method, SelfSupervised, first_batch, method
 from nescio.search import hparam
 
@@ -46,8 +46,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
 
     high = 4  # A_d(4d) ≈ 0.88
 
-    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
-        losses = info_nce(self.sampled(mean, kappa), self.hparams.t)  # (samples, b)
+    def distribution_loss(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+        losses = info_nce(self.draw_samples(mean, kappa), self.hparams.t)  # (samples, b)
         if self.hparams.average == "losses":
             return losses.mean()
         return math.log(len(losses)) - (-losses).logsumexp(0).mean()
@@ -58,7 +58,7 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
-            "temperature acts": temperature_acts(self, x, y, "t"),
+            "temperature acts": temperature_matters(self, x, y, "t"),
             "κ differs": self.kappa_differs(self.embed(x.flatten(0, 1))[1]),
             "κ is identified": self.identified(y),
             **self.sampling_evidence(x),
@@ -72,8 +72,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         latents = torch.cat([first, sample(first, first.new_full((WORLD,), self.hparams.t), 1)[0]])
         kappa = d * 4 ** (2.5 * torch.rand(2 * WORLD, generator=generator) - 1).to(first)
         mean = sample(latents, kappa, 1)[0]
-        true = float(self.compared(mean, kappa, y))
+        true = float(self.distribution_loss(mean, kappa, y))
         others = {"8κ": 8 * kappa, "κ/8": kappa / 8, "κ of other images": kappa.roll(1)}
-        values = {name: float(self.compared(mean, other, y)) for name, other in others.items()}
+        values = {name: float(self.distribution_loss(mean, other, y)) for name, other in others.items()}
         seen = ", ".join(f"with {name} {value:.3f}" for name, value in values.items())
         return Evidence(f"loss {true:.3f} with simulated views of known κ, {seen}", true < min(values.values()))

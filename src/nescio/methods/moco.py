@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, of_all_processes, unit
-from nescio.methods._two_views import momentum_copy_lags, no_gradient, not_collapsed, temperature_acts, views_found
+from nescio.methods._two_views import momentum_copy_lags, no_gradient, not_collapsed, temperature_matters, views_found
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
@@ -125,5 +125,5 @@ class MoCo(SelfSupervised[MoCoHParams]):
             "queue replaced": Evidence(filled, new == min(size, pushed) > 0),
             "key encoder lags": momentum_copy_lags(self.key, self.query, start.key),  # type: ignore[arg-type]
             "key encoder learns nothing": no_gradient(self, self.key, x, y),
-            "temperature acts": temperature_acts(self, x, y),
+            "temperature acts": temperature_matters(self, x, y),
         }

@@ -39,7 +39,7 @@ class NivMF(ELK):
 
     def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:
         k, exact = self.hparams.t * self.log_k.exp(), self.hparams.density == "exact"
-        return expected_likelihood(self.sampled(mean, kappa), unit(self.proxies), k, exact)  # type: ignore[no-any-return]
+        return expected_likelihood(self.draw_samples(mean, kappa), unit(self.proxies), k, exact)  # type: ignore[no-any-return]
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)

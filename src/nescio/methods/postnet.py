@@ -20,7 +20,7 @@ from nescio.methods.base import (
     Output,
     first_batch,
     method,
-    noise_like,
+    noise_images,
     split_group,
 )
 from nescio.search import choice, hparam, log_uniform
@@ -121,7 +121,7 @@ class PostNet(Method[PostNetHParams]):
         mass = masses(self.flows.plane())
         near, far = (
             float(self.alpha(self.log_densities(self.features(images))).sum(1).log().median())
-            for images in (x, noise_like(x))
+            for images in (x, noise_images(x))
         )
         moved = max(
             float((now - then).abs().max())

@@ -17,7 +17,7 @@ from nescio.methods.base import (
     Output,
     first_batch,
     method,
-    noise_like,
+    noise_images,
 )
 from nescio.search import choice, hparam
 
@@ -97,7 +97,7 @@ class RND(Method[RNDHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         embeddings = self.features(x)
-        near, far = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_like(x))))
+        near, far = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_images(x))))
         untrained = float(self.distance(embeddings, self.untrained_student(start)).mean())
         learnt = f"distance on images: {untrained:.3g} for an untrained student, {near:.3g} for the trained one"
         pairs = list(zip(self.teacher.parameters(), start.teacher.parameters(), strict=True))  # type: ignore[union-attr]

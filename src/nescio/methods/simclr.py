@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nescio.layers.contrastive import mlp, nt_xent
-from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
@@ -55,5 +55,5 @@ class SimCLR(SelfSupervised[SimCLRHParams]):
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
-            "temperature acts": temperature_acts(self, x, y),
+            "temperature acts": temperature_matters(self, x, y),
         }

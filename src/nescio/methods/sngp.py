@@ -22,7 +22,7 @@ from nescio.methods.base import (
     Output,
     first_batch,
     method,
-    noise_like,
+    noise_images,
     split_group,
 )
 from nescio.search import choice, hparam
@@ -98,7 +98,7 @@ class SNGP(Method[SNGPHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         mass = float((self.gp.precision.diagonal() - RIDGE).sum())  # the number of rows: |Φ| = 1
-        noise = noise_like(x)
+        noise = noise_images(x)
         expanded = [self.gp.expand(self.features(images)) for images in (x, noise)]
         near, far = (float(self.gp.variance(features).mean()) for features in expanded)
         logits = self(noise).logits

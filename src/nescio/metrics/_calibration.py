@@ -42,7 +42,7 @@ def ece_gaps(a: Outcomes, bins: int = 15, scheme: Literal["width", "mass"] = "wi
 
     ECE is the sum of their sizes, divided by the number of rows.
     """
-    a, bins = known_confidence(a), _checked_bins(bins)
+    a, bins = require_confidence(a), _checked_bins(bins)
     return np.bincount(bins_of(a, bins, scheme), a.correct - a.confidence, bins)
 
 
@@ -100,7 +100,7 @@ def reliability_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = No
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
-    a, bins = known_confidence(outcomes(probs, labels)), _checked_bins(bins)
+    a, bins = require_confidence(outcomes(probs, labels)), _checked_bins(bins)
     index = bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
     filled = np.flatnonzero(count)
@@ -109,7 +109,7 @@ def reliability_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = No
     return ReliabilityBins(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
 
 
-def known_confidence(a: Outcomes) -> Outcomes:
+def require_confidence(a: Outcomes) -> Outcomes:
     """The outcomes; Undefined if their confidence is missing."""
     if np.isnan(a.confidence).any():
         raise Undefined("The confidence of the predictions is unknown.")

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._calibration import ece, known_confidence, row_blocks
+from nescio.metrics._calibration import ece, require_confidence, row_blocks
 from nescio.metrics._outcomes import Outcomes, as_whole, checked, outcomes, top_outcomes
 from nescio.metrics._spec import metric
 
@@ -93,7 +93,7 @@ def corp(confidence: ArrayLike, right: ArrayLike) -> CorpCurve:
 
 def corp_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> CorpCurve:
     """The bin-free reliability diagram: accuracy against confidence."""
-    return _of_answers(known_confidence(outcomes(probs, labels)))
+    return _of_answers(require_confidence(outcomes(probs, labels)))
 
 
 @lru_cache(maxsize=1)  # three metrics in a row read one curve

@@ -54,7 +54,7 @@ def _class_number(network: Network, text: str, file: Path) -> int:
     names = network.class_names
     if names is not None and text in names:
         return names.index(text)
-    numbers = imagenet.by_name().get(imagenet.plain(text), ()) if network.classes == imagenet.CLASSES else ()
+    numbers = imagenet.classes_by_name().get(imagenet.plain(text), ()) if network.classes == imagenet.CLASSES else ()
     if len(numbers) == 1:
         return numbers[0]
     problem = f"is the name of {len(numbers)} classes ({', '.join(map(str, numbers))})" if numbers else "is no class"

@@ -100,7 +100,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(np.allclose(a, b, rtol=1e-12, atol=1e-12))
 
 
-def order_of_rows(name: str, f: Callable[..., Any]) -> None:
+def check_row_order(name: str, f: Callable[..., Any]) -> None:
     """the order of the rows does not matter, tied rows included."""
     for seed in range(5):
         u, positive = _tied_case(seed)
@@ -108,7 +108,7 @@ def order_of_rows(name: str, f: Callable[..., Any]) -> None:
         require(_equal(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
 
 
-def monotone_maps(name: str, f: Callable[..., Any]) -> None:
+def check_monotone_maps(name: str, f: Callable[..., Any]) -> None:
     """a strictly increasing map of u changes nothing; nothing is guessed from the range of u."""
     for seed in range(5):
         u, positive = _tied_case(seed)
@@ -116,18 +116,23 @@ def monotone_maps(name: str, f: Callable[..., Any]) -> None:
             require(_equal(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
 
 
-def better_direction(name: str, f: Callable[..., Any]) -> None:
+def check_direction(name: str, f: Callable[..., Any]) -> None:
     """a perfect ranking beats a random one, which beats the worst, in the direction the metric claims."""
     positive = np.random.default_rng(0).random(300) < 0.3
     noise = np.random.default_rng(1).normal(size=300)
     perfect, random, worst = (f(u, positive) for u in (positive + 0.0, noise, -(positive + 0.0)))
-    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    if sign:
-        require(sign * perfect >= sign * random >= sign * worst, f"{name} does not prefer the better ranking.")
-        require(sign * perfect > sign * worst, f"{name} is not better for the best ranking than for the worst.")
+    check_sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    if check_sign:
+        require(
+            check_sign * perfect >= check_sign * random >= check_sign * worst,
+            f"{name} does not prefer the better ranking.",
+        )
+        require(
+            check_sign * perfect > check_sign * worst, f"{name} is not better for the best ranking than for the worst."
+        )
 
 
-def edges(name: str, f: Callable[..., Any]) -> None:
+def check_edge_cases(name: str, f: Callable[..., Any]) -> None:
     """all correct, all wrong, one row and constant scores give a finite number or Undefined."""
     cases = [(np.arange(5.0), np.zeros(5, bool)), (np.arange(5.0), np.ones(5, bool))]
     cases += [(np.zeros(1), np.zeros(1, bool)), (np.zeros(1), np.ones(1, bool)), (np.zeros(6), np.arange(6) < 2)]
@@ -138,9 +143,9 @@ def edges(name: str, f: Callable[..., Any]) -> None:
     _check_raises(name, lambda: f(np.arange(3.0), np.array([True, False])))
 
 
-def prepared(name: str, f: Callable[..., Any]) -> None:
+def check_prepared_ranking(name: str, f: Callable[..., Any]) -> None:
     """a prepared Ranking gives the same number as the arrays."""
-    if metrics[name].prepared:
+    if metrics[name].check_prepared_ranking:
         u, positive = _tied_case(7)
         require(_equal(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
 
@@ -152,15 +157,15 @@ def _random_probs(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array
     return p, np.array([rng.choice(c, p=row) for row in p])
 
 
-def answer_promises(name: str, f: Callable[..., Any]) -> None:
+def check_outcome_metric(name: str, f: Callable[..., Any]) -> None:
     """row order does not matter, correct predictions beat uniform ones, prepared Outcomes give the same number."""
     p, y = _random_probs()
     rows = np.random.default_rng(0).permutation(len(y))
     require(_equal(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
     truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
-    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} is not better for correct predictions.")
-    if metrics[name].prepared:
+    check_sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    require(check_sign * f(truth, y) >= check_sign * f(wrong, y), f"{name} is not better for correct predictions.")
+    if metrics[name].check_prepared_ranking:
         require(_equal(f(p, y), f(outcomes(p, y))), f"{name} of prepared Outcomes differs.")
     _check_finite_or_undefined(name, lambda: f(p[:1], y[:1]))
     _check_raises(name, lambda: f(p, y[1:]))
@@ -168,7 +173,7 @@ def answer_promises(name: str, f: Callable[..., Any]) -> None:
     _check_raises(name, lambda: f(p, y + 5))
 
 
-def mixture_promises(name: str, f: Callable[..., Any]) -> None:
+def check_mixture_metric(name: str, f: Callable[..., Any]) -> None:
     """row order and monotone maps change nothing, failures last are best, malformed rows are refused."""
     u, wrong = _tied_case(0)
     u_out = np.round(np.random.default_rng(1).normal(1, 1, 90), 1)
@@ -176,15 +181,17 @@ def mixture_promises(name: str, f: Callable[..., Any]) -> None:
     value = f(u, wrong, u_out)
     require(_equal(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
     require(_equal(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
-    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    check_sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
-    require(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
+    require(
+        check_sign * perfect >= check_sign * value >= check_sign * worst, f"{name} does not prefer the better ranking."
+    )
     for bad in (np.array([np.nan]), np.array([])):
         _check_raises(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
     _check_raises(name, lambda: f(u[1:], wrong, u_out))
 
 
-def threshold_promises(name: str, f: Callable[..., Any]) -> None:
+def check_threshold_metric(name: str, f: Callable[..., Any]) -> None:
     """a share between 0 and 1 that moves one way with the threshold."""
     u = np.random.default_rng(0).normal(size=101)
     shares = np.array([f(u, t) for t in np.sort(u)])
@@ -193,7 +200,7 @@ def threshold_promises(name: str, f: Callable[..., Any]) -> None:
     require(bool((steps >= 0).all() or (steps <= 0).all()), f"{name} is not monotone in the threshold.")
 
 
-def retrieval_promises(name: str, f: Callable[..., Any]) -> None:
+def check_retrieval_metric(name: str, f: Callable[..., Any]) -> None:
     """separate classes are found, row order does not matter, a twin of another class is never the row itself."""
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(4), 30)
@@ -209,7 +216,7 @@ def retrieval_promises(name: str, f: Callable[..., Any]) -> None:
         require(f(twins, labels) == 0, f"{name} lets a row find itself.")
 
 
-def pair_promises(name: str, f: Callable[..., Any]) -> None:
+def check_pair_metric(name: str, f: Callable[..., Any]) -> None:
     """shuffling both sides together changes nothing; agreement beats disagreement."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=80)
@@ -223,14 +230,14 @@ def pair_promises(name: str, f: Callable[..., Any]) -> None:
     _check_raises(name, lambda: f(a[1:], b))
 
 
-def segmentation_promises(name: str, f: Callable[..., Any]) -> None:
+def check_segmentation_metric(name: str, f: Callable[..., Any]) -> None:
     """a perfect map scores best and void pixels do not count."""
     labels = np.random.default_rng(0).integers(0, 3, size=(4, 8, 8))
     other = (labels + 1) % 3
     require(f(labels, labels, 3) > f(other, labels, 3), f"{name} does not prefer the perfect map.")
 
 
-def curve_promises(name: str, f: Callable[..., Any]) -> None:
+def check_curve_metric(name: str, f: Callable[..., Any]) -> None:
     """one point per row, coverage increasing to 1, row order irrelevant."""
     u, positive = _tied_case(3)
     coverage, risk = f(u, positive)
@@ -258,19 +265,19 @@ def _check_raises(name: str, ask: Callable[[], Any]) -> None:
     raise AssertionError(f"{name} took malformed input and gave {value!r}.")
 
 
-_RANKED = (order_of_rows, monotone_maps, better_direction, edges, prepared)
+_RANKED = (check_row_order, check_monotone_maps, check_direction, check_edge_cases, check_prepared_ranking)
 METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] = {
     "ranking": _RANKED,
     "detection": _RANKED,
-    "predictions": (answer_promises,),
-    "mixture": (mixture_promises,),
-    "threshold": (threshold_promises,),
-    "retrieval": (retrieval_promises,),
-    "retrieval-ranking": (retrieval_promises,),
-    "votes": (pair_promises,),
-    "pairs": (pair_promises,),
-    "segmentation": (segmentation_promises,),
-    "curve": (curve_promises,),
+    "predictions": (check_outcome_metric,),
+    "mixture": (check_mixture_metric,),
+    "threshold": (check_threshold_metric,),
+    "retrieval": (check_retrieval_metric,),
+    "retrieval-ranking": (check_retrieval_metric,),
+    "votes": (check_pair_metric,),
+    "pairs": (check_pair_metric,),
+    "segmentation": (check_segmentation_metric,),
+    "curve": (check_curve_metric,),
     **dict.fromkeys(("acceptance", "rejection", "crops"), ()),  # beside "threshold" and "pairs"
     "other": (),  # checked by separate tests
 }
@@ -295,7 +302,7 @@ def _with_example(measure: Measure) -> Callable[..., Any]:
     return partial(measure.function, **measure.example)
 
 
-def shape_and_order(measure: Measure) -> None:
+def check_shape_and_order(measure: Measure) -> None:
     """one finite number per row, and shuffled rows give shuffled numbers."""
     name, f = measure.name, _with_example(measure)
     world = _model()
@@ -305,7 +312,7 @@ def shape_and_order(measure: Measure) -> None:
     require(_equal(u[rows], v), f"{name} depends on the order of the rows.")
 
 
-def names_missing_fields(measure: Measure) -> None:
+def check_missing_fields(measure: Measure) -> None:
     """missing required fields are named in the error."""
     name, f, needs = measure.name, _with_example(measure), measure.needs
     unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
@@ -318,7 +325,7 @@ def names_missing_fields(measure: Measure) -> None:
     raise AssertionError(f"{name} answers without {' or '.join(needs)}.")
 
 
-def saturated(measure: Measure) -> None:
+def check_saturated_logits(measure: Measure) -> None:
     """finite on saturated float32 and on half-precision logits."""
     name, f = measure.name, _with_example(measure)
     if "logits" in measure.needs:
@@ -330,7 +337,7 @@ def saturated(measure: Measure) -> None:
             require(bool(np.isfinite(f(predictions)).all()), f"{name} is not finite on {logits.dtype}.")
 
 
-def sign(measure: Measure) -> None:
+def check_sign(measure: Measure) -> None:
     """higher = less confident: blurred predictions have higher values than sharp ones."""
     name, f, needs = measure.name, _with_example(measure), measure.needs
     if "logits" in needs:
@@ -357,7 +364,7 @@ def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
     return Predictions(labels=labels, embeddings=embeddings, logits=embeddings @ weight.T + 0.1)
 
 
-def far_noise(measure: Measure) -> None:
+def check_far_noise(measure: Measure) -> None:
     """rows far from the reference get higher values than rows like it; shuffled rows give shuffled numbers."""
     name, fit = measure.name, _with_example(measure)
     if "logits" in measure.needs:
@@ -374,7 +381,7 @@ def far_noise(measure: Measure) -> None:
     require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
-def ranks_mistakes(measure: Measure) -> None:
+def check_tuned_score(measure: Measure) -> None:
     """fitted on some rows, it is higher for misclassified rows of others; shuffled rows give shuffled numbers."""
     name, fit = measure.name, _with_example(measure)
     test = _network(1)
@@ -386,7 +393,7 @@ def ranks_mistakes(measure: Measure) -> None:
     require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
-def disagreement(measure: Measure) -> None:
+def check_disagreement(measure: Measure) -> None:
     """members that agree get lower values than members that do not."""
     name, f = measure.name, _with_example(measure)
     alike = [_model(0), _model(0)]
@@ -396,7 +403,7 @@ def disagreement(measure: Measure) -> None:
     require(differ.mean() > 0.1, f"{name} is not higher if members disagree.")
 
 
-def lonely_noise(measure: Measure) -> None:
+def check_isolated_noise(measure: Measure) -> None:
     """rows among rows of their kind get lower values than noise, shuffled rows give shuffled numbers."""
     name, f = measure.name, _with_example(measure)
     rng = np.random.default_rng(3)
@@ -426,9 +433,9 @@ def _members(measure: Measure, members: list[Predictions]) -> list[list[Predicti
 
 
 MEASURE_CHECKS: dict[str, tuple[Callable[[Measure], None], ...]] = {
-    "plain": (shape_and_order, names_missing_fields, saturated, sign),
-    "fitted": (far_noise,),
-    "tuned": (ranks_mistakes,),
-    "ensemble": (disagreement,),
-    "gallery": (lonely_noise,),
+    "plain": (check_shape_and_order, check_missing_fields, check_saturated_logits, check_sign),
+    "fitted": (check_far_noise,),
+    "tuned": (check_tuned_score,),
+    "ensemble": (check_disagreement,),
+    "gallery": (check_isolated_noise,),
 }

@@ -18,7 +18,7 @@ from nescio.arrays.nearest import nearest_rows, prepare_points
 from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
-from nescio.layers.spectral import bound_holds, held_back, operator_norms, stretches
+from nescio.layers.spectral import bound_holds, layer_norms, operator_norms, share_above_bound
 from nescio.methods.base import (
     Evidence,
     Method,
@@ -26,7 +26,7 @@ from nescio.methods.base import (
     check_output,
     first_batch,
     gradient_of,
-    noise_like,
+    noise_images,
     registry,
 )
 from nescio.metrics import auroc
@@ -35,7 +35,7 @@ from nescio.networks.models import network_of_trial
 from nescio.predict import count_pixels, predict_images
 from nescio.runtime import Runtime, runtime_for, seed_everything
 from nescio.search import HParams
-from nescio.training import fit, load_method, start_of, train, usual_batch
+from nescio.training import fit, initial_method, load_method, train, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
 
@@ -89,7 +89,7 @@ def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = No
 
 def method_evidence(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> dict[str, Evidence]:
     """Evidence that the distinctive part of a method has an effect, compared with the untrained method."""
-    start = start_of(trial, dataset, runtime)
+    start = initial_method(trial, dataset, runtime)
     images = _batches(trial, dataset, runtime)
     if method.views > 1:
         images = replace(images, views=method.views, augment=trial.training.augment)
@@ -132,7 +132,7 @@ def _general(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -
     x, _ = first_batch(_batches(trial, dataset, runtime), trial.training.batch_size if method.spec.dense else ROWS)
     check_output(method, method(x), None if method.spec.dense else len(x))
     yield "learns", (_classifies_well if method.classifies else _groups_well)(method, trial, dataset, runtime)
-    noise = noise_like(x)
+    noise = noise_images(x)
     beside_images, beside_noise = _outputs(method, torch.cat([x, x.flip(0)])), _outputs(method, torch.cat([x, noise]))
     apart = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
     seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
@@ -173,7 +173,7 @@ def _groups_well(method: Method, trial: Trial, dataset: Dataset, runtime: Runtim
         first = nearest_rows(reference, prepare_points(changed, "euclidean", like=reference), (1,), others=True)[:, 0]
         return float(np.mean(images.labels[first] == images.labels))
 
-    before, after = share_found(start_of(trial, dataset, runtime)), share_found(method)
+    before, after = share_found(initial_method(trial, dataset, runtime)), share_found(method)
     seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
     return Evidence(seen, after > 1.1 * before and after > 2 / method.spec.classes)
 
@@ -230,11 +230,11 @@ def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
     method, _ = fit(
         replace(trial, training=replace(trial.training, epochs=2)), dataset, runtime, None, float("inf"), None
     )
-    if not stretches(method.features):
+    if not layer_norms(method.features):
         return Evidence("the features have no layer that it bounds", False)
     x, _ = first_batch(_batches(trial, dataset, runtime), 1)
     maps = operator_norms(method.features, x.repeat(1, method.spec.channels // x.shape[1], 1, 1))
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
     seen, holds = bound_holds(method.features, trial.spectral)
-    share = held_back(method.features) or 0.0
+    share = share_above_bound(method.features) or 0.0
     return Evidence(f"{seen}, {share:.0%} of them held back{beside}", holds and share > 0)

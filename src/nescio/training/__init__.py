@@ -1,7 +1,7 @@
 """Training: a Trial in, weights in the store out."""
 
 from nescio.training.initial import WEIGHTS, build, start_key, take_weights, weights_of
-from nescio.training.loop import Diverged, fit, start_of
+from nescio.training.loop import Diverged, fit, initial_method
 from nescio.training.optimizers import check_compiled, optimizer_of, rate_at
 from nescio.training.steps import facts_of, load_method, members_facts, named_trial, pace, title_of, train, train_step
 from nescio.training.streams import FEATURES, check_batch, check_views, usual_batch
@@ -16,6 +16,7 @@ __all__ = [
     "check_views",
     "facts_of",
     "fit",
+    "initial_method",
     "load_method",
     "members_facts",
     "named_trial",
@@ -23,7 +24,6 @@ __all__ = [
     "pace",
     "rate_at",
     "start_key",
-    "start_of",
     "take_weights",
     "title_of",
     "train",

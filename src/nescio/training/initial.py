@@ -12,7 +12,7 @@ from nescio import datasets
 from nescio.checkpoints import check_frame, read_weights
 from nescio.errors import BadInput
 from nescio.identity import ContentName, seed_for
-from nescio.layers.spectral import settle
+from nescio.layers.spectral import set_exact_vectors
 from nescio.methods import registry as methods
 from nescio.methods.base import Method, NetworkSpec
 from nescio.runtime import seed_everything
@@ -87,7 +87,7 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
         )
     method.load_state_dict(state_of_method | fitting)
     if unbounded:
-        settle(method)
+        set_exact_vectors(method)
     return [name for name in state_of_method if name not in fitting]
 
 

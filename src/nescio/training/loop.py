@@ -19,7 +19,7 @@ from nescio.cuda_graph import StepGraph
 from nescio.datasets.names import content_name
 from nescio.errors import BadInput
 from nescio.identity import ContentName, seed_for
-from nescio.layers.spectral import settle
+from nescio.layers.spectral import set_exact_vectors
 from nescio.methods.base import Method, accuracy_of, check_output
 from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
 from nescio.training.initial import build, take_weights, weights_of
@@ -167,14 +167,14 @@ def _finish(method: Any, average: WeightAverage | None, stream: TrainingStream, 
     """The method after its last step: with averaged weights, exact spectral bounds and `finalize`."""
     if average is not None:
         average.copy_to(method)
-    settle(method)
+    set_exact_vectors(method)
     seed_everything(seed_for(seed, "finalize"))
     with evaluating(method), stream.runtime.autocast():
         method.finalize(method.as_rows(stream.plain()))
     return method  # type: ignore[no-any-return]
 
 
-def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
+def initial_method(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
     """A trial's method as it is before the first step."""
     method, _ = begin(trial, dataset, runtime, training_seed(trial, dataset), store)
     return method.eval()  # type: ignore[no-any-return]

@@ -75,7 +75,7 @@ class LocalWorkers:
                 yield task, *run_task(task)
         while queue or any(worker.task for worker in self.processes):
             while (places := self._free_processors(queue.first())) and (task := queue.next()):
-                self._idle_worker().give(task, places)
+                self._idle_worker().assign(task, places)
             at_work = [worker for worker in self.processes if worker.task]
             if not at_work:
                 time.sleep(queue.pause() or 0)
@@ -115,7 +115,7 @@ class _Worker:
         self.task: Task | None = None
         self.places: list[int] = []
 
-    def give(self, task: Task, places: list[int]) -> None:
+    def assign(self, task: Task, places: list[int]) -> None:
         self.task, self.places = task, places
         with suppress(BrokenPipeError):  # it just died; `answer` reports how
             self.pipe.send((",".join(map(str, places)), pickle.dumps(task)))

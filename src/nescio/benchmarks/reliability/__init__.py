@@ -12,7 +12,7 @@ from nescio.analysis.representations.agreement import SweepOptions, require_some
 from nescio.analysis.representations.row_scores import OPTIONS
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
-from nescio.identity import rename_content
+from nescio.identity import map_content
 from nescio.options import nested, option
 from nescio.registry import canonical_name
 from nescio.specs import assignment, counts
@@ -73,7 +73,7 @@ class Plan(SweepOptions):
         def after(name: str) -> str:
             return name[before:]
 
-        return source, rename_content(target, after)
+        return source, map_content(target, after)
 
     @property
     def sources(self) -> dict[str, list[str]]:

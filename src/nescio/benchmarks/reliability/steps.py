@@ -18,7 +18,7 @@ from nescio.datasets.names import name_for_keys
 from nescio.errors import BadInput
 from nescio.evaluations import Subject
 from nescio.evaluations.reliability import SCORES, Reliability, Representation
-from nescio.identity import rename_content
+from nescio.identity import map_content
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
 from nescio.predictions.columns import from_npz
@@ -59,7 +59,7 @@ def by_content(plan: Plan, root: str | None) -> Plan:
     def target(text: str) -> str:
         source, name = plan.divided(text)
         before = f"{name_for_keys(source, root)}=" if source else ""
-        return rename_content(name_for_keys(name, root), lambda name: f"{before}{name}")
+        return map_content(name_for_keys(name, root), lambda name: f"{before}{name}")
 
     data = tuple(name_for_keys(name, root) for name in plan.pretraining_data)
     return replace(plan, pretraining_data=data, downstream=tuple(map(target, plan.downstream)))

@@ -31,7 +31,7 @@ from nescio.evaluations.misclassification import Misclassification
 from nescio.evaluations.mixtures import UPSTREAM, Mixtures
 from nescio.evaluations.scoring import METHOD_SCORES
 from nescio.evaluations.transfer import R_AUROC, RECALL, TIED_SHARE, Transfer
-from nescio.identity import rename_content
+from nescio.identity import map_content
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
 from nescio.networks.models import network_of_trial
@@ -371,7 +371,7 @@ def downstream(text: str, plan: Plan, root: str | None, groups: Sequence[Network
         )
     if overlap := set(val) & set(test):
         raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
-    name = rename_content(data, lambda name: "#".join([name, *texts]))
+    name = map_content(data, lambda name: "#".join([name, *texts]))
     return Downstream(name, data, val, test)
 
 

@@ -95,9 +95,7 @@ class Trial(Validated):
     trial: int = 0
     data_seed: int = 0
     init_seed: int = 0
-    start: str | None = added_field(
-        None
-    )  # initial weights: store:KEY of a trial, or file:PATH of a checkpoint
+    start: str | None = added_field(None)  # initial weights: store:KEY of a trial, or file:PATH of a checkpoint
     task: Literal["classification", "segmentation"] = added_field("classification")
     kept: tuple[int, ...] = added_field(())  # epochs after which weights are stored, in addition to the last
     stop: int | None = added_field(None)  # the one of these epochs to load; None: the last epoch

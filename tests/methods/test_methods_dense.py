@@ -328,7 +328,8 @@ def test_a_segmenter_starts_from_a_classifier(data, tmp_path):
     pretrained = Trial(method="erm", hparams=hparams, data=images, backbone="resnet18", training=plan)
     store = Store(tmp_path / "store")
     key = train(pretrained, store, HERE)
-    begun = initial_method(dense_trial(data, backbone="resnet18", start=f"store:{key}"), datasets.load(data), HERE, store)
+    trial = dense_trial(data, backbone="resnet18", start=f"store:{key}")
+    begun = initial_method(trial, datasets.load(data), HERE, store)
     weights = load((store.path("train", key) / WEIGHTS).read_bytes())
     assert torch.equal(begun.features.backbone.conv1.weight, weights["features.conv1.weight"])
     assert begun.head.out_features == 3  # the head is new

@@ -121,15 +121,13 @@ def check_direction(name: str, f: Callable[..., Any]) -> None:
     positive = np.random.default_rng(0).random(300) < 0.3
     noise = np.random.default_rng(1).normal(size=300)
     perfect, random, worst = (f(u, positive) for u in (positive + 0.0, noise, -(positive + 0.0)))
-    check_sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    if check_sign:
+    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    if sign:
         require(
-            check_sign * perfect >= check_sign * random >= check_sign * worst,
+            sign * perfect >= sign * random >= sign * worst,
             f"{name} does not prefer the better ranking.",
         )
-        require(
-            check_sign * perfect > check_sign * worst, f"{name} is not better for the best ranking than for the worst."
-        )
+        require(sign * perfect > sign * worst, f"{name} is not better for the best ranking than for the worst.")
 
 
 def check_edge_cases(name: str, f: Callable[..., Any]) -> None:
@@ -145,7 +143,7 @@ def check_edge_cases(name: str, f: Callable[..., Any]) -> None:
 
 def check_prepared_ranking(name: str, f: Callable[..., Any]) -> None:
     """a prepared Ranking gives the same number as the arrays."""
-    if metrics[name].check_prepared_ranking:
+    if metrics[name].prepared:
         u, positive = _tied_case(7)
         require(_equal(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
 
@@ -163,9 +161,9 @@ def check_outcome_metric(name: str, f: Callable[..., Any]) -> None:
     rows = np.random.default_rng(0).permutation(len(y))
     require(_equal(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
     truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
-    check_sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    require(check_sign * f(truth, y) >= check_sign * f(wrong, y), f"{name} is not better for correct predictions.")
-    if metrics[name].check_prepared_ranking:
+    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} is not better for correct predictions.")
+    if metrics[name].prepared:
         require(_equal(f(p, y), f(outcomes(p, y))), f"{name} of prepared Outcomes differs.")
     _check_finite_or_undefined(name, lambda: f(p[:1], y[:1]))
     _check_raises(name, lambda: f(p, y[1:]))
@@ -181,11 +179,9 @@ def check_mixture_metric(name: str, f: Callable[..., Any]) -> None:
     value = f(u, wrong, u_out)
     require(_equal(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
     require(_equal(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
-    check_sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
-    require(
-        check_sign * perfect >= check_sign * value >= check_sign * worst, f"{name} does not prefer the better ranking."
-    )
+    require(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
     for bad in (np.array([np.nan]), np.array([])):
         _check_raises(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
     _check_raises(name, lambda: f(u[1:], wrong, u_out))

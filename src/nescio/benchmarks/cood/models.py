@@ -126,7 +126,7 @@ def overlapping_classes(
     inside, outside = names
     of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())
     imagenet_names = (
-        imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.in_distribution) for pair in pairs) else {}
+        imagenet.classes_by_name() if of_imagenet or any(_of_imagenet(pair.in_distribution) for pair in pairs) else {}
     )
     refused = hierarchy.overlapping(inside, outside, tree, imagenet_names)
     notes = []

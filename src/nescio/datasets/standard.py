@@ -86,7 +86,9 @@ def _idx(folder: Path, name: str) -> Array:
 def _read_idx_dataset(
     request: DatasetRequest, name: str, folders: Sequence[str], published: str, classes: list[str]
 ) -> Dataset:
-    files = [f"{part}-{what}" for part in ("train", "t10k") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    files = [
+        f"{split}-{content}" for split in ("train", "t10k") for content in ("images-idx3-ubyte", "labels-idx1-ubyte")
+    ]
     folder = find_folder(name, request.root, folders, files, published, endings=("", ".gz"))
     train, train_labels, test, test_labels = (_idx(folder, file) for file in files)
     return dataset_from_arrays(name, (train, train_labels), (test, test_labels), classes)

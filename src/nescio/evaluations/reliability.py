@@ -72,7 +72,11 @@ class Reliability(Evaluation, SweepOptions):
         scores = evaluate(refs, tests, losses, options, results, detailed=self.detailed, seeds=seeds, **columns)
         if not self.detailed:  # in the line of single networks: no predictions are averaged
             results.rows = [{**row, "members": None} for row in results.rows]
-        arrays = {f"{distance}/{draw}/{name}": u for (distance, draw), of in scores.items() for name, u in of.items()}
+        arrays = {
+            f"{distance}/{draw}/{name}": u
+            for (distance, draw), by_name in scores.items()
+            for name, u in by_name.items()
+        }
         return {SCORES: to_npz(losses.arrays() | arrays)}
 
 

@@ -41,9 +41,9 @@ def not_collapsed(z: Tensor) -> Evidence:
 
 def momentum_copy_lags(copy: nn.Module, network: nn.Module, start: nn.Module) -> Evidence:
     """Check that a momentum copy is between its network's initial and current weights."""
-    here, there, then = (_weights(each) for each in (copy, network, start))
-    way = there - then
-    share = float((here - then) @ way / (way @ way).clamp_min(1e-30))
+    copied, current, initial = (_weights(module) for module in (copy, network, start))
+    change = current - initial
+    share = float((copied - initial) @ change / (change @ change).clamp_min(1e-30))
     return Evidence(
         f"it has covered {share:.1%} of its network's distance from the initial weights", 0.001 < share < 0.999
     )

@@ -225,7 +225,7 @@ def test_limits_leave_models_out_and_say_why(held):
     assert {line["model"] for line in found.models} == {e.model for e in held if e.facts["params"] <= most}
     assert f"4 × parameters above {most / 1e6:.1f} M" in " ".join(choice_sentences(found))
     found = quick(held, Requirement(), Limits(size=224))
-    assert {model for model, _ in found.left_out} == {e.model for e in held if e.facts["input_size"] > 224} != set()
+    assert {model for model, _ in found.omitted} == {e.model for e in held if e.facts["input_size"] > 224} != set()
     found = quick(held, Requirement(), Limits(families=("DeiT", "xcit")))
     assert {line["family"] for line in found.models} == {"deit", "deit distilled"}
     assert quick(held, Requirement(), Limits(families=("deit-distilled",))).candidates == 1
@@ -234,7 +234,7 @@ def test_limits_leave_models_out_and_say_why(held):
 def test_a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
     unknown = entry("unknown", answers(30), tmp_path / "u.npz")
     found = quick([*held, unknown], Requirement(), Limits(params=10**12))
-    assert any(model == "unknown" and "--facts" in reason for model, reason in found.left_out)
+    assert any(model == "unknown" and "--facts" in reason for model, reason in found.omitted)
     with pytest.raises(BadInput, match=r"9 × parameters above 0\.00 M"):
         quick(held, Requirement(), Limits(params=1))
 
@@ -272,7 +272,7 @@ def test_mc_dropout_answers_with_its_own_mean(tmp_path):
         line = next(line for line in found.models if line["model"] == each.model)
         assert line["value"] == pytest.approx(wrong[:320].mean())
         assert line["accuracy"] == pytest.approx(1 - wrong.mean())
-    ((model, why),) = found.left_out
+    ((model, why),) = found.omitted
     assert model == "plain" and "dropout" in why
 
 
@@ -281,7 +281,7 @@ def test_a_model_that_is_always_right_has_no_auroc(tmp_path, held):
     perfect = Predictions(labels=labels, index=held[0].load().index, logits=9.0 * np.eye(8)[labels])
     more = [*held, entry("perfect", perfect, tmp_path / "p.npz")]
     found = quick(more, Requirement())
-    assert ("perfect" in dict(found.left_out)) and "rows are negative" in dict(found.left_out)["perfect"]
+    assert ("perfect" in dict(found.omitted)) and "rows are negative" in dict(found.omitted)["perfect"]
     found = quick(more, Requirement(accuracy=0.99))
     assert found.models[0]["model"] == "perfect" and found.models[0]["value"] == 1 and found.models[0]["auroc"] is None
     assert found.group == ["perfect"]
@@ -322,7 +322,7 @@ def test_a_store_of_models(store, held, capsys):
     assert told["low"] <= told["value"] <= told["high"] and told["choice"] in told["group"]
     assert main([*args, "--data", "npz:images", "--max-params", "20M"]) == 0
     small = json.loads(capsys.readouterr().out)
-    assert all(line["params"] <= 20e6 for line in small["models"]) and small["left_out"]
+    assert all(line["params"] <= 20e6 for line in small["models"]) and small["omitted"]
     assert main([*args, "--data", "npz:others"]) == 2
     assert "npz:others" in capsys.readouterr().err
 
@@ -345,7 +345,7 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
     assert main([*args, "--max-params", "30M"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] == "light" and told["models"][0]["params"] == pytest.approx(5.29e6)
-    assert told["models"][0]["input_size"] == 224 and told["left_out"][0]["model"] == "heavy"
+    assert told["models"][0]["input_size"] == 224 and told["omitted"][0]["model"] == "heavy"
     for text, said in (("a,b\n1,2\n", "no column named model"), ("model,param_count\nx,many\n", "is not a number")):
         facts.write_text(text)
         assert main(args) == 2

@@ -261,7 +261,7 @@ def test_always_right_is_full_coverage_and_always_wrong_is_none(method):
     assert right.coverage == 1 and right.threshold == u.max()
     never = method(u, np.ones(1000, bool), 0.02, DELTA)
     assert never.threshold is None and never.bound is None and never.coverage == 0 and not never.attainable
-    assert never.least == 1
+    assert never.smallest_limit == 1
 
 
 def sure_and_wrong():
@@ -272,7 +272,7 @@ def sure_and_wrong():
 
 def test_bisection_may_miss_what_learn_then_test_finds():
     missed = sgr(*sure_and_wrong(), 0.05, DELTA)
-    assert not missed.attainable and missed.least < 0.05
+    assert not missed.attainable and missed.smallest_limit < 0.05
     assert ltt(*sure_and_wrong(), 0.05, DELTA).accepted > 600
 
 
@@ -286,8 +286,8 @@ def test_one_tie_group_is_all_or_nothing(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_too_few_rows_promise_nothing_and_say_what_they_could(method):
     found = method(np.arange(100) / 100, np.zeros(100, bool), 0.01, DELTA)
-    assert found.threshold is None and found.least == pytest.approx(1 - found.level ** (1 / 100))
-    assert found.least > 0.01
+    assert found.threshold is None and found.smallest_limit == pytest.approx(1 - found.level ** (1 / 100))
+    assert found.smallest_limit > 0.01
 
 
 def test_single_rows():
@@ -442,7 +442,7 @@ def test_both_shares_delta_and_takes_the_larger_coverage():
     dump = two_class_dump(np.random.default_rng(10), 3000)
     both = guarantee_threshold(dump, risk=0.05, method="both")
     alone = [guarantee_threshold(dump, risk=0.05, delta=DELTA / 2, method=name).guarantee for name in ("ltt", "sgr")]
-    assert list(both.tried) == alone and both.guarantee.delta == DELTA
+    assert list(both.guarantees) == alone and both.guarantee.delta == DELTA
     assert both.guarantee.accepted == max(each.accepted for each in alone)
 
 
@@ -606,7 +606,7 @@ def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
     )
     found = json.loads(out)
     assert code == 1 and found["threshold"] is None and not found["attainable"] and found["coverage"] == 0
-    assert "Not attainable" in found["reason"] and found["least"] > 0.005
+    assert "Not attainable" in found["reason"] and found["smallest_limit"] > 0.005
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,15 @@ def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(du
     reference = seen(range(8), 5)
     at_home = seen(range(8), 6)
     choose = [transfer(rows, [moved(rows, 1)], reference=reference, resamples=0) for rows in (at_home, dump)]
-    assert [each.use for each in choose] == ["entropy", "gallery_uncertainty"]
-    assert "differ from" in choose[1].why and "shift" in choose[1].why and "classes" not in choose[0].why
+    assert [each.recommended for each in choose] == ["entropy", "gallery_uncertainty"]
+    assert (
+        "differ from" in choose[1].recommendation_reason
+        and "shift" in choose[1].recommendation_reason
+        and "classes" not in choose[0].recommendation_reason
+    )
     unlabelled = transfer(at_home.replace(labels=None), reference=reference, resamples=0)
-    assert unlabelled.use == "entropy" and not unlabelled.rows  # labels had no part in it
-    assert transfer(at_home, resamples=0).use == "gallery_margin"  # without a reference and without views
+    assert unlabelled.recommended == "entropy" and not unlabelled.rows  # labels had no part in it
+    assert transfer(at_home, resamples=0).recommended == "gallery_margin"  # without a reference and without views
 
 
 def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
@@ -66,9 +70,9 @@ def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
     frame = Frame(result.rows)
     assert frame.where(metric="recall_at_1").first("value") == recall_at_1(few.embeddings, few.labels)
     assert set(result.u) >= {"entropy", "norm", "gallery_consistency"} and "gallery_margin" not in result.u
-    assert result.use == "gallery_consistency" and any("j is 50" in note for note in result.notes)
+    assert result.recommended == "gallery_consistency" and any("j is 50" in note for note in result.notes)
     tiny = transfer(few.take(np.arange(15)), resamples=0)
-    assert tiny.use == "entropy" and set(tiny.reasons) >= {"gallery_margin", "gallery_uncertainty"}
+    assert tiny.recommended == "entropy" and set(tiny.reasons) >= {"gallery_margin", "gallery_uncertainty"}
 
 
 def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
@@ -76,12 +80,12 @@ def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
     one = seen(range(8), 5, n=1)
     for reference, number in ((wide, "5 features"), (one, "20 rows")):
         result = transfer(dump, [moved(dump, 1)], reference=reference, resamples=0)
-        assert result.use == "gallery_uncertainty" and number in result.why
+        assert result.recommended == "gallery_uncertainty" and number in result.recommendation_reason
 
 
 def test_a_reference_that_holds_the_images_themselves_is_said_to_overlap(dump):
     result = transfer(dump, [moved(dump, 1)], reference=dump, resamples=0)
-    assert result.use == "entropy" and "overlap" in result.why
+    assert result.recommended == "entropy" and "overlap" in result.recommendation_reason
 
 
 def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_chance(dump):
@@ -95,7 +99,7 @@ def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_c
     words = " ".join(transfer_sentences(result))
     assert "gallery_margin" in words and "chance" in words
     for row in result.rows:
-        row["value"] = 0.6 if row["measure"] != result.use else 0.7
+        row["value"] = 0.6 if row["measure"] != result.recommended else 0.7
     assert len(transfer_sentences(result)) == 2
 
 
@@ -109,7 +113,7 @@ def test_two_samples_of_one_set_cannot_be_told_apart(dump):
 def test_without_logits_or_labels_it_says_what_it_can(dump):
     bare = Predictions(embeddings=dump.embeddings)
     result = transfer(bare)
-    assert result.use == "gallery_margin" and not result.rows and "no labels" in result.notes[0]
+    assert result.recommended == "gallery_margin" and not result.rows and "no labels" in result.notes[0]
     assert set(result.u) == {"norm", "gallery_margin"} and "entropy" in result.reasons
     assert "gallery_margin" in transfer_sentences(result)[0]
     with pytest.raises(BadInput, match="resamples is"):

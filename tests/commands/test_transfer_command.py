@@ -48,12 +48,13 @@ def test_files(place, tmp_path, capsys):
     told = json.loads(out)
     dump, *seen = (Predictions.load(place / f"{name}.npz") for name in ("own", "view0", "view1"))
     doubt = gallery_uncertainty(dump, seen)
-    assert code == 0 and told["use"] == "gallery_uncertainty" and told["sees"]["gallery_uncertainty"] == "gallery"
+    assert code == 0 and told["recommended"] == "gallery_uncertainty"
+    assert told["score_inputs"]["gallery_uncertainty"] == "gallery"
     assert value(told["rows"], "recall_at_1") == recall_at_1(dump.embeddings, dump.labels)
     assert value(told["rows"], "r_auroc", "gallery_uncertainty") == r_auroc(dump.embeddings, dump.labels, doubt)
     with (tmp_path / "u.csv").open() as file:
         assert np.allclose([float(row["u_gallery_uncertainty"]) for row in csv.DictReader(file)], doubt)
-    assert "Scores that see the gallery" in (tmp_path / "page" / "index.html").read_text()
+    assert "gallery_uncertainty" in (tmp_path / "page" / "index.html").read_text()
     code, out, _ = ask(capsys, *words)
     assert code == 0 and out.index("see the image alone") < out.index("entropy") < out.index("gallery_margin")
     code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--format", "json")
@@ -72,10 +73,11 @@ def test_a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
     code, out, err = ask(capsys, *words, "--crops", 1, "--k", 3, "--j", 4, "--bootstrap", 0, "--format", "json")
     told = json.loads(out)
     assert code == 0 and told["n"] == 24, err
-    assert {"gallery_uncertainty", "entropy", "norm"} <= set(told["sees"])
+    assert {"gallery_uncertainty", "entropy", "norm"} <= set(told["score_inputs"])
     _, out, _ = ask(capsys, *words, "--classes", "0-3", "--crops", 0, "--k", 3, "--j", 4, "--format", "json")
     few = json.loads(out)
-    assert few["n"] == 12 and "gallery_uncertainty" not in few["sees"] and few["use"] == "gallery_margin"
+    assert few["n"] == 12 and "gallery_uncertainty" not in few["score_inputs"]
+    assert few["recommended"] == "gallery_margin"
 
 
 def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
@@ -90,7 +92,7 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
         words = ("transfer", f"store:{key}", "--data", "digits", "--crops", 1, "--bootstrap", 0, "--format", "json")
         _, out, _ = ask(capsys, *words, *(("--classes", classes) if classes == "5-9" else ()), *store)
         used[classes] = json.loads(out)
-    assert [used[classes]["use"] for classes in ("0-4", "5-9")] == ["entropy", "gallery_uncertainty"]
+    assert [used[classes]["recommended"] for classes in ("0-4", "5-9")] == ["entropy", "gallery_uncertainty"]
     assert used["0-4"]["n"] == 300 and used["5-9"]["n"] > 800
 
 

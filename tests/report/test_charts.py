@@ -69,7 +69,7 @@ def cases() -> dict[str, Callable[[], Any]]:
             [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 2, "y": 1}], "x", "y"
         ),
         "changes": lambda: charts.changes_chart(CHANGES, "improvement"),
-        "boxes": lambda: charts.box_chart(LEVELS, "AUROC", lines=LINES, apart=("severity 2",), guide=0.5),
+        "boxes": lambda: charts.box_chart(LEVELS, "AUROC", lines=LINES, unconnected=("severity 2",), guide=0.5),
         "levels": lambda: charts.levels_chart(LINES, "gain", guide=0.0, format="+.2%", ticks={"severity 0": "s0"}),
         "bars": lambda: charts.bars_chart([0.1, 0.2, 0.9], [0, 0.5, 1], "NC", ("chance", 0.3), "Histogram."),
     }

@@ -139,7 +139,7 @@ def test_values_that_print_alike_are_equally_bold_and_a_constant_column_has_no_b
 
 def test_rows_that_do_not_take_part_are_never_the_best() -> None:
     rows = [row("auroc", v, "x", method=m) for m, v in (("a", 0.5), ("b", 0.6), ("oracle", 0.99))]
-    assert best(table(rows, index=("method",), ranked=lambda own: own["method"] != "oracle")) == [False, True, False]
+    assert best(table(rows, index=("method",), compared=lambda own: own["method"] != "oracle")) == [False, True, False]
 
 
 def test_cells_are_compared_within_equal_values() -> None:
@@ -147,7 +147,7 @@ def test_cells_are_compared_within_equal_values() -> None:
         row("auroc", v, s, method=m) for m, s, v in (("a", "x", 0.1), ("a", "y", 0.2), ("b", "x", 0.8), ("b", "y", 0.7))
     ]
     assert best(table(rows, index=("method", "measure"))) == [False, False, True, False]
-    assert best(table(rows, index=("method", "measure"), within=("method",))) == [False, True, True, False]
+    assert best(table(rows, index=("method", "measure"), compare_within=("method",))) == [False, True, True, False]
 
 
 def test_a_change_is_bold_when_it_is_for_the_better_and_can_be_seen() -> None:

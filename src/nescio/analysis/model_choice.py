@@ -64,7 +64,7 @@ class ModelChoice:
     level: float
     candidates: int
     models: list[dict[str, Any]] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    omitted: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     closest: dict[str, Any] | None = None
 
@@ -101,38 +101,38 @@ def choose_model(
     if compare_top < 1:
         raise BadInput(f"compare_top must be at least 1, got {compare_top}.")
     check_comparable(models)
-    left = list((refused or {}).items())
-    allowed = {model.model: model for model in models if model.model not in dict(left)}
-    predictions, score = _load_models(allowed.values(), measure, left)
+    omitted = list((refused or {}).items())
+    allowed = {model.model: model for model in models if model.model not in dict(omitted)}
+    predictions, score = _load_models(allowed.values(), measure, omitted)
     rows = shared_rows(predictions)
     values: dict[str, float] = {}
-    sides: dict[str, dict[str, Any]] = {}
+    further: dict[str, dict[str, Any]] = {}
     for name in track(list(predictions), "models"):
         try:
             ranking = _ranking(predictions[name], rows[name], score)
-            values[name], sides[name] = parse_metric(requirement.metric)(ranking), _further_metrics(ranking)
+            values[name], further[name] = parse_metric(requirement.metric)(ranking), _further_metrics(ranking)
         except Undefined as reason:
-            left.append((name, _missing_metric_reason(reason)))
-    _require_models(values, left)
+            omitted.append((name, _missing_metric_reason(reason)))
+    _require_models(values, omitted)
     order = sorted(values, key=lambda name: (-requirement.sign * values[name], *_cost(allowed[name])))
     best = order[:compare_top]
-    chosen = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), left_out=left)
+    chosen = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), omitted=omitted)
     chosen.notes += dict.fromkeys(note for model in predictions.values() for note in model.notes)
     if requirement.accuracy is not None and values[order[0]] == 0:
-        near = max(order, key=lambda name: sides[name]["reached"])
-        accuracy, coverage = sides[near]["reached"]
+        near = max(order, key=lambda name: further[name]["reached"])
+        accuracy, coverage = further[near]["reached"]
         chosen.closest = {"model": near, "accuracy": accuracy, "coverage": coverage}
     if resamples is None:
         resamples = max(RESAMPLES, math.ceil(2 * len(best) / (1 - level)) if 0 < level < 1 else 0)
     top = {name: predictions[name] for name in best}
     compared = compare(top, measure=score, metrics=[requirement.metric], resamples=resamples, level=level, seed=seed)
     chosen.notes += [str(reason["reason"]) for reason in compared.reasons]
-    chosen.models = [_ranking_row(compared, allowed[name], sides[name]) for name in best]
+    chosen.models = [_ranking_row(compared, allowed[name], further[name]) for name in best]
     return chosen
 
 
 def _load_models(
-    models: Iterable[ModelPredictions], measure: str, left: list[tuple[str, str]]
+    models: Iterable[ModelPredictions], measure: str, omitted: list[tuple[str, str]]
 ) -> tuple[dict[str, Predictions], str]:
     """The predictions of every model, and the measure on which it abstains."""
     predictions: dict[str, Predictions] = {}
@@ -141,16 +141,16 @@ def _load_models(
         try:
             predictions[model.model], score = resolve_measure(labelled_in_distribution(model.load()), measure)
         except Undefined as reason:
-            left.append((model.model, _missing_metric_reason(reason)))
+            omitted.append((model.model, _missing_metric_reason(reason)))
         except BadInput as error:
             raise BadInput(f"{model.model}: {error}") from None
-    _require_models(predictions, left)
+    _require_models(predictions, omitted)
     return predictions, score
 
 
-def _require_models(models: Mapping[str, Any], left: Sequence[tuple[str, str]]) -> None:
+def _require_models(models: Mapping[str, Any], omitted: Sequence[tuple[str, str]]) -> None:
     if not models:
-        raise BadInput(f"No model is left to choose from: {count_reasons(left)}.")
+        raise BadInput(f"No model is left to choose from: {count_reasons(omitted)}.")
 
 
 def _ranking(predictions: Predictions, rows: Array, measure: str) -> Ranking:
@@ -180,7 +180,7 @@ def _further_metrics(ranking: Ranking) -> dict[str, Any]:
     return {"accuracy": ranking.negatives / ranking.n, "auroc": auroc_value, "reached": highest(ranking)}
 
 
-def _ranking_row(compared: Comparison, model: ModelPredictions, sides: Mapping[str, Any]) -> dict[str, Any]:
+def _ranking_row(compared: Comparison, model: ModelPredictions, further: Mapping[str, Any]) -> dict[str, Any]:
     of_model = next(row for row in compared.rows if row["method"] == model.model)
     none = dict.fromkeys(("difference", "low", "high", "adjusted"))
     away = next((entry for entry in compared.differences if entry["model"] == model.model), none)
@@ -193,7 +193,7 @@ def _ranking_row(compared: Comparison, model: ModelPredictions, sides: Mapping[s
         "difference_low": away["low"],
         "difference_high": away["high"],
         "p": away["adjusted"],
-        **{name: sides[name] for name in ("accuracy", "auroc")},
+        **{name: further[name] for name in ("accuracy", "auroc")},
     }
 
 
@@ -202,9 +202,9 @@ def _missing_metric_reason(reason: object) -> str:
     return text[:1].lower() + text[1:]
 
 
-def count_reasons(left: Sequence[tuple[str, str]]) -> str:
+def count_reasons(omitted: Sequence[tuple[str, str]]) -> str:
     """Number of omitted models by reason."""
-    counts = Counter(why for _, why in left)
+    counts = Counter(why for _, why in omitted)
     return "; ".join(f"{times} × {why}" for why, times in counts.items())
 
 

@@ -42,7 +42,7 @@ class Guarantee:
     threshold  None if no threshold attains the risk
     bound      upper limit of the selective risk on new rows, with probability 1 − delta over the rows
     level      share of delta of one test
-    least      smallest limit of any threshold if none attains the risk; it is selected by its errors, so no guarantee
+    smallest_limit  smallest limit of any threshold if none attains the risk; no guarantee, as errors selected it
     """
 
     method: str
@@ -54,7 +54,7 @@ class Guarantee:
     accepted: int = 0
     errors: int = 0
     bound: float | None = None
-    least: float | None = None
+    smallest_limit: float | None = None
 
     @property
     def attainable(self) -> bool:
@@ -191,8 +191,8 @@ def _probability(value: Any, name: str) -> None:
 
 def _guarantee(r: Ranking, group: int | None, method: str, risk: float | None, delta: float, level: float) -> Guarantee:
     if group is None:
-        least = float(np.min(upper_limit(r.hits, r.ends, level)))
-        return Guarantee(method, risk, delta, level, r.n, least=least)
+        smallest_limit = float(np.min(upper_limit(r.hits, r.ends, level)))
+        return Guarantee(method, risk, delta, level, r.n, smallest_limit=smallest_limit)
     errors, accepted = int(r.hits[group]), int(r.ends[group])
     bound = risk if method == "ltt" else upper_limit(errors, accepted, level)
     return Guarantee(method, risk, delta, level, r.n, float(r.values[group]), accepted, errors, bound)
@@ -224,14 +224,14 @@ class GuaranteedThreshold:
 
     fitted   number of rows that the temperature was fitted on; the guarantee does not use them
     at_edge  the temperature is at the edge of its range, so these rows do not determine it
-    tried    guarantees of all methods; each has a share of delta
+    guarantees  guarantees of all methods; each has a share of delta
     rows     (u, wrong) of the rows behind the guarantee
     """
 
     measure: str
     temperature: float
     guarantee: Guarantee
-    tried: tuple[Guarantee, ...]
+    guarantees: tuple[Guarantee, ...]
     rows: tuple[Array, Array] = field(repr=False, compare=False)
     fitted: int = 0
     at_edge: bool = False
@@ -240,7 +240,9 @@ class GuaranteedThreshold:
     def attains(self, risk: float, delta: float) -> bool:
         """Whether the same rows and methods give a threshold for another risk and delta."""
         u, wrong = self.rows
-        return any(METHODS[one.method](u, wrong, risk, delta / len(self.tried)).attainable for one in self.tried)
+        return any(
+            METHODS[one.method](u, wrong, risk, delta / len(self.guarantees)).attainable for one in self.guarantees
+        )
 
     def with_more_rows(self, factor: int, seed: int = 0) -> float:
         """Estimated coverage under the same guarantee with `factor` times the rows."""
@@ -248,10 +250,10 @@ class GuaranteedThreshold:
         if promise.risk is None:
             raise BadInput("With a required coverage, more rows do not change the coverage.")
         u, wrong = self.rows
-        rows, delta = factor * promise.n, promise.delta / len(self.tried)
+        rows, delta = factor * promise.n, promise.delta / len(self.guarantees)
         return max(
-            expected_coverage(u, wrong, promise.risk, delta, rows=rows, method=one.method, seed=seed)
-            for one in self.tried
+            expected_coverage(u, wrong, promise.risk, delta, rows=rows, method=guarantee.method, seed=seed)
+            for guarantee in self.guarantees
         )
 
     def evaluate(self, predictions: Predictions) -> ThresholdOutcome:
@@ -311,12 +313,14 @@ def guarantee_threshold(
         raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use entropy instead.")
     if risk is None:
         assert coverage is not None
-        tried = [at_coverage(u, wrong, coverage, delta)]
+        guarantees = [at_coverage(u, wrong, coverage, delta)]
     else:
         names = list(METHODS) if method == "both" else [method]
-        tried = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
-    best = replace(max(tried, key=lambda guarantee: guarantee.accepted), delta=delta)  # the choice has all of delta
-    return GuaranteedThreshold(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge, score)
+        guarantees = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
+    best = replace(
+        max(guarantees, key=lambda guarantee: guarantee.accepted), delta=delta
+    )  # the choice has all of delta
+    return GuaranteedThreshold(measure, t, best, tuple(guarantees), (u, wrong), fitted, at_edge, score)
 
 
 def uncertainty_and_errors(

@@ -37,18 +37,18 @@ class TransferResult:
 
     rows         R@1, and the R-AUROC of every score, with intervals; `score_input`: the image or
                  the gallery. Without labels there are none.
-    u            (n,) every score by name, higher = less confident
-    sees         score → image or gallery
-    use, why     the score to use, which is chosen without labels, and the reason
+    u            (n,) values of every score by name, higher = less confident
+    score_inputs score → image or gallery
+    recommended  score to use, chosen without labels, with recommendation_reason
     """
 
     name: str
     index: Array
     u: dict[str, Array] = field(default_factory=dict)
-    sees: dict[str, str] = field(default_factory=dict)
+    score_inputs: dict[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    use: str = ""
-    why: str = ""
+    recommended: str = ""
+    recommendation_reason: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -76,11 +76,11 @@ def transfer(
     check_resampling(resamples, level, seed, minimum=0)
     result = TransferResult(name, predictions.index, notes=list(predictions.notes))
     gallery = measures.gallery_scores(predictions, views, siblings, k=k, j=j, search=search)
-    for score, sees, u in (
+    for score, score_input, u in (
         *_image_scores(predictions, result.reasons),
         *((s, GALLERY, u) for s, u in gallery.u.items()),
     ):
-        result.u[score], result.sees[score] = u, sees
+        result.u[score], result.score_inputs[score] = u, score_input
     result.reasons |= gallery.reasons
     result.notes += list(
         dict.fromkeys(
@@ -89,7 +89,7 @@ def transfer(
             if len(predictions) <= max(k, j) and score in gallery.reasons
         )
     )
-    result.use, result.why = choose_score(predictions, result.u, reference, search)
+    result.recommended, result.recommendation_reason = choose_score(predictions, result.u, reference, search)
     if predictions.labels is None:
         result.notes.append("There are no labels, so there is no R@1 and no R-AUROC.")
     else:
@@ -173,5 +173,7 @@ def _rows(result: TransferResult, right: Array, resamples: int, level: float, se
             continue
         low, high = interval(sample[:, 0], level) if resamples else (None, None)
         cell = {"measure": score, "metric": metric.label, "value": value, "low": low, "high": high, "n": len(right)}
-        rows.append(dict.fromkeys(COLUMNS) | cell | {"score_input": result.sees.get(str(score)), "method": result.name})
+        rows.append(
+            dict.fromkeys(COLUMNS) | cell | {"score_input": result.score_inputs.get(str(score)), "method": result.name}
+        )
     return rows

@@ -127,6 +127,6 @@ def _plain(chosen: ModelChoice) -> dict[str, Any]:
         "group": chosen.group,
         "metric": chosen.requirement.metric,
         **{name: getattr(chosen, name) for name in ("measure", "n", "level", "candidates", "closest", "models")},
-        "left_out": [{"model": model, "reason": why} for model, why in chosen.left_out],
+        "omitted": [{"model": model, "reason": why} for model, why in chosen.omitted],
         "notes": chosen.notes,
     }

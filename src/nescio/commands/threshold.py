@@ -163,13 +163,13 @@ def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict
         "measure": guarded.measure,
         "temperature": guarded.temperature,
         "fitted": guarded.fitted,
-        **{key: value for key, value in asdict(promise).items() if key not in ("threshold", "level", "least")},
+        **{key: value for key, value in asdict(promise).items() if key not in ("threshold", "level", "smallest_limit")},
         "coverage": promise.coverage,
     }
     if not promise.attainable:
-        facts |= {"least": promise.least, "reason": _shortage_sentence(guarded)}
-    if len(guarded.tried) > 1:
-        facts["tried"] = [{**asdict(one), "coverage": one.coverage} for one in guarded.tried]
+        facts |= {"smallest_limit": promise.smallest_limit, "reason": _shortage_sentence(guarded)}
+    if len(guarded.guarantees) > 1:
+        facts["guarantees"] = [{**asdict(one), "coverage": one.coverage} for one in guarded.guarantees]
     if promise.risk is not None:
         facts["more_rows"] = [{"rows": rows, "coverage": coverage} for rows, coverage in _estimates(guarded).values()]
     if check is not None:
@@ -234,7 +234,7 @@ def _share(coverage: float) -> str:
 
 def _method(guarded: GuaranteedThreshold) -> str:
     name = {"sgr": "SGR", "ltt": "Learn-then-Test", "coverage": "one exact binomial limit"}[guarded.guarantee.method]
-    return f"{name}, the better of {len(guarded.tried)}" if len(guarded.tried) > 1 else name
+    return f"{name}, the better of {len(guarded.guarantees)}" if len(guarded.guarantees) > 1 else name
 
 
 def _coverage_sentence(outcome: ThresholdOutcome, which: str) -> str:
@@ -248,17 +248,17 @@ def _coverage_sentence(outcome: ThresholdOutcome, which: str) -> str:
 
 def _shortage_sentence(guarded: GuaranteedThreshold) -> str:
     promise = guarded.guarantee
-    assert promise.risk is not None and promise.least is not None
+    assert promise.risk is not None and promise.smallest_limit is not None
     needed = rows_needed(promise.risk, promise.level)
     terms = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
-    if promise.least <= promise.risk:  # of a threshold that was not tested
+    if promise.smallest_limit <= promise.risk:  # of a threshold that was not tested
         looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
-        other = ", or try --guarantee ltt" if [one.method for one in guarded.tried] == ["sgr"] else ""
+        other = ", or try --guarantee ltt" if [one.method for one in guarded.guarantees] == ["sgr"] else ""
         return (
             f"Not found: {looked} met no threshold that promises a risk of {promise.risk:g} {terms}, "
             f"for too many of the surest answers are wrong; abstain from everything{other}."
         )
-    why = f"everything must be abstained from, and the smallest limit of any threshold is {promise.least:.4g}"
+    why = f"everything must be abstained from, and the smallest limit of any threshold is {promise.smallest_limit:.4g}"
     if needed > promise.n:
         best = upper_limit(0, promise.n, promise.level)
         why = f"if every answer were right the limit would be {best:.4g}, and {needed:,} right answers are the fewest"
@@ -268,9 +268,9 @@ def _shortage_sentence(guarded: GuaranteedThreshold) -> str:
 def _attainable(guarded: GuaranteedThreshold) -> str:
     """The nearest risk, and a delta, with which the same command finds a threshold on these rows."""
     promise = guarded.guarantee
-    assert promise.risk is not None and promise.least is not None
+    assert promise.risk is not None and promise.smallest_limit is not None
     ways = []
-    least = max(promise.least, promise.risk)
+    least = max(promise.smallest_limit, promise.risk)
     unit = 10 ** (math.floor(math.log10(least)) - 1)  # two digits
     first = math.ceil(least / unit) * unit
     risks = [round(first * factor, 6) for factor in (1, 1.1, 1.25, 1.5, 2, 3, 5) if promise.risk < first * factor < 1]

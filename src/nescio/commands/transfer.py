@@ -201,7 +201,7 @@ def _show(result: TransferResult, options: Options) -> None:
         print_findings(transfer_sentences(result), transfer_tables(result), result.notes)
         print_written_files(options.output, options.row_scores, len(result.index))
 
-    fields = ("use", "why", "rows", "sees", "reasons", "notes")
+    fields = ("recommended", "recommendation_reason", "rows", "score_inputs", "reasons", "notes")
     emit(
         options.format,
         table=show,

@@ -31,8 +31,8 @@ def choice_sentences(choice: ModelChoice) -> list[str]:
         value = format_interval(first["value"], first["low"], first["high"], format_percent)
         sentences = [f"Choose {first['model']}{size}: {_metric(required)} {value}, n = {choice.n:,}."]
         sentences += _others(first, choice.models[1:], choice)
-    if choice.left_out:
-        sentences.append(f"Left out: {count_reasons(choice.left_out)}.")
+    if choice.omitted:
+        sentences.append(f"Omitted: {count_reasons(choice.omitted)}.")
     return sentences
 
 

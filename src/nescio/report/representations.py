@@ -53,7 +53,7 @@ def conditions(scoring: RowScoreOptions, k: int, rows: EvaluationRows) -> str:
     return f"{scoring.distance} distance, k = {k} neighbours ({similarity}), {against}"
 
 
-def _entry(
+def _cell_row(
     line: str, head: str, value: float | str | None, interval: Mapping[str, Any] | None = None, best: bool = False
 ) -> Row:
     """A row for one cell: its labels, value and interval, and whether it is bold."""
@@ -141,7 +141,7 @@ def ranking_tables(ranked: CandidateRanking, *, brief: bool = False) -> list[Tab
 def _value(ranked: CandidateRanking, name: str, metric: str, *, bold: bool = False) -> Row:
     """One quantity of a candidate, with its interval."""
     row = ranked.row(name, metric) or {}
-    return _entry(name, score_title(metric), row.get("value"), row, bold and bool(row.get("best")))
+    return _cell_row(name, score_title(metric), row.get("value"), row, bold and bool(row.get("best")))
 
 
 def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
@@ -155,8 +155,8 @@ def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
         name = candidate.name
         rows += [_value(ranked, name, ranked.nc, bold=True), _difference_from_best(ranked, name)]
         rows += [_value(ranked, name, metric) for metric in others]
-        rows.append(_entry(name, "members", candidate.members))
-        rows.append(_entry(name, "features", " ".join(map(str, candidate.features))))
+        rows.append(_cell_row(name, "members", candidate.members))
+        rows.append(_cell_row(name, "features", " ".join(map(str, candidate.features))))
     note = (
         f"n = {len(ranked.rows.keys):,}; {conditions(ranked.scoring, ranked.k, ranked.rows)}; "
         f"{100 * ranked.comparison.level:g} % intervals of a paired bootstrap; bold: not "
@@ -175,10 +175,10 @@ def _difference_from_best(ranked: CandidateRanking, name: str) -> Row:
     """The difference of the NC of a candidate from the best."""
     row, away, head = ranked.row(name, ranked.nc), ranked.difference(name), DIFFERENCE
     if row is None or len(ranked.scores) < 2:
-        return _entry(name, head, None)
+        return _cell_row(name, head, None)
     if away is None:
-        return _entry(name, head, 0.0, best=True)
-    return _entry(name, head, away["difference"], away, bool(row["best"]))
+        return _cell_row(name, head, 0.0, best=True)
+    return _cell_row(name, head, away["difference"], away, bool(row["best"]))
 
 
 def _downstream_table(ranked: CandidateRanking, brief: bool) -> Table:
@@ -190,9 +190,9 @@ def _downstream_table(ranked: CandidateRanking, brief: bool) -> Table:
         forms |= {ranks[loss]: COUNT, score_title(loss): None}
     rows: list[Row] = []
     for name in ranked.names:
-        rows += [_entry(name, head, (ranked.row(name, metric) or {}).get("rank")) for metric, head in ranks.items()]
+        rows += [_cell_row(name, head, (ranked.row(name, metric) or {}).get("rank")) for metric, head in ranks.items()]
         rows += [_value(ranked, name, loss, bold=True) for loss in losses]
-    tasks = "every pair of classes" if ranked.tasks == "one-vs-one" else "all classes at once"
+    tasks = "every pair of classes" if ranked.downstream_tasks == "one-vs-one" else "all classes at once"
     note = f"Linear heads on the frozen features, {tasks}; predictions of members averaged"
     built = _table(rows, "Downstream heads", "candidate", forms, note, brief)
     return replace(built, legend=_explained(losses))
@@ -205,7 +205,7 @@ def _agreement_table(ranked: CandidateRanking, brief: bool) -> Table:
         score, loss = entry["score"], LOSSES[entry["loss"]].word
         line, tau, means = score_title(score).split(" ")[0], f"τ with {loss} ↑", f"means, {loss}"
         forms |= {tau: decimals(4, sign=True), means: decimals(2, sign=True)}
-        rows += [_entry(line, tau, entry["tau"], entry), _entry(line, means, entry["average"])]
+        rows += [_cell_row(line, tau, entry["tau"], entry), _cell_row(line, means, entry["average"])]
     note = (
         f"Candidates: {', '.join(ranked.agreement[0]['candidates'])}. Mean over rows of Kendall's τ between the orders "
         "by a score and by downstream loss (Park et al. 2024, Table 3). means: τ of the orders by mean values"
@@ -274,14 +274,14 @@ def quantiles(scored: RowScores, name: str) -> dict[str, float]:
 def quantile_table(scored: RowScores) -> Table:
     """Return the quantiles of all scores over the rows."""
     rows = [
-        _entry(score_title(name), head, value)
+        _cell_row(score_title(name), head, value)
         for name in scored.names
         for head, value in quantiles(scored, name).items()
     ]
     note = f"n = {len(scored.nc):,}; {conditions(scored.scoring, scored.k, scored.rows)}; arrows: more reliable"
     lines = (Index("line", "score"),)
     built = table(
-        rows, "Quantiles over the rows", index=lines, columns="head", within=("line",), note=note, bold="none"
+        rows, "Quantiles over the rows", index=lines, columns="head", compare_within=("line",), note=note, bold="none"
     )
     return replace(built, legend=_explained(scored.names))
 
@@ -289,7 +289,9 @@ def quantile_table(scored: RowScores) -> Table:
 def least_table(scored: RowScores, count: int) -> Table:
     """Return the least reliable rows."""
     rows = [
-        _entry(str(scored.scores.index[row]), score_title(name), float(paper_value(name, scored.scores.u[name])[row]))
+        _cell_row(
+            str(scored.scores.index[row]), score_title(name), float(paper_value(name, scored.scores.u[name])[row])
+        )
         for row in scored.least(count)
         for name in scored.names
     ]

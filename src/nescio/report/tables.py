@@ -220,8 +220,8 @@ def table(
     note: str = "",
     format: Formatter | None = None,
     bold: Bold = "best",
-    ranked: Callable[[Row], bool] = lambda row: True,
-    within: Sequence[str] = (),
+    compared: Callable[[Row], bool] = lambda row: True,
+    compare_within: Sequence[str] = (),
     spread: bool = True,
 ) -> Table:
     """Build a table with one row per value of `index` and one cell per column, in the order of the input rows.
@@ -230,8 +230,8 @@ def table(
     columns  an input column with one table column per value, or Columns; columns without cells are left out
     format   number format (default: decimals that fit the cells that are compared)
     bold     best cell of each comparison, every change for the better, or none
-    ranked   whether a row is compared
-    within   input columns; only cells with equal values of these are compared
+    compared        whether a row is compared
+    compare_within  input columns; only cells with equal values of these are compared
     spread   whether to show spreads and intervals
     Input rows may contain spread, low, high, n, and rank with best, which then decides what is bold.
     """
@@ -241,8 +241,8 @@ def table(
     names = [label.name for label in labels]
     sources = _sources(frame, names, heads)
     by_column = columns == "metric" or not isinstance(columns, str)
-    cells = _compared(sources, by_column, within, _CellStyle(format, bold, ranked, spread))
-    varying = Frame(row for row in frame if ranked(row))
+    cells = _compared(sources, by_column, compare_within, _CellStyle(format, bold, compared, spread))
+    varying = Frame(row for row in frame if compared(row))
     kept = [label for n, label in enumerate(labels) if n == 0 or label.keep or len(varying.unique(label.name)) > 1]
     used = [head for head in heads if any((key, head.title) in cells for key in sources)]
     return Table(
@@ -271,7 +271,7 @@ class _CellStyle:
 
     format: Formatter | None
     bold: Bold
-    ranked: Callable[[Row], bool]
+    compared: Callable[[Row], bool]
     spread: bool
 
 
@@ -302,13 +302,13 @@ def _sources(frame: Frame, names: Sequence[str], columns: Iterable[Column]) -> d
 
 
 def _compared(
-    sources: Mapping[Key, CellSources], by_column: bool, within: Sequence[str], style: _CellStyle
+    sources: Mapping[Key, CellSources], by_column: bool, compare_within: Sequence[str], style: _CellStyle
 ) -> dict[tuple[Key, str], Cell]:
     """The cells, made in groups that have the same decimals and one best."""
     groups: dict[Any, list[tuple[Key, Column, Row]]] = {}
     for key, cells in sources.items():
         for column, row in cells.values():
-            group = column.title if by_column else None, row.get("metric"), *(row.get(name) for name in within)
+            group = column.title if by_column else None, row.get("metric"), *(row.get(name) for name in compare_within)
             groups.setdefault(group, []).append((key, column, row))
     return {
         (key, column.title): cell
@@ -325,14 +325,14 @@ def _cells(members: Sequence[tuple[Column, Row]], style: _CellStyle) -> list[Cel
     format = first.format or style.format or fit_decimals(row[column.field] for column, row in members)
     arrow = {"↑": "higher", "↓": "lower"}.get(first.title[-1:], "neither")
     direction = first.better or (direction_of(row["metric"]) if row.get("metric") else arrow)
-    best = _best([row[column.field] for column, row in members if style.ranked(row)], format, direction)
+    best = _best([row[column.field] for column, row in members if style.compared(row)], format, direction)
     cells = []
     for column, row in members:
         cell = _cell(row, column, format, style.spread)
         if style.bold == "change":
             cells.append(replace(cell, best=_improves(cell, direction)))
         elif style.bold == "best" and "best" not in row:
-            cells.append(replace(cell, best=cell.value_text == best and style.ranked(row)))
+            cells.append(replace(cell, best=cell.value_text == best and style.compared(row)))
         else:
             cells.append(cell)
     return cells
@@ -372,14 +372,14 @@ def table_from_records(
     formats: Mapping[str, Formatter] | None = None,
     note: str = "",
     changes: bool = False,
-    within: Sequence[str] = (),
+    compare_within: Sequence[str] = (),
     explain: Sequence[str] = (),
 ) -> Table:
     """Build a table of dictionaries, one per row, whose keys are the columns, except for those in `index`.
 
     format   number format; `formats` are those of single columns
     changes  bold marks a change for the better; otherwise an arrow in a title decides which value is best
-    within   keys; only rows with equal values of these are compared
+    compare_within  keys; only rows with equal values of these are compared
     explain  metrics to describe in the legend
     """
     fixed = dict.fromkeys(COUNT_COLUMNS, COUNT) | dict(formats or {})
@@ -388,7 +388,7 @@ def table_from_records(
     columns = [Column(name, name, better=better.get(name), format=fixed.get(name, format)) for name in names]
     labels = [Index(name, keep=True) for name in index]
     bold: Bold = "change" if changes else "best"
-    built = table(records, title, index=labels, columns=columns, note=note, bold=bold, within=within)
+    built = table(records, title, index=labels, columns=columns, note=note, bold=bold, compare_within=compare_within)
     return replace(built, legend=metric_legend(explain))
 
 

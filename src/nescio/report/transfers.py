@@ -33,11 +33,14 @@ def transfer_sentences(result: TransferResult) -> list[str]:
         f"R@1 {format_interval(row['value'], row['low'], row['high'], format_percent)}, n = {row['n']:,}."
         for row in frame.where(metric="recall_at_1")
     ]
-    if not result.use:
-        return [*sentences, result.why]
-    value = ranked.where(measure=result.use).first("value")
+    if not result.recommended:
+        return [*sentences, result.recommendation_reason]
+    value = ranked.where(measure=result.recommended).first("value")
     estimate = "" if value is None else f", R-AUROC {format_number(value, 3)}"
-    sentences.append(f"Recommended score: {result.use} ({result.sees[result.use]} score){estimate}. {result.why}")
+    score_input = result.score_inputs[result.recommended]
+    sentences.append(
+        f"Recommended score: {result.recommended} ({score_input} score){estimate}. {result.recommendation_reason}"
+    )
     best = max(ranked, key=lambda row: float(row["value"]), default=None)
     if value is not None and best is not None and best["value"] > value:
         sentences.append(

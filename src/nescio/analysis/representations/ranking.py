@@ -75,7 +75,7 @@ class CandidateRanking:
     rows: EvaluationRows
     k: int
     scoring: RowScoreOptions
-    tasks: str
+    downstream_tasks: str
     comparison: Comparison
     scores: dict[str, SiblingScores]
     choices: dict[str, ComponentChoice]  # of LL's mixtures

@@ -146,7 +146,7 @@ def every_strength(frame: Frame) -> Table:
         index=("method", "dataset", Index("measure", keep=True), Index("strength", keep=True)),
         columns=[*heads, Column("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
         format=decimals(3),
-        within=("dataset", "method"),
+        compare_within=("dataset", "method"),
         note=". ".join(
             [
                 f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "

@@ -253,7 +253,7 @@ def panels(
                 f"{ranked_by(on_curves(subset, metric)) if metric in RANKING else ''} {caption}".strip(),
                 lines,
                 (*AXES, bare_label(metric)),
-                kin=kin,
+                dashed=kin,
                 positions=_places(lines) if axis else None,
                 axis=axis,
             )

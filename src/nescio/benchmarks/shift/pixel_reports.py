@@ -64,7 +64,7 @@ def table_3(frame: Frame) -> Table:
         index=(*labels(frame), Index("measure", keep=True)),
         columns=heads,
         format=decimals(3),
-        within=("dataset",),
+        compare_within=("dataset",),
         note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, "
         f"{common_note(frame, 'shift')}.{exact if bound else ''} {over_runs(frame, rows)}",
     )
@@ -108,7 +108,7 @@ def every_level(frame: Frame) -> Blocks:
                 index=labels(selected),
                 columns=heads,
                 format=decimals(3),
-                within=("dataset",),
+                compare_within=("dataset",),
                 note=f"{about_level(name)} {over_runs(frame, rows, 'Mean')}".strip(),
                 spread=False,
             )

@@ -63,7 +63,7 @@ def table_2(frame: Frame) -> Table:
         index=(*labels(frame), Index("measure", keep=True)),
         columns=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         format=decimals(3),
-        within=("dataset",),
+        compare_within=("dataset",),
         note="AUROC and rAULC of wrong against right answers: clean images and all severities of one corruption "
         f"together, {common_note(frame, 'corruption')}. {native_note}{over_runs(frame, rows)}",
     )
@@ -122,7 +122,7 @@ def answers(frame: Frame) -> Blocks:
         note = f"Mean over corruptions. {over_runs(frame, rows)}"
         title, lines, form = f"{bare_label(metric)} by severity", labels(frame), decimals(3)
         displayed = marked(frame, rows)
-        blocks.append(table(displayed, title, index=lines, columns=heads, format=form, within=("dataset",), note=note))
+        blocks.append(table(displayed, title, index=lines, columns=heads, format=form, compare_within=("dataset",), note=note))
     return blocks
 
 
@@ -136,7 +136,7 @@ def out_of_distribution(frame: Frame) -> Table:
     lines = (*labels(frame), Index("measure", keep=True))
     note = f"AUROC against clean test images. {over_runs(frame, rows)}"
     selected = marked(frame, rows)
-    return table(selected, title, index=lines, columns=heads, format=decimals(3), within=("dataset",), note=note)
+    return table(selected, title, index=lines, columns=heads, format=decimals(3), compare_within=("dataset",), note=note)
 
 
 @report("shift/strengths", needs="two regularisation strengths or more")

@@ -138,7 +138,7 @@ def _lines(title: str, frame: Frame, metric_names: Sequence[str]) -> Table:
         index=LABELS,
         columns=metrics(*metric_names, titles=NAMES),
         format=decimals(3),
-        ranked=lambda row: row["method"] != ORACLE,
+        compared=lambda row: row["method"] != ORACLE,
         note=f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show",
     )
 

@@ -421,7 +421,7 @@ def results(frame: Frame) -> Table:
         "(5 %, Holm’s adjustment)"
     )
     title = "Does uncertainty detect wrong neighbours?"
-    return table([*rows, *spans], title, index=lines, columns=heads, within=(), note=note)
+    return table([*rows, *spans], title, index=lines, columns=heads, compare_within=(), note=note)
 
 
 @report("url/measures", needs="networks and downstream sets")

@@ -56,7 +56,7 @@ def box_chart(
     title: str,
     *,
     lines: Mapping[str, Mapping[str, float]] | None = None,
-    apart: Sequence[str] = (),
+    unconnected: Sequence[str] = (),
     guide: float | None = None,
     format: str = ".3f",
     ticks: Mapping[str, str] | None = None,
@@ -65,7 +65,7 @@ def box_chart(
 
     levels  level → {model: value}, in order
     lines   models drawn as lines: name → {level: value}
-    apart   levels that lines leave out, because they are no steps of the others
+    unconnected  levels that lines omit, because they are no steps of the others
     format  number format of tooltips
     ticks   shorter names of levels on the axis
     """
@@ -105,7 +105,7 @@ def box_chart(
         tips = tooltips(("model:N", "model"), ("value:Q", title, format))
         layers.append(marks.encode(x, value_axis("value", title, format), tooltip=tips))
     if lines:
-        layers += _level_lines(lines, names, x, value_axis("value", title, format), format, apart)
+        layers += _level_lines(lines, names, x, value_axis("value", title, format), format, unconnected)
     most = max((len(values) for values in levels.values()), default=0)
     return finish(layers, f"{title} of up to {most} models, as boxes at {', '.join(names)}.", 340)
 
@@ -119,18 +119,18 @@ def levels_chart(
     ticks: Mapping[str, str] | None = None,
     positions: Mapping[str, float] | None = None,
     axis: str | None = None,
-    kin: Mapping[str, str] | None = None,
+    dashed: Mapping[str, str] | None = None,
 ) -> Chart:
     """One line per name over the levels, in order of first appearance; `guide` is a horizontal line.
 
     positions  positions of the levels on an axis of numbers with the title `axis` (default: evenly spaced)
-    kin        name → name of another line, whose colour it takes, dashed
+    dashed     dashed lines: name → name of the line with the same colour
     """
     names = list(dict.fromkeys(level for line in lines.values() for level in line))
     x = level_axis(names, ticks) if positions is None else number_axis("x", "position", axis, "~f")
     layers = [] if guide is None else guide_line("y", guide, field="value")
     y = value_axis("value", title, format)
-    layers += _level_lines(lines, names, x, y, format, positions=positions, kin=kin)
+    layers += _level_lines(lines, names, x, y, format, positions=positions, dashed=dashed)
     return finish(layers, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)
 
 
@@ -159,13 +159,13 @@ def _level_lines(
     x: Any,
     y: Any,
     format: str,
-    apart: Sequence[str] = (),
+    unconnected: Sequence[str] = (),
     positions: Mapping[str, float] | None = None,
-    kin: Mapping[str, str] | None = None,
+    dashed: Mapping[str, str] | None = None,
 ) -> list[Layer]:
     positions = positions or {}
     rows = [
-        {"name": name, "level": level, "value": float(line[level]), "step": int(level not in apart)}
+        {"name": name, "level": level, "value": float(line[level]), "step": int(level not in unconnected)}
         | ({"position": positions[level]} if positions else {})
         for name, line in lines.items()
         for level in levels
@@ -173,7 +173,7 @@ def _level_lines(
     ]
     names = list(lines)
     entries = legend("stroke", min(170, 52 + 8 * max(map(len, names), default=0)))
-    series = Series("name", names, *_colours_and_dashes(names, kin), entries)
+    series = Series("name", names, *_colours_and_dashes(names, dashed), entries)
     base = data(rows).encode(x, y)
     tips = tooltips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", format))
     points = base.mark_point(filled=True, size=48, opacity=1)
@@ -183,12 +183,12 @@ def _level_lines(
     ]
 
 
-def _colours_and_dashes(names: Sequence[str], kin: Mapping[str, str] | None) -> tuple[tuple[str, ...], list[list[int]]]:
-    """Colours and dashes; a line of `kin` has the colour of its related line."""
+def _colours_and_dashes(names: Sequence[str], dashed: Mapping[str, str] | None) -> tuple[tuple[str, ...], list[list[int]]]:
+    """Colours and dashes; a line of `dashed` has the colour of its related line."""
     colours = (*SERIES_COLOURS[1:], SERIES_COLOURS[0])
-    if kin is None:
+    if dashed is None:
         return colours, []
-    first = [name for name in names if kin.get(name) not in names]  # names with a colour of their own
+    first = [name for name in names if dashed.get(name) not in names]  # names with a colour of their own
     turns = {name: divmod(number, len(colours)) for number, name in enumerate(first)}
     dashes = [(SOLID, DOTTED)[turns[name][0] % 2] if name in turns else DASHED for name in names]
-    return tuple(colours[turns[name if name in turns else kin[name]][1]] for name in names), dashes
+    return tuple(colours[turns[name if name in turns else dashed[name]][1]] for name in names), dashes

@@ -115,7 +115,7 @@ def _ood_groups(rows: Frame, splits: frozenset[Any]) -> Iterable[tuple[Any, Fram
 def _metrics_table(rows: Frame, labels: Sequence[str], title: str, note: str) -> Table:
     """Metrics of the predictions, with raw and calibrated ones side by side."""
     index = [*map(Index, labels), Index("metric", keep=True)]
-    return table(rows, title, index=index, columns="calibrated", within=labels, note=note)
+    return table(rows, title, index=index, columns="calibrated", compare_within=labels, note=note)
 
 
 def _measure_blocks(question: str, rows: Frame, labels: Sequence[str], splits: frozenset[Any]) -> list[Block]:
@@ -176,7 +176,9 @@ def essentials(card: Scorecard) -> Table:
         rows.append(values | {"label": label, "stage": calibrated})
     count = _row_count(Frame(card.rows).where(metric="accuracy"))
     note = ", ".join(text for text in (count, f"uncertainty score {measure}" if measure else "") if text)
-    return table(rows, ESSENTIALS, index=(Index("label", "metric"),), columns="stage", within=("label",), note=note)
+    return table(
+        rows, ESSENTIALS, index=(Index("label", "metric"),), columns="stage", compare_within=("label",), note=note
+    )
 
 
 # ---- several models
@@ -222,7 +224,9 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     if not rows:
         return []
     note = resampling_note(comparison, intervals=True)
-    values = table(rows, COMPARISON, index=[Index("label", "metric")], columns="name", within=("label",), note=note)
+    values = table(
+        rows, COMPARISON, index=[Index("label", "metric")], columns="name", compare_within=("label",), note=note
+    )
     return [values, _differences(comparison.differences)] if comparison.differences else [values]
 
 

@@ -56,7 +56,7 @@ def test_files(place, tmp_path, capsys):
         assert np.allclose([float(row["u_gallery_uncertainty"]) for row in csv.DictReader(file)], doubt)
     assert "gallery_uncertainty" in (tmp_path / "page" / "index.html").read_text()
     code, out, _ = ask(capsys, *words)
-    assert code == 0 and out.index("see the image alone") < out.index("entropy") < out.index("gallery_margin")
+    assert code == 0 and out.index("single images") < out.index("entropy") < out.index("gallery_margin")
     code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--format", "json")
     assert value(json.loads(out)["files"][0]["rows"], "r_auroc", "gallery_uncertainty") == value(
         told["rows"], "r_auroc", "gallery_uncertainty"

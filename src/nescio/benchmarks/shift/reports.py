@@ -122,7 +122,9 @@ def answers(frame: Frame) -> Blocks:
         note = f"Mean over corruptions. {over_runs(frame, rows)}"
         title, lines, form = f"{bare_label(metric)} by severity", labels(frame), decimals(3)
         displayed = marked(frame, rows)
-        blocks.append(table(displayed, title, index=lines, columns=heads, format=form, compare_within=("dataset",), note=note))
+        blocks.append(
+            table(displayed, title, index=lines, columns=heads, format=form, compare_within=("dataset",), note=note)
+        )
     return blocks
 
 
@@ -136,7 +138,9 @@ def out_of_distribution(frame: Frame) -> Table:
     lines = (*labels(frame), Index("measure", keep=True))
     note = f"AUROC against clean test images. {over_runs(frame, rows)}"
     selected = marked(frame, rows)
-    return table(selected, title, index=lines, columns=heads, format=decimals(3), compare_within=("dataset",), note=note)
+    return table(
+        selected, title, index=lines, columns=heads, format=decimals(3), compare_within=("dataset",), note=note
+    )
 
 
 @report("shift/strengths", needs="two regularisation strengths or more")

@@ -183,7 +183,9 @@ def _level_lines(
     ]
 
 
-def _colours_and_dashes(names: Sequence[str], dashed: Mapping[str, str] | None) -> tuple[tuple[str, ...], list[list[int]]]:
+def _colours_and_dashes(
+    names: Sequence[str], dashed: Mapping[str, str] | None
+) -> tuple[tuple[str, ...], list[list[int]]]:
     """Colours and dashes; a line of `dashed` has the colour of its related line."""
     colours = (*SERIES_COLOURS[1:], SERIES_COLOURS[0])
     if dashed is None:

@@ -11,6 +11,7 @@ from nescio.specs import DatasetName, split_severity
 
 if TYPE_CHECKING:
     from nescio.metrics import Metric
+    from nescio.report.frame import Frame
 
 METRIC_LABELS = {
     "nll": "NLL",
@@ -158,3 +159,21 @@ def _shift_label(entry: Mapping[str, Any]) -> str:
     if entry.get("severity") is None:
         return f"all severities of {name}"
     return f"{name} {entry['severity']:g}" if entry["severity"] else name
+
+
+def network_label(row: Mapping[str, Any], *, backbone: bool = False) -> str:
+    """Name a network or an average: its method, or the existing network, and how many networks are averaged.
+
+    backbone  name the backbone of trained networks too; a checkpoint is named by its file
+    """
+    architecture = str(row["backbone"])
+    name = PurePath(architecture).stem if "@" in architecture else architecture
+    if row["method"] != "pretrained":
+        name = f"{row['method']} {name}" if backbone else str(row["method"])
+    return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
+
+
+def seeds_label(frame: Frame) -> str:
+    """Name what a cell is over seeds."""
+    count = len(frame.unique("data_seed"))
+    return "one seed" if count == 1 else f"mean ± standard deviation over {count} seeds"

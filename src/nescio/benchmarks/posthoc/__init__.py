@@ -1,5 +1,4 @@
-"""Which score of saved outputs notices mistakes, and which classes that were never seen? Its plan; `steps` has what is
-done, `reports` what is shown."""
+"""The plan of posthoc, a comparison of uncertainty scores of saved outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ MISTAKES, NEAR, FAR = QUESTIONS = ("misclassification", "near-ood", "far-ood")  
 @tag("plan:posthoc")
 @dataclass(frozen=True)
 class Plan(Validated):
-    """Which networks are trained or taken, and what they are shown."""
+    """Networks, image sets and training budgets."""
 
     data: str = option("digits", kind="dataset")
     train_networks: tuple[str, ...] = option(
@@ -85,12 +84,12 @@ PRESETS = {
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.posthoc.reports")
 def run(plan: Plan, work: Work) -> Any:
-    """Which score of saved outputs notices mistakes, and which out-of-distribution images.
+    """Compare the scores of saved outputs in misclassification and OOD detection.
 
     Networks of several architectures and an ensemble predict training, validation and test images and those of other
-    sets. Every score that follows from these files: AUROC, AURC, E-AURC, NAURC and AUGRC of right against wrong
-    answers; AUROC and FPR of each other set against the test images, by near and far; AURC of both at once, with as
-    many images of each kind. Beside the best: the scores that cannot be told from it, and the largest softmax.
+    sets. Reports of every score of these outputs: AUROC, AURC, E-AURC, NAURC and AUGRC of right against wrong
+    predictions; AUROC and FPR of each OOD set against the test images, near and far; AURC of mixtures of both. The best
+    score is compared with msp and with the scores that do not differ significantly from it.
 
     examples:
       nescio run posthoc                               digits, two classes left out, two cores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 
 from nescio.benchmarks.posthoc import MISTAKES, QUESTIONS, TRANSFORMERS
@@ -13,100 +12,90 @@ from nescio.report.blocks import Blocks, Figure, Prose, SectionSpec, Story, Tabs
 from nescio.report.charts import heat_chart
 from nescio.report.format import format_number, plural
 from nescio.report.frame import Frame
-from nescio.report.labels import dataset_label
+from nescio.report.labels import dataset_label, network_label, seeds_label
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import COUNT, Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
-BASELINE = "msp"  # the plain largest softmax
+BASELINE = "msp"
 SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
 COLLAPSE = 0.1  # of AUROC below that of the baseline
-ALIKE = "DeLong's paired test over rows (Holm's adjustment, 5 %) cannot tell from the best, in every run"
+EQUAL = "not significantly different from the best under every seed (DeLong's paired test, Holm's adjustment, 5 %)"
 CASE = ("network", Index("question", keep=True))
 AREA, CHANGE = decimals(3), decimals(3, sign=True)
 
 
-def name_of(row: Row) -> str:
-    """What a network is called: its method and backbone, or its file; and the size of an ensemble."""
-    backbone = Path(row["backbone"]).stem if "@" in row["backbone"] else row["backbone"]
-    name = backbone if row["method"] == "pretrained" else f"{row['method']} {backbone}"
-    return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
-
-
 def scores(frame: Frame) -> Frame:
-    """Every metric of every network, question and score, mean over sets and runs.
+    """Every metric of every network, question and score, mean over sets and seeds.
 
-    An AUROC is `best` where no run can tell it from the best one; None where there were too few rows to tell.
+    `best` marks an AUROC that does not differ significantly from the highest under any seed; None for too few rows.
     """
     key = ("network", "evaluation", "measure")
-    own = frame.with_column("network", name_of).where(target=None, evaluation=QUESTIONS)
-    verdicts = own.where(metric=AMONG_BEST).summarise(key)
-    alike = {tuple(row[name] for name in key): row["value"] == 1 for row in verdicts}
-    means = own.without(metric=AMONG_BEST).summarise([*key, "backbone", "fitted_on", "metric"], over=["data_seed"])
-    verdict = means.where(metric="auroc").with_column("best", lambda row: alike.get(tuple(row[name] for name in key)))
+    rows = frame.with_column("network", name_of).where(target=None, evaluation=QUESTIONS)
+    verdicts = rows.where(metric=AMONG_BEST).summarise(key)
+    best = {tuple(row[name] for name in key): row["value"] == 1 for row in verdicts}
+    means = rows.without(metric=AMONG_BEST).summarise([*key, "backbone", "fitted_on", "metric"], over=["data_seed"])
+    verdict = means.where(metric="auroc").with_column("best", lambda row: best.get(tuple(row[name] for name in key)))
     return Frame([*verdict, *means.without(metric="auroc")])
 
 
 def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
     """(network, question) → score → the row of its AUROC, the highest first."""
     cases = scores(frame).where(metric="auroc").group_by("network", "evaluation")
-    return {key: {row["measure"]: row for row in own.sort(lambda row: -row["value"])} for key, own in cases}
+    return {key: {row["measure"]: row for row in rows.sort(lambda row: -row["value"])} for key, rows in cases}
 
 
-def runs_in(frame: Frame) -> str:
-    runs = len(frame.unique("data_seed"))
-    return "one run" if runs == 1 else f"mean ± standard deviation over {runs} runs"
+def name_of(row: Row) -> str:
+    return network_label(row, backbone=True)
 
 
 @report("posthoc/networks")
 def networks(frame: Frame) -> Table:
     """Accuracy of training and test images, ECE and NLL of every network."""
-    answers = Frame([*frame.where(evaluation="classification"), *frame.facts("train_accuracy")])
-    answers = answers.with_column("network", name_of)
+    outcomes = Frame([*frame.where(evaluation="classification"), *frame.facts("train_accuracy")])
+    outcomes = outcomes.with_column("network", name_of)
     training = Column("training accuracy", where={"metric": "train_accuracy"}, format=decimals(4))
     return table(
-        answers.summarise(["dataset", "network", "metric"], over=["data_seed"]),
+        outcomes.summarise(["dataset", "network", "metric"], over=["data_seed"]),
         "The networks",
         index=("network", "dataset"),
         columns=[training, *metrics("accuracy", "ece", "nll")],
         bold="none",
-        note=f"Test images; {runs_in(frame)}. Of an ensemble the lowest training accuracy of its members",
+        note=f"Test images; {seeds_label(frame)}. Ensembles have the lowest training accuracy of their members",
     )
 
 
 @report("posthoc/best")
 def best_scores(frame: Frame) -> Table:
-    """For every network and question the best score, how many cannot be told from it, and the baseline."""
+    """The best score of every network and question, the number of equally good ones, and the baseline."""
     rows = []
-    for (network, question), own in areas(frame).items():
-        best, plain = next(iter(own.values())), own[BASELINE]
+    for (network, question), ranking in areas(frame).items():
+        best, plain = next(iter(ranking.values())), ranking[BASELINE]
         case = {"network": network, "question": question, "score": best["measure"], "auroc": best["value"]}
         verdict = {None: None, True: "yes", False: "no"}[plain["best"]]
-        alike = sum(row["best"] for row in own.values()) if verdict else None
-        rows.append(case | {"alike": alike, "scores": len(own), "plain": plain["value"], "verdict": verdict})
+        count = sum(row["best"] for row in ranking.values()) if verdict else None
+        rows.append(case | {"equal": count, "scores": len(ranking), "plain": plain["value"], "verdict": verdict})
     heads = [
         Column("best", "score"),
         Column("AUROC", "auroc", format=AREA),
-        Column("as good", "alike", format=COUNT),
+        Column("as good", "equal", format=COUNT),
         Column("of", "scores", format=COUNT),
         Column(BASELINE, "plain", format=AREA),
         Column("as good?", "verdict"),
     ]
-    note = (
-        f"As good: what {ALIKE}; –: too few rows to tell. {BASELINE} is the baseline. The best looks better than it is"
-    )
+    note = f"As good: {EQUAL}; –: too few rows. {BASELINE} is the baseline. The AUROC of the best of many is optimistic"
     return table(rows, "Which score is best?", index=CASE, columns=heads, bold="none", note=note)
 
 
 @report("posthoc/scores")
 def every_score(frame: Frame) -> Blocks:
-    """Every score of every network: how well it tells mistakes, near and far sets, and each set."""
+    """Every score of every network: misclassification and OOD detection, near and far, and by set."""
     options = {}
-    apart = frame.with_column("network", name_of).where(metric="auroc", target=lambda name: name is not None)
-    for (network,), own in scores(frame).group_by("network"):
-        sets = apart.where(network=network)
-        each = sets.summarise(["evaluation", "target", "measure", "fitted_on", "metric"], over=["data_seed"])
+    by_target = frame.with_column("network", name_of).where(metric="auroc", target=lambda name: name is not None)
+    for (network,), rows in scores(frame).group_by("network"):
+        sets = by_target.where(network=network)
+        set_means = sets.summarise(["evaluation", "target", "measure", "fitted_on", "metric"], over=["data_seed"])
         heads = [head for question in QUESTIONS for head in _heads(question)]
         heads += [
             Column(f"{group}: {dataset_label(name)} AUROC ↑", where={"evaluation": group, "target": name})
@@ -114,20 +103,20 @@ def every_score(frame: Frame) -> Blocks:
         ]
         options[network] = [
             table(
-                [row for name in _order(own) for row in (*own.where(measure=name), *each.where(measure=name))],
+                [row for name in _order(rows) for row in (*rows.where(measure=name), *set_means.where(measure=name))],
                 f"Every score of {network}",
                 index=(Index("measure", "score"), Index("fitted_on", "fitted on", keep=True)),
                 columns=heads,
                 format=AREA,
-                note=f"The baseline first, the others by their mean AUROC; {runs_in(frame)}. Bold AUROC of a question: "
-                f"the best, and what {ALIKE}; otherwise the best",
+                note=f"The baseline first, the others by their mean AUROC; {seeds_label(frame)}. Bold AUROC of a "
+                f"question: the best, and scores {EQUAL}; other columns: the best",
             )
         ]
     return Tabs("Network", options)
 
 
 def _order(rows: Frame) -> list[str]:
-    """The scores, the baseline first and the others by their mean AUROC; what has none comes last."""
+    """The scores, the baseline first, the others by their mean AUROC, those without AUROC last."""
     means = {name: rows.where(metric="auroc", measure=name).column() for name in rows.unique("measure")}
     return sorted(means, key=lambda name: (name != BASELINE, -fmean(means[name]) if means[name] else 0))
 
@@ -145,22 +134,22 @@ def _heads(question: str) -> list[Column]:
 
 @report("posthoc/figure")
 def heat(frame: Frame) -> Blocks:
-    """AUROC of every score and network at a glance, one picture for each question."""
+    """AUROC of every score and network, one figure for each question."""
     options = {}
     for question in QUESTIONS:
-        own = scores(frame).where(metric="auroc", evaluation=question)
+        rows = scores(frame).where(metric="auroc", evaluation=question)
         cells = [
             {"line": name, "column": row["network"], "value": row["value"], "n": row["n"]}
-            for name in _order(own)
-            for row in own.where(measure=name)
+            for name in _order(rows)
+            for row in rows.where(measure=name)
         ]
         if cells:
-            chart = partial(heat_chart, cells, "AUROC", 0.5, ("score", "network", "runs"), ".3f")
-            words = (
+            chart = partial(heat_chart, cells, "AUROC", 0.5, ("score", "network", "seeds"), ".3f")
+            caption = (
                 "The baseline first, the others by their mean over the networks that have them. More colour is better; "
-                "none is chance or worse. An empty place: the network does not have the score."
+                "none is chance or worse. Empty cells: the network does not have the score."
             )
-            options[question] = [Figure(f"scores-{question}", f"Every score: {question}", words, chart, cells)]
+            options[question] = [Figure(f"scores-{question}", f"Every score: {question}", caption, chart, cells)]
     return Tabs("Question", options)
 
 
@@ -169,17 +158,21 @@ def heat(frame: Frame) -> Blocks:
 
 @report("posthoc/claims")
 def claims(frame: Frame) -> Blocks:
-    """What others found about these scores, in how many cases it holds here, and every case."""
+    """Claims of papers about these scores, the number of cases in which they hold, and every case."""
     sentences, rows = [], []
     for claim in (pnorm_repairs, shaping_collapses, mahalanobis_leads):
-        words, own = " ".join(str(claim.__doc__).split()), claim(frame)
-        count = sum(row["holds"] for row in own)
+        sentence, cases = " ".join(str(claim.__doc__).split()), claim(frame)
+        count = sum(row["holds"] for row in cases)
         verdict = (
-            "It holds" if count == len(own) else f"It holds in {count} of {len(own)} cases" if count else "It does not"
+            "It holds"
+            if count == len(cases)
+            else f"It holds in {count} of {len(cases)} cases"
+            if count
+            else "It does not"
         )
-        sentences.append(f"{words} {f'{verdict}.' if own else 'Not tested: there is no such case.'}")
-        name = " ".join(words.split()[:2])
-        rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in own]
+        sentences.append(f"{sentence} {f'{verdict}.' if cases else 'Not tested: there is no such case.'}")
+        name = " ".join(sentence.split()[:2])
+        rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in cases]
     forms = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
     heads = [Column(name, name, format=form) for name, form in forms.items()] + [Column("holds", "verdict")]
     note = "AUROC; of pNorm NAURC, which is better when lower. The rank is among all scores of the network"
@@ -194,22 +187,24 @@ def _case(key: tuple[str, str], score: Row, other: Row, holds: bool, rank: str |
 
 
 def pnorm_repairs(frame: Frame) -> list[Row]:
-    """pNorm repairs broken confidences (Cattelan & Silva 2024): where the largest softmax is not as good as the best
+    """pNorm repairs broken confidences (Cattelan & Silva 2024): where msp is significantly worse than the best
     score of mistakes, pnorm has a lower NAURC."""
     naurc = {(row["network"], row["measure"]): row for row in scores(frame).where(metric="naurc")}
-    broken = [key for key, own in areas(frame).items() if key[1] == MISTAKES and own[BASELINE]["best"] is False]
+    broken = [key for key, rows in areas(frame).items() if key[1] == MISTAKES and rows[BASELINE]["best"] is False]
     pairs = [(key, naurc[key[0], "pnorm"], naurc[key[0], BASELINE]) for key in broken]
     return [_case(key, pnorm, plain, pnorm["value"] < plain["value"]) for key, pnorm, plain in pairs]
 
 
 def shaping_collapses(frame: Frame) -> list[Row]:
     """Shaping collapses on some architectures (OpenOOD): the lowest of react, ash, scale, dice and gradnorm is more
-    than 0.1 of AUROC below the largest softmax."""
+    than 0.1 of AUROC below msp."""
     rows = []
-    for key, own in areas(frame).items():
-        shaped = [row for name, row in own.items() if name in SHAPING]
+    for key, ranking in areas(frame).items():
+        shaped = [row for name, row in ranking.items() if name in SHAPING]
         if key[1] != MISTAKES and shaped:
-            rows.append(_case(key, shaped[-1], own[BASELINE], own[BASELINE]["value"] - shaped[-1]["value"] > COLLAPSE))
+            rows.append(
+                _case(key, shaped[-1], ranking[BASELINE], ranking[BASELINE]["value"] - shaped[-1]["value"] > COLLAPSE)
+            )
     return rows
 
 
@@ -217,11 +212,11 @@ def mahalanobis_leads(frame: Frame) -> list[Row]:
     """Mahalanobis++ leads on transformers (Müller & Hein 2025): mds_plus or rmds_plus has the highest AUROC of all
     scores on near and far sets."""
     rows = []
-    for key, own in areas(frame).items():
-        ranked = [row for name, row in own.items() if name in ("mds_plus", "rmds_plus")]
+    for key, ranking in areas(frame).items():
+        ranked = [row for name, row in ranking.items() if name in ("mds_plus", "rmds_plus")]
         if key[1] != MISTAKES and ranked and architecture(ranked[0]["backbone"]) in TRANSFORMERS:
-            rank = 1 + sum(row["value"] > ranked[0]["value"] for row in own.values())
-            rows.append(_case(key, ranked[0], next(iter(own.values())), rank == 1, f"{rank} of {len(own)}"))
+            rank = 1 + sum(row["value"] > ranked[0]["value"] for row in ranking.values())
+            rows.append(_case(key, ranked[0], next(iter(ranking.values())), rank == 1, f"{rank} of {len(ranking)}"))
     return rows
 
 
@@ -240,7 +235,7 @@ def story(study: Study) -> Story:
         ("Scores", "Every score", [every_score(frame)]),
         ("Networks", "The networks", [networks(frame)]),
     ]
-    title = f"{study.data}: which score of saved outputs should one use?"
+    title = f"{study.data}: which score of saved outputs is best?"
     return story_of(study, title, _lead(frame), sections)
 
 
@@ -250,15 +245,16 @@ def _lead(frame: Frame) -> list[str]:
     count = len({network for network, _ in cases})
     lead = [f"{plural(count, 'network')}, {len(scores(frame).unique('measure'))} scores."]
     for question in QUESTIONS:
-        own = [rows for (_, of), rows in cases.items() if of == question]
-        baselines = [rows[BASELINE]["best"] for rows in own if rows[BASELINE]["best"] is not None]
+        rankings = [rows for (_, name), rows in cases.items() if name == question]
+        baselines = [rows[BASELINE]["best"] for rows in rankings if rows[BASELINE]["best"] is not None]
         if not baselines:
             continue
-        means = {name: fmean(of[name]["value"] for of in own) for name in own[0] if all(name in of for of in own)}
+        shared = [name for name in rankings[0] if all(name in rows for rows in rankings)]
+        means = {name: fmean(rows[name]["value"] for rows in rankings) for name in shared}
         best = max(means, key=lambda name: means[name])
         lead.append(
             f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "
-            f"{format_number(means[best], 3)}; the largest softmax has "
+            f"{format_number(means[best], 3)}; msp has "
             f"{format_number(means[BASELINE], 3)} and is as good as the "
             f"best score of {sum(baselines)} of {len(baselines)} networks."
         )

@@ -14,7 +14,7 @@ from nescio.report.blocks import Panel
 from nescio.report.charts import levels_figure
 from nescio.report.format import join_names, plural
 from nescio.report.frame import Frame
-from nescio.report.labels import bare_label, dataset_label, direction_of
+from nescio.report.labels import bare_label, dataset_label, direction_of, network_label
 from nescio.report.tables import Index
 from nescio.rows import Row
 
@@ -85,9 +85,8 @@ def clean(frame: Frame) -> Frame:
 
 
 def name_of(row: Row) -> str:
-    """What figures call a line: its method, or the network that it is, and the size of an ensemble."""
-    name = row["backbone"] if row["method"] == "pretrained" else row["method"]
-    return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
+    """The name of a line in figures."""
+    return network_label(row)
 
 
 def labels(frame: Frame) -> tuple[str | Index, ...]:

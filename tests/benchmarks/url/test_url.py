@@ -138,8 +138,8 @@ def test_note_tied_names_a_constant_score(study, plan, context, monkeypatch):
     )
     monkeypatch.setattr(UncertaintyHead, "forward", lambda self, e: 0 * self.layers(e).squeeze(-1) + 0.01)
     notes = [note for note in run(dead, context).notes if "one value" in note]
-    said = "inverse_kappa of elk has one value for all of the images of upstream, digits: it ranks none of them."
-    assert notes == [said]
+    (note,) = notes
+    assert all(name in note for name in ("inverse_kappa of elk", "upstream", "digits"))
 
 
 def test_crops_and_human_votes_of_a_network(study, context, votes):

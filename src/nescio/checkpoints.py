@@ -26,13 +26,13 @@ def read_weights(file: Path) -> State:
 
 
 def read_entries(file: Path) -> dict[str, Any]:
-    """What a checkpoint holds beside its tensors: entries of its outermost dictionary, or safetensors' metadata."""
+    """Entries of a checkpoint other than tensors: of its outermost dictionary, or of safetensors' metadata."""
     content = _content(file, tensors=False)
     return {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}
 
 
 def check_frame(file: Path) -> None:
-    """Refuses a file that is no whole checkpoint by its first and last bytes, before all of it is read."""
+    """Refuse an incomplete checkpoint by its first and last bytes, before all of it is read."""
     try:
         if file.suffix == ".safetensors":
             from safetensors import safe_open

@@ -26,7 +26,7 @@ EXTRAS = {  # imported package → extra of pyproject.toml
 
 
 class BadInput(ValueError):
-    """Invalid input: one sentence says what is wrong, where, and what to do."""
+    """Invalid input; the message states what is wrong, where, and what to do."""
 
 
 class FaultyPlugin(BadInput):
@@ -34,7 +34,7 @@ class FaultyPlugin(BadInput):
 
 
 class Undefined(ValueError):
-    """A value is undefined on this input: one sentence says why."""
+    """The value is undefined for this input; the message states the reason."""
 
 
 SIMILAR = 0.75  # minimum of difflib's ratio for a misspelling

@@ -79,7 +79,7 @@ HELP: dict[str, tuple[str, str]] = {  # option → (placeholder in --help, help)
     "start": ("WEIGHTS", "initial weights: store:KEY of a trained network, or file:PATH of a checkpoint"),
     "weights": ("PATH", "weights file of a pretrained network, or folder of files named by network"),
     "image-padding": ("", "pad EfficientNet-Lite by the image size instead of each feature map's size"),
-    # ---- where the work is done
+    # ---- workers and launchers
     "store": ("DIR", "folder of finished work; repeated work is read from it"),
     "device": ("NAME", "device: cpu, cuda, cuda:1, or auto (a GPU if there is one)"),
     "checkpoint-seconds": ("S", "minimum seconds between two checkpoints"),
@@ -92,7 +92,7 @@ HELP: dict[str, tuple[str, str]] = {  # option → (placeholder in --help, help)
     "gpus": ("N", "GPUs per step"),
     "retries": ("N", "repetitions of a step whose worker or job dies"),
     "in-flight": ("N", "maximum number of steps that are submitted at once"),
-    "dry-run": ("", "print what would be done, and do nothing"),
+    "dry-run": ("", "print the steps and their estimated cost without running them"),
     "log": ("KIND:PATH", "experiment log: tensorboard:DIR or wandb:PROJECT"),
     # ---- results
     "output": ("PATH", "file or folder to write"),

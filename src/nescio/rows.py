@@ -73,7 +73,7 @@ class Columns(TypedDict, total=False):
 
 
 class Result(Columns, total=False):
-    """One number, and the columns that say what it is of."""
+    """One number, and the columns that identify it."""
 
     metric: str
     value: float
@@ -230,7 +230,7 @@ def to_parquet(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str] = TYP
 
 
 def _checksum_place(content: bytes) -> int | None:
-    """Where the checksum starts, in the metadata at the end of the file."""
+    """Position of the checksum in the metadata at the end of the file."""
     matches = list(re.finditer(re.escape(CHECKSUM.encode()) + rb"\x18\x40(?=[0-9a-f]{64})", content))
     return matches[-1].end() if matches else None
 

@@ -119,16 +119,16 @@ def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("evaluate", "a.npz", "--val", "a.npz"), "a.npz and --val hold the same rows"),
-        (("evaluate", "a.npz", "--val", "copy.npz"), "a.npz and --val hold the same rows"),
-        (("evaluate", "a.npz", "--ood", "far=copy.npz"), "a.npz and --ood far hold the same rows"),
-        (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--train and --val hold the same rows"),
-        (("evaluate", "a.npz", "b=a.npz"), "hold the same predictions: give files of different models."),
-        (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "FILE and --val hold the same rows"),
-        (("threshold", "a.npz", "--risk", "0.1", "--test", "a.npz"), "FILE and --test hold the same rows"),
-        (("compare", "a.npz", "copy.npz"), "hold the same predictions: give files of different models."),
+        (("evaluate", "a.npz", "--val", "a.npz"), "a.npz and --val contain the same rows"),
+        (("evaluate", "a.npz", "--val", "copy.npz"), "a.npz and --val contain the same rows"),
+        (("evaluate", "a.npz", "--ood", "far=copy.npz"), "a.npz and --ood far contain the same rows"),
+        (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--train and --val contain the same rows"),
+        (("evaluate", "a.npz", "b=a.npz"), "contain the same predictions: give files of different models."),
+        (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "FILE and --val contain the same rows"),
+        (("threshold", "a.npz", "--risk", "0.1", "--test", "a.npz"), "FILE and --test contain the same rows"),
+        (("compare", "a.npz", "copy.npz"), "contain the same predictions: give files of different models."),
         (("threshold", "a.npz", "b.npz", "--risk", "0.1"), "one FILE, and 2 are given"),
-        (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit one of them"),
+        (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit FILE"),
         (("evaluate", "a-trainer.npz", "--map", "logits"), "--map: 'logits'"),
         (("evaluate", "a-trainer.npz", "--map", "logit=predictions"), "'logit' is not a known field"),
         (("evaluate", "a-trainer.npz", "--map", "logits=preds"), "there is no 'preds'"),
@@ -153,7 +153,7 @@ def test_several_models_are_told_apart_by_a_paired_test_or_not_at_all(ask, folde
     out = " ".join(ask("evaluate", "a.npz", "one-more.npz")[1].split())
     assert "no significant difference" in out and "Accuracy: best one-more.npz" in out and "alone in" not in out
     out = " ".join(ask("evaluate", "a.npz", "val.npz")[1].split())
-    assert "No winner is named" in out and "different labels" in out
+    assert "No verdict" in out and "different labels" in out
 
 
 def overlapping(folder, shared, name="overlap.npz"):

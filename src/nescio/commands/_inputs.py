@@ -22,7 +22,9 @@ from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, location_of, mapping, sources
 from nescio.work.store import Store
 
-AT_ONCE = 1 << 28  # bytes of a folder of shards that are read together; more are read one by one
+AT_ONCE = (
+    1 << 28
+)  # maximum size in bytes of a folder of shards that is read at once; larger ones are read shard by shard
 MOST_SHARED = 0.1  # of the rows of two parts: an image may be in a dataset twice, a split that overlaps is a mistake
 
 
@@ -42,11 +44,11 @@ class InputOptions:
         arrays = {"logits": self.logits, "probs": self.probs, "labels": self.labels}
         everything = [f"{field}:{path}" for field, path in arrays.items() if path is not None]
         if texts and everything:
-            raise BadInput("--logits, --probs and --labels stand for a FILE, and one is given: omit one of them.")
+            raise BadInput("--logits, --probs and --labels replace FILE: omit FILE or these options.")
         if not texts and not everything:
             raise BadInput("A FILE of predictions is required, or --logits and --labels. See --help.")
         if texts and all(Path(text).suffix.lower() == ".npy" and Path(text).is_file() for text in texts):
-            raise BadInput(f"{texts[0]}: a .npy file holds one array without a name: {_for_arrays(texts)}.")
+            raise BadInput(f"{texts[0]}: a .npy file contains one array without a name: {_for_arrays(texts)}.")
         return [*texts] or [",".join(everything)]
 
     def read(self, text: str, seed: int = 0, *, ood: bool = False) -> Predictions:
@@ -61,7 +63,7 @@ class InputOptions:
         return random_subset(predictions, self.limit, seed)
 
     def shards(self, text: str, *, ood: bool = False) -> ShardFolder | None:
-        """The folder of shards that a word names, if it is too large to be read at once."""
+        """The folder of shards of an argument, if it is too large to be read at once."""
         folder = ShardFolder(Path(assignment(text)[1]), self._names() or None, ood)
         return folder if folder.files and folder.bytes > AT_ONCE else None
 
@@ -161,13 +163,15 @@ def check_apart(
     for (one, rows), (other, again) in combinations(everything.items(), 2):
         if same_rows(rows, again):
             if other in models:
-                raise BadInput(f"{one} and {other} hold the same predictions: give files of different models.")
-            raise BadInput(f"{one} and {other} hold the same rows, given twice: give each rows of its own.")
+                raise BadInput(f"{one} and {other} contain the same predictions: give files of different models.")
+            raise BadInput(f"{one} and {other} contain the same rows: give different rows for each.")
         shared = 0 if other in models else shared_rows(rows, again)  # models are compared on rows that they share
         if shared > MOST_SHARED * min(len(rows), len(again)):
             raise BadInput(f"{one} and {other} have {shared:,} rows in common: give each rows of its own.")
         if shared:
-            notes.append(f"{one} and {other} have {shared:,} rows in common, which flatters what is fitted on them.")
+            notes.append(
+                f"{one} and {other} have {shared:,} rows in common, which makes results on them too optimistic."
+            )
     return tuple(notes)
 
 

@@ -53,7 +53,7 @@ def run(options: Options) -> int:
             f"--val has {val.classes} classes, {files[0]} has {predictions.classes}: they must be of one model."
         )
     if realpath(options.output) in {realpath(assignment(word)[1]) for word in (files[0], options.val)}:
-        raise BadInput(f"--output names {options.output}, which holds the rows as they were: name another file.")
+        raise BadInput(f"--output names {options.output}, which is an input file: name another file.")
     scale: Any = SCALERS[options.calibration](val)
     calibrated = scale(predictions)
     written = calibrated.save(options.output)

@@ -119,8 +119,8 @@ def run(options: Options) -> int:
     name_options(options, *cards, *([compared] if compared else []))
     if empty := next((card for card in cards if not card.rows), None):
         raise BadInput(
-            f"{empty.name} holds nothing to evaluate: {'; '.join([*empty.notes][:3]) or 'it has no predictions.'} Name "
-            "its outputs with --map logits=NAME or --map probs=NAME, and the true classes with --map labels=NAME."
+            f"{empty.name} contains nothing to evaluate: {'; '.join([*empty.notes][:3]) or 'it has no predictions.'} "
+            "Name its outputs with --map logits=NAME or --map probs=NAME, and the true classes with --map labels=NAME."
         )
     story = partial(report.scorecard_story, cards, compared, incomparable=incomparable)
     short = story if options.all else partial(report.short_story, cards, compared, incomparable)
@@ -161,7 +161,7 @@ def _pixels(options: Options) -> int:
     if options.predictions is None or options.inputs.labels is None or options.files:
         raise BadInput("For segmentation name the folders --labels and --predictions, and no FILE.")
     if strange := [*_changed(options, OF_MAPS), *_changed(options.inputs, ("labels", "store"))]:
-        raise BadInput(f"--{strange[0]} is about rows of files, and says nothing of folders of maps: omit it.")
+        raise BadInput(f"--{strange[0]} applies to rows of files only, not to folders of maps: omit it.")
     folders = {name or Path(path).name: path for name, path in map(assignment, options.score_maps)}
     if len(folders) < len(options.score_maps):
         raise BadInput("Two folders of --score-maps have one name: write NAME=DIR.")
@@ -187,7 +187,9 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     of_one = [name for name in OF_ONE_MODEL if getattr(options, name)]
     if of_one and len(models) > 1:
         flag = f"--{of_one[0].replace('_', '-')}"
-        raise BadInput(f"{flag} holds rows of one model: evaluate models one at a time (`nescio compare` takes --ood).")
+        raise BadInput(
+            f"{flag} contains rows of one model: evaluate models one at a time (`nescio compare` takes --ood)."
+        )
     options.inputs.check_one_model(next(iter(models)), {"--train": options.train, "--val": options.val})
     read, seed = options.inputs.read, options.seed
     train = read(options.train, seed) if options.train else None

@@ -97,8 +97,8 @@ def run(options: Options) -> int:
     say(f"Images are resized and cropped before that: {view} (docs/export.md does it).")
     if promise.terms and promise.model is None:
         say(
-            f"The promise of {options.threshold} does not name its model: see to it that it was made on predictions of "
-            f"{options.model} (`nescio threshold {options.model}=FILE` names it)."
+            f"{options.threshold} does not name its model: make sure that it was computed from predictions "
+            f"of {options.model} (`nescio threshold {options.model}=FILE` names it)."
         )
     checked = "Checked: the file gives the network's predictions."
     say(checked if exported.checked else "It is not checked: onnxruntime is not installed here.")

@@ -138,11 +138,11 @@ def _show(split: Partition) -> None:
     console.print(table)
     unused = len(split.order) - len(split.inside) - len(split.outside)
     if unused:
-        console.print(
-            f"{unused} of {len(split.order)} classes are neither: they stand aside, so that the sides are equal."
-        )
+        console.print(f"{unused} of {len(split.order)} classes are in neither set: both sets have the same size.")
     if len(split.inside) < 2:
-        console.print("One in-distribution class leaves nothing to classify: other features may give a more even tree.")
+        console.print(
+            "With one in-distribution class there is nothing to classify: other features may give a more balanced tree."
+        )
 
 
 def _class_label(split: Partition, label: int) -> str:

@@ -65,7 +65,7 @@ def run(options: Options) -> int:
     whole = images.load(root)  # an empty split is refused before any work
     print_notes(whole.dataset)
     if options.limit is not None and options.limit < 1:
-        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
+        raise BadInput(f"--limit must be at least 1, got {options.limit}.")
     images = replace(images, sample_size=options.limit, sample_seed=options.seed)
     print(*describe_preprocessing([network]), file=sys.stderr, flush=True)
     with working(options.storage, options.crew) as work:
@@ -88,7 +88,7 @@ def run(options: Options) -> int:
     say(
         " ".join(
             [
-                f"{options.output} holds the predictions of {key} for {len(predictions)} images ({options.split}).",
+                f"{options.output} contains the predictions of {key} for {len(predictions)} images ({options.split}).",
                 *stamp,
             ]
         )

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from nescio.datasets.image_set import ImageSet
 
 ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
-HINT = "The rows have labels: with --head-data, which names rows to learn from, downstream heads check this ranking."
+HINT = "The rows have labels: give training rows with --head-data to check this ranking by downstream heads."
 REFERENCES = "references"  # --head-data references: their labels are those of the images
 ROWS, LABELS, COMPARISON = "rows", "labels", "comparison"  # headings of options
 
@@ -173,7 +173,7 @@ def candidates_of(options: Options) -> list[Candidate]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: name them, NAME=….")
     for number, one in enumerate(members):
         if twin := next((other for other in members[:number] if set(other.members) == set(one.members)), None):
-            raise BadInput(f"{twin.name} and {one.name} are the same members: they cannot be told apart.")
+            raise BadInput(f"{twin.name} and {one.name} have the same members: give different members.")
     networks = [candidate for candidate in members if candidate.networks]
     if options.preprocessing.set_fields and not any("@" in text for one in networks for text in one.members):
         flag = options.preprocessing.set_fields[0].replace("_", "-")
@@ -182,7 +182,7 @@ def candidates_of(options: Options) -> list[Candidate]:
     if networks and not options.data:
         raise BadInput(f"{networks[0].members[0]} is a network and must be shown images: name them with --data.")
     if not networks and (options.data or options.reference):
-        raise BadInput("--data and --reference are what networks look at, and all candidates are files: drop them.")
+        raise BadInput("--data and --reference are for networks, and all candidates are files: omit them.")
     sets = _image_sets(options, train.get(None), networks) if networks else {}
     return [
         _predicted(candidate, options, sets)
@@ -235,7 +235,7 @@ def _read(members: NamedMembers, train: str | None, options: Options) -> Candida
             raise BadInput(f"--head-data {members.name}={train}: {len(files)} files for {len(pairs)} members.")
         labelled = load_members(files)
     if labelled is not None and labelled[0].labels is None:
-        raise BadInput(f"The rows that heads on {members.name} should learn from have no labels.")
+        raise BadInput(f"The rows that heads on {members.name} are trained on have no labels.")
     backbones = [backbone for _, file in pairs if (backbone := _backbone_beside(Path(file)))]
     return Candidate(members.name, tests, refs, labelled, tuple(backbones))
 
@@ -269,9 +269,9 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     from nescio.datasets.names import dataset_name
 
     if options.limit is not None and options.limit < 1:
-        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
+        raise BadInput(f"--limit must be at least 1, got {options.limit}.")
     if options.reference_size < 1:
-        raise BadInput(f"--reference-size is a number of references from 1 on, not {options.reference_size}.")
+        raise BadInput(f"--reference-size must be at least 1, got {options.reference_size}.")
     texts = [text for candidate in networks for text in candidate.members]
     # networks of the store may have been trained on a part of this set
     ours = any(NetworkName.parse(text).kind in (STORE, SIBLINGS) for text in texts)

@@ -240,8 +240,8 @@ def _runs(source: Path, key: str | None) -> list[Run]:
 
     runs = kept(Store(source))
     if not runs:
-        raise BadInput(f"{source} holds no study: `nescio run BENCHMARK --store {source}` makes or finishes one.")
+        raise BadInput(f"{source} contains no study: `nescio run BENCHMARK --store {source}` creates or finishes one.")
     chosen = [run for run in runs if key is None or run.key.startswith(key)]
     if not chosen:
-        raise BadInput(f"{source} holds no study {key}. There are, newest first: {', '.join(r.key for r in runs)}.")
+        raise BadInput(f"{source} contains no study {key}. There are, newest first: {', '.join(r.key for r in runs)}.")
     return chosen

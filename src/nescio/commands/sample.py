@@ -29,7 +29,7 @@ def run(options: Options) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name, predictions in sample_predictions(options.seed).items():
         predictions.save(folder / f"{name}.npz")
-    say(f"{folder} holds train.npz, val.npz, test.npz and unknown.npz. Try:")
+    say(f"{folder} contains train.npz, val.npz, test.npz and unknown.npz. Try:")
     say(f"  nescio evaluate {folder}/test.npz")
     say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --output out")
     say(f"  nescio threshold {folder}/test.npz --risk 0.05")

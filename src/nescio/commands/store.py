@@ -26,13 +26,13 @@ from nescio.work.store_errors import Busy, StoreError
 
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
 
-Work that is going on is never touched. What is removed, and how much, is printed first."""
+Work that is going on is never touched. The removed work and its size are printed first."""
 
 
 SYNC = """Copies finished work from one store to another, for machines without a common file system.
 
-Work is known by its key: what TO has already stays as it is, and work that is going on there is left to it. Every file
-is checked when it is read and when it is written. An interrupted copy goes on where it was."""
+Work is identified by its key: finished and active work in TO is not changed. Every file
+is checked when it is read and when it is written. An interrupted copy can be resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +107,14 @@ def _prune(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if not old:
-        say(f"{store.root} holds no work of older versions.")
+        say(f"{store.root} contains no work of older versions.")
         return 0
     say("\n".join(_lines(old)))
     if options.dry_run:
         return 0
     if not options.yes:
         if not sys.stdin.isatty():
-            raise BadInput("Without a terminal, give --yes to remove it, or --dry-run only to look.")
+            raise BadInput("Without a terminal, give --yes to remove it, or --dry-run to list it.")
         if input(f"Remove it from {store.root}? [y/N] ").strip().lower() not in ("y", "yes"):
             say("Nothing was removed.")
             return 0

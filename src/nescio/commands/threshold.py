@@ -189,7 +189,9 @@ def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutc
         but = "" if guarded.score is None else f" for the probability; {guarded.measure!r} reads them undivided"
         lines.append(f"The logits are divided by the temperature {guarded.temperature:.4g}{fitted}{but}.")
     if guarded.at_edge:
-        lines.append("That is the edge of its range: all answers it was fitted on are right, or no better than chance.")
+        lines.append(
+            "That is the edge of its range: the predictions it was fitted on are all correct, or no better than chance."
+        )
     lines.append(
         f"With {_percent(1 - promise.delta)} confidence at most {_percent(promise.bound)} of the answers to rows like "
         f"these are wrong ({_method(guarded)})."
@@ -200,7 +202,9 @@ def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutc
     if more := _more_rows(guarded):
         lines.append(more)
     if ood_rows:
-        lines.append(f"Left out, and covered by no promise: {ood_rows:,} rows of classes that were not in training.")
+        lines.append(
+            f"Omitted, and not covered by the guarantee: {ood_rows:,} rows of classes that were not in training."
+        )
     if check is not None:
         lines.append(_coverage_sentence(check, "of the check"))
     return lines
@@ -222,7 +226,7 @@ def _more_rows(guarded: GuaranteedThreshold) -> str:
         return ""
     now = guarded.guarantee.coverage
     if now and all(coverage <= now for _, coverage in estimates.values()):  # these rows were lucky, or all are answered
-        return "More rows would hardly buy more answers (an estimate: the same method on resampled rows)."
+        return "More rows would hardly increase the coverage (an estimate: the same method on resampled rows)."
     bought = [f"with {times} as many rows {_share(coverage)}" for times, (_, coverage) in estimates.items()]
     sentence = f"{', '.join(bought)} could be answered (an estimate: the same method on resampled rows)."
     return sentence[:1].upper() + sentence[1:]
@@ -255,14 +259,14 @@ def _shortage_sentence(guarded: GuaranteedThreshold) -> str:
         looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
         other = ", or try --guarantee ltt" if [one.method for one in guarded.guarantees] == ["sgr"] else ""
         return (
-            f"Not found: {looked} met no threshold that promises a risk of {promise.risk:g} {terms}, "
-            f"for too many of the surest answers are wrong; abstain from everything{other}."
+            f"Not found: {looked} found no threshold that guarantees a risk of {promise.risk:g} {terms}, "
+            f"because too many confident predictions are wrong; abstain from all{other}."
         )
-    why = f"everything must be abstained from, and the smallest limit of any threshold is {promise.smallest_limit:.4g}"
+    why = f"all rows must be rejected, and the smallest limit of any threshold is {promise.smallest_limit:.4g}"
     if needed > promise.n:
         best = upper_limit(0, promise.n, promise.level)
-        why = f"if every answer were right the limit would be {best:.4g}, and {needed:,} right answers are the fewest"
-    return f"Not attainable: a risk of {promise.risk:g} cannot be promised {terms}; {why}."
+        why = f"with no errors the limit would be {best:.4g}, and at least {needed:,} correct rows are needed"
+    return f"Not attainable: a risk of {promise.risk:g} cannot be guaranteed {terms}; {why}."
 
 
 def _attainable(guarded: GuaranteedThreshold) -> str:

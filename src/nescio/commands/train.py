@@ -129,7 +129,7 @@ def _launch_members(trial: Trial, options: Options) -> int:
     from nescio.training import train_step
 
     if options.ensemble_size < 1:
-        raise BadInput(f"--ensemble-size is a number from 1 on, not {options.ensemble_size}.")
+        raise BadInput(f"--ensemble-size must be at least 1, got {options.ensemble_size}.")
     if options.log:
         raise BadInput(
             "--log is for one network, trained by this process: omit it with --ensemble-size and --processes."
@@ -167,7 +167,7 @@ def trial_of(options: Options) -> Trial:
     print_notes(dataset)
     rows = len(datasets.split_dataset(dataset, options.classes, options.data_seed).train)
     if options.trial < 0:
-        raise BadInput(f"--trial is a number from 0 on, not {options.trial}.")
+        raise BadInput(f"--trial must be at least 0, got {options.trial}.")
     usual = usual_batch(rows, options.training.accumulate, options.task)
     batch = usual if options.batch_size is None else options.batch_size
     moved = dataset.channels == 1 and options.task == "classification"

@@ -91,7 +91,7 @@ def _files(options: Options) -> Dumps:
         flag = options.preprocessing.set_fields[0].replace("_", "-")
         raise BadInput(f"{options.model} is a file of predictions, and --{flag} is of a network: omit it.")
     if options.data is not None:
-        raise BadInput(f"{options.model} is a file, and --data is what a network looks at: drop one of them.")
+        raise BadInput(f"{options.model} is a file, and --data is for networks: omit one of them.")
     inputs = InputOptions(limit=options.limit)
     predictions, *others = (
         inputs.read(file, options.seed, ood=True) for file in (options.model, *options.views, *options.siblings)
@@ -114,7 +114,7 @@ def _networks(options: Options) -> Dumps:
             f"{options.model} is not a file of predictions, and a network needs images: name them with --data."
         )
     if options.views:
-        raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
+        raise BadInput("--views are for predictions files; for networks, give --crops.")
     context, path = options.storage.context(), Path(options.weights) if options.weights else None
     names, datasets = (options.model, *options.siblings), (dataset_name(options.data),)
     networks = [with_weights(find_network(name, context.store, context.root, datasets), path) for name in names]
@@ -158,12 +158,12 @@ def _say_assumed(options: Options, model: Any, data: str) -> None:
     names = ImageSet(data, split="all_ood").load(options.storage.root).classes
     learnt = set(model.class_names or datasets.load(model.trial.data, options.storage.root).classes)
     shared = [name for name in names if name in learnt]
-    said = f"{data} is not the data of {model.name}: its classes are taken for classes that the network never learnt."
+    said = f"{data} is not the data of {model.name}: its classes are assumed not to be trained classes."
     if shared:
         path = [] if options.storage.store == "store" else ["--store", options.storage.store]
         said += (
-            f" {len(shared)} of {len(names)} have names that it learnt ({', '.join(shared[:3])}): if they are the same "
-            f"classes, use `{follow_up_command('zoo', model.name, '--data', data, *path)}`."
+            f" {len(shared)} of {len(names)} have names of trained classes ({', '.join(shared[:3])}): "
+            f"if they are the same classes, use `{follow_up_command('zoo', model.name, '--data', data, *path)}`."
         )
     print(said, file=sys.stderr, flush=True)
 

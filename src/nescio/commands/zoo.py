@@ -118,7 +118,7 @@ class Options:
 def run(options: Options) -> int:
     """Predicts, then compares the models on --data, and grades them on --ood-data."""
     if options.extra_ood and not options.ood_data:
-        raise BadInput("--extra-ood names further sets beside --ood-data; name that one first.")
+        raise BadInput("--extra-ood needs --ood-data: give that first.")
     _check_names(options)
     if options.dry_run:
         return _print_cost_estimate(options)
@@ -373,7 +373,7 @@ def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, wo
         first = networks[0]
         align_labels(loaded, first.classes, first.class_names, first.class_map)  # says why
     if left := len(networks) - len(fitting):
-        work.add_notes(f"{left} models answer with other classes than {loaded.name} has; they are left out.")
+        work.add_notes(f"{left} models predict other classes than {loaded.name} has; they are omitted.")
     return fitting
 
 

@@ -26,7 +26,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ORIENTATION = 0x0112  # the EXIF tag
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # decoded without external programs
 END_OF_JPEG = b"\xff\xd9"
-DEPTH_OF_PNG = 24  # the byte of a PNG that says how many bits a value has: behind signature, length, type and size
+DEPTH_OF_PNG = 24  # position of the bit depth in a PNG: after signature, length, type and size
 CROP = 0.875  # central share of a large image that is used: 224 of 256
 
 

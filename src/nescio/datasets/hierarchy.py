@@ -4,7 +4,7 @@ The file that ImageNet publishes (wordnet.is_a.txt) has one pair of WordNet ids 
 
     n02131653 n02132136        a bear, and the brown bear, which is one
 
-A file with the kind first serves as well: what is above an in-class and what is below it are left out alike.
+The two columns may be swapped, because classes above and below an in-class are both omitted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def overlapping(
     for side, classes in (("in-classes", inside), ("out-classes", outside)):
         if tree is not None and not any(name in tree for name in classes):
             raise BadInput(
-                f"The hierarchy knows none of the {side} ({', '.join(classes[:3])} …): use its names for both, "
+                f"The hierarchy contains none of the {side} ({', '.join(classes[:3])} …): use its names for both, "
                 "WordNet ids if it is WordNet's."
             )
     refused = set(inside) if tree is None else tree.related(inside)

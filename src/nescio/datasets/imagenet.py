@@ -26,7 +26,7 @@ def descriptions() -> tuple[str, ...]:
 
 @cache
 def classes_by_name() -> dict[str, tuple[int, ...]]:
-    """Plain name or WordNet id → the classes that bear it."""
+    """Normalized name or WordNet id → the classes with it."""
     places: dict[str, list[int]] = {}
     for number, (wordnet, names) in enumerate(zip(wordnet_ids(), descriptions(), strict=True)):
         for name in {wordnet, *map(plain, names.split(","))}:
@@ -35,5 +35,5 @@ def classes_by_name() -> dict[str, tuple[int, ...]]:
 
 
 def plain(name: str) -> str:
-    """A name as it is compared: small letters, and one space for what divides words."""
+    """Normalize a name for comparison: lower case, and one space between words."""
     return re.sub(r"[\s_-]+", " ", name).strip().lower()

@@ -1,4 +1,4 @@
-"""Evaluations: what is measured of networks. A benchmark is networks × evaluations."""
+"""Evaluations: classes that compute rows of results from networks and data. A benchmark is networks × evaluations."""
 
 from nescio.evaluations import (
     activity,

@@ -92,7 +92,7 @@ def named_images(sets: Iterable[TargetSet]) -> dict[str, ImageSet]:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated: a group of networks and its data; for some evaluations, siblings that differ in their seeds.
+    """The subject of an evaluation: a group of networks and its data, and for some evaluations sibling groups.
 
     limit  size of a random sample of the images, drawn by `seed`
     split  of the evaluated images; None: test images, or all images for networks from elsewhere
@@ -234,7 +234,7 @@ class Evaluation(Validated):
 
     @property
     def title(self) -> str:
-        """What tells its step from other evaluations of the same networks."""
+        """The title that distinguishes its step from other evaluations of the same networks."""
         return self.name
 
     @cached_property

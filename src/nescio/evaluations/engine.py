@@ -66,7 +66,7 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
 
 
 def output_spec(fields: Iterable[str], dtype: Literal["float32", "float16"] = "float32") -> OutputSpec:
-    """What is kept of an image set, computed in float32: bf16 has too few digits to order neighbours."""
+    """The stored outputs of an image set, in float32, because bf16 has too few digits to order neighbours."""
     names = tuple(name for name in get_args(Field) if name in set(fields))
     return OutputSpec(fields=names, dtype=dtype, precision="float32")
 

@@ -55,7 +55,7 @@ class RandomFeatureGP(nn.Module):
             return ((expanded @ self.covariance) * expanded).sum(1).clamp_min(0)
 
     def penalty(self) -> Tensor:
-        """−log of the prior of β, but for a constant."""
+        """−log of the prior of β, up to a constant."""
         return 0.5 * RIDGE * self.weights.weight.square().sum()
 
     @torch.no_grad()

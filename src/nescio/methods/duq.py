@@ -77,7 +77,7 @@ class DUQ(Method[DUQHParams]):
     moving averages of counts N_c and sums m_c (eqs. 4–6). The two-sided penalty λ·(‖∇_x Σ_c K_c‖₂ − 1)² ties distances
     between features to distances between images (eq. 7).
 
-    Logits: log K_c. Score "kernel": −log max_c K_c, the squared distance to the nearest centroid but for a factor.
+    Logits: log K_c. Score "kernel": −log max_c K_c, proportional to the squared distance to the nearest centroid.
     """
 
     paper = "van Amersfoort et al., Uncertainty estimation using a single deep deterministic neural network, ICML 2020"

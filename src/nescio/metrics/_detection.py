@@ -52,7 +52,7 @@ def _finite(threshold: Any) -> float:
 
 
 def _number(value: Any) -> float:
-    """NaN for what is no single number."""
+    """NaN if the value is not a single number."""
     try:
         return math.nan if isinstance(value, str | bytes) or np.ndim(value) else float(value)
     except (ValueError, TypeError, OverflowError):

@@ -45,7 +45,7 @@ def recall_at_1(embeddings: ArrayLike, labels: ArrayLike, metric: str = "cosine"
 
 @metric_("retrieval-ranking", better="higher")
 def r_auroc(embeddings: ArrayLike, labels: ArrayLike, u: ArrayLike, metric: str = "cosine") -> float:
-    """Chance that a row whose nearest other row has another label has a higher u than one where it has the same.
+    """AUROC of u for the rows whose nearest other row has another label.
 
     R-AUROC = AUROC(u, nearest other row is of another class), ties counted half.
     Source: Kirchhof et al. 2023 (URL), §3.1.

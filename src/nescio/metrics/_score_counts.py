@@ -57,7 +57,7 @@ class ScoreCounts:
 
     @classmethod
     def _grouped(cls, keys: Array, rows: Array, digits: int, most: int) -> ScoreCounts:
-        """Of rising keys, some of which may be equal: as many digits of them as there is room for."""
+        """Merge rising keys by dropping digits until at most `most` distinct keys remain."""
         if not len(keys):
             return cls(keys, rows, digits, most)
         apart = keys[1:] ^ keys[:-1]  # two keys stay two as long as the first digit in which they differ is kept
@@ -106,7 +106,7 @@ class ScoreCounts:
 
 
 def _ordered(counts: Array, certain: Array, wrong_first: int, single: bool) -> Ranking:
-    """The ranking in which an undecided group is split into its right and its wrong rows.
+    """The ranking in which each group is split into its correct and its wrong rows.
 
     With `single`, every wrong row is a separate threshold.
     """

@@ -48,8 +48,7 @@ def miou(predicted: ArrayLike, labels: ArrayLike, classes: int, void: int | None
 
 
 def class_ious(both: Array, labelled: Array, answered: Array) -> Array:
-    """(c,) IoU of each class, by counts (c,) of the pixels that are and are called that class, that are, and that are
-    called it; NaN where it occurs nowhere."""
+    """(c,) IoU of each class from counts (c,) of correct, true and predicted pixels; NaN for absent classes."""
     union = labelled + answered - both
     return np.where(union > 0, both / np.maximum(union, 1), np.nan)
 

@@ -35,7 +35,7 @@ class Classifier(nn.Module):
         self.repeat(0)
 
     def repeat(self, passes: int) -> bool:
-        """Asks for so many passes with dropout on; whether the network has any dropout."""
+        """Set the number of passes with dropout; return whether the network has dropout."""
         layers = dropouts(self.network) if passes else []
         self.answer = DropoutPasses(self.network, layers, passes)
         return bool(layers)

@@ -193,7 +193,7 @@ def _alike(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         other = first.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), name)
         if other != name:
-            return (f"The classes {other!a} and {name!a} are two, although their names look alike.",)
+            return (f"The classes {other!a} and {name!a} are different, although their names are similar.",)
     return ()
 
 

@@ -86,7 +86,7 @@ def find_report(name: str, benchmarks: Sequence[str] | None = None) -> Report:
         return candidates[0]
     if candidates:
         raise BadInput(
-            f"There are several reports named {name}: say {' or '.join(entry.name for entry in candidates)}."
+            f"There are several reports named {name}: write {' or '.join(entry.name for entry in candidates)}."
         )
     if not reports:
         raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit only.")

@@ -175,7 +175,7 @@ def _finish(method: Any, average: WeightAverage | None, stream: TrainingStream, 
 
 
 def initial_method(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
-    """A trial's method as it is before the first step."""
+    """A trial's method before the first training step."""
     method, _ = begin(trial, dataset, runtime, training_seed(trial, dataset), store)
     return method.eval()  # type: ignore[no-any-return]
 

@@ -175,7 +175,7 @@ def _units(config: Mapping[str, Any]) -> int:
 
 
 def _sampled(config: Mapping[str, Any]) -> int:
-    """Number of images of a sample; 1 for a whole set."""
+    """Sample size of an image set; 1 if it is not sampled."""
     return int(_first(config.get("images")).get("sample") or 1)
 
 

@@ -50,7 +50,7 @@ class Failure:
 
     name: str
     reason: str
-    refused: bool = False  # what was given cannot be used: another try would end the same
+    refused: bool = False  # invalid input: a retry would fail in the same way
     kind: str = ""  # class name of the error, for those who treat one kind apart
 
 
@@ -114,7 +114,7 @@ def record_death(task: Task, reason: str) -> str:
     try:
         if task.on_death:
             task.on_death(reason, *task.args)
-    except StoreError as error:  # the caller still learns of it
+    except StoreError as error:  # the caller gets the error
         return f"{reason} It could not be noted: {error}"
     return reason
 

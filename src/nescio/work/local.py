@@ -117,7 +117,7 @@ class _Worker:
 
     def assign(self, task: Task, places: list[int]) -> None:
         self.task, self.places = task, places
-        with suppress(BrokenPipeError):  # it just died; `answer` reports how
+        with suppress(BrokenPipeError):  # the process died; `answer` reports the reason
             self.pipe.send((",".join(map(str, places)), pickle.dumps(task)))
 
     def answer(self) -> tuple[Task, str, Any] | None:
@@ -134,7 +134,7 @@ class _Worker:
                 self.task = None
                 return task, state, result
         except (EOFError, OSError):
-            pass  # it died; the next lines say how
+            pass  # the process died; the next lines find the reason
         else:
             if self.process.is_alive() or self.pipe.poll():
                 return None

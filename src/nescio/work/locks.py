@@ -1,9 +1,9 @@
 """Locks of a store: one process works on a step at a time, also on a shared file system.
 
 A lock is the file `lock.N` with the largest N in STORE/stage/key.part/.work. A hard link creates it with its content,
-which only one process can do. Without hard links it is created empty, which only one process can do either. Nobody
-removes the lock of a dead owner: the next owner creates lock.N+1, so that two processes cannot both take over. An
-owner that was wrongly considered dead (a machine that slept) finds the larger number and stops.
+which only one process can do. Without hard links it is created empty, which only one process can do either. The lock
+of a dead owner is not removed: the next owner creates lock.N+1, so that only one process takes over. An owner that
+was wrongly considered dead (a machine that slept) finds the larger number and stops.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def acquire(goal: Path, wait: bool) -> Lock | None:
             continue
         finally:
             draft.unlink(missing_ok=True)
-        if goal.is_dir():  # finished between the first look and the lock
+        if goal.is_dir():  # finished between the first check and the lock
             shutil.rmtree(folder.parent, ignore_errors=True)
             return None
         return Lock(folder, number + 1, owner)
@@ -113,7 +113,7 @@ def _create(draft: Path, lock: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
-        with lock.open("xb") as file:  # still empty, it looks like the lock of an owner elsewhere
+        with lock.open("xb") as file:  # an empty lock is treated as one of an owner on another machine
             file.write(draft.read_bytes())
 
 

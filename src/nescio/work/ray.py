@@ -33,7 +33,7 @@ from nescio.work.launchers import (
 )
 from nescio.work.team import dismiss, make_rendezvous_folder, meeting, serve_node
 
-LOOK = 5.0  # seconds between two looks at the head
+LOOK = 5.0  # seconds between two checks of the head
 GONE = 20.0  # seconds without a head, after which it is gone: after 60, Ray itself ends this process without a word
 MEMORY = 80 * 2**20  # bytes of shared memory of a cluster of our own, near Ray's least: nothing large goes through it
 
@@ -61,9 +61,9 @@ class RayTasks:
     many_nodes: ClassVar[bool] = True  # can work on one step
 
     def __post_init__(self) -> None:
-        for name, value in (("--cpus", self.cpus), ("--gpus", self.gpus)):
+        for name, value in (("cpus", self.cpus), ("gpus", self.gpus)):
             if value < 0 or (value > 1 and value % 1):
-                raise BadInput(f"{name} of a step is a whole number, or a part of one, not {value:g}.")
+                raise BadInput(f"{name} of a step must be a whole number or a fraction, got {value:g}.")
         if self.retries < 0:
             raise BadInput(f"retries must be at least 0, got {self.retries}.")
         if self.in_flight is not None and self.in_flight < 1:
@@ -77,7 +77,7 @@ class RayTasks:
         alone: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": MEMORY}
         environment = {"env_vars": self._environment()}
         try:
-            if address and address != "auto" and not _is_reachable(address):  # Ray itself would wait for it without end
+            if address and address != "auto" and not _is_reachable(address):  # Ray itself would wait forever
                 raise ConnectionError
             ray.init(address, log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
         except ConnectionError:

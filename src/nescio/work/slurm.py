@@ -3,7 +3,7 @@
 The store lists the jobs in the queue, so that a repeated command waits for them and submits only the rest:
 
     store/.slurm/<stage>-<key>.json    the job of a step, from its submission until it is done
-    store/.slurm/log/                  what submitit writes: the call, its answer, the logs
+    store/.slurm/log/                  files of submitit: the call, its result, the logs
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def _alike(queue: Queue) -> Iterator[Task]:
 def _note(task: Task) -> Path:
     """The file that describes the job of a task."""
     if task.folder is None:
-        raise BadInput(f"{task.name} has no place in a store, where SLURM's jobs are noted: set launcher=local.")
+        raise BadInput(f"{task.name} has no step folder in a store, which SLURM jobs need: set launcher=local.")
     return task.folder.parents[1].absolute() / JOBS / f"{task.folder.parent.name}-{task.folder.name}.json"
 
 
@@ -386,7 +386,7 @@ def with_queue(store: Store) -> list[Run]:
 def _with_job(run: Run, note: Mapping[str, Any], states: Mapping[str, tuple[str, str]] | None) -> Run:
     job = f"SLURM job {note['job']}"
     if states is None:
-        return replace(run, owner=f"{job}, of which squeue says nothing here")
+        return replace(run, owner=f"{job}, which squeue does not list here")
     state, reason = states.get(note["job"], (GONE, ""))
     if state not in ENDED:
         description = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")

@@ -337,7 +337,7 @@ def test_report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest
 
     assert main(["report", str(tmp_path / "nowhere")]) == 2 and "There is no store" in capsys.readouterr().err
     (tmp_path / "store").mkdir()
-    assert main(["report", str(tmp_path / "store")]) == 2 and "holds no study" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "store")]) == 2 and "contains no study" in capsys.readouterr().err
     keys = []
     for number, methods in enumerate((("erm", "due"), METHODS)):
         plan = Plan(methods=methods)

@@ -1,4 +1,4 @@
-"""nescio: does an image model know what it does not know?"""
+"""nescio: predictive uncertainty of image models, evaluated."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 fine, 1 when work failed, 2 for bad input."""
+    """Run one command; return the exit code: 0 success, 1 failed work, 2 bad input."""
     typed = list(sys.argv[1:] if argv is None else argv)
     argv_left = list(typed)
     plugins = _plugins(argv_left)
@@ -94,7 +94,7 @@ def _run(command: str | None, argv_left: Sequence[str]) -> int:
         hint = f" {command_named}" if command_named else ""
         raise BadInput(f"There is no command {command!r}.{did_you_mean(command, COMMANDS)} See `nescio{hint} --help`.")
     if empty := next((word for word in argv_left if word.startswith("-") and word.endswith("=--")), None):
-        raise BadInput(f"{empty.removesuffix('=--')} has the value --, which names nothing: give another one.")
+        raise BadInput(f"{empty.removesuffix('=--')} has the value --, which is not a value: give another one.")
     path = last_value(argv_left, "--config")
     file = None if path is None else ConfigFile(path)
     parser = parser_for(command, [*(file.argv() if file else ()), *argv_left])
@@ -122,7 +122,7 @@ def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
         cure = f": write {flag} {word}" if flag else ""
         if word.endswith(".json") and any("--format" in action.option_strings for action in parser._actions):
             cure = f": --format json prints, so write --format json > {word}"
-        raise BadInput(f"{word!r} is one word too many{cure}. See `{parser.prog} --help`.")
+        raise BadInput(f"{word!r} is an unexpected argument{cure}. See `{parser.prog} --help`.")
     option = word.partition("=")[0]
     hint = did_you_mean(option, [text for action in parser._actions for text in action.option_strings])
     hint = _elsewhere(parser.prog.split()[-1]).get(option, hint)

@@ -92,7 +92,7 @@ def test_other_packages_are_named_as_they_are_installed(tmp_path):
     done = without(("pyarrow",), "evaluate", tmp_path / "x.parquet")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     done = without(("rich",), "metrics")
-    assert done.stderr == "nescio metrics needs rich: pip install rich\n"
+    assert done.stderr.endswith(": pip install rich\n") and done.stderr.startswith("nescio metrics ")
 
 
 def test_the_extra_train_runs_every_benchmark():

@@ -197,4 +197,4 @@ def test_a_model_of_the_store_keeps_the_tag_of_its_weights():
 def test_a_number_of_threads_that_is_none_is_a_sentence(ask, monkeypatch, threads):
     monkeypatch.setenv("NESCIO_THREADS", threads)
     code, _, said = ask("evaluate", "a.npz")
-    assert code == 2 and f"NESCIO_THREADS is {threads!r}: it must be a whole number" in said
+    assert code == 2 and f"NESCIO_THREADS is {threads!r}: " in said

@@ -134,9 +134,9 @@ def test_a_study_keeps_the_command_that_made_it_first(tmp_path):
     again = study(0.5)
     with recorded_command(["run", "uimnet"]):
         keep(again, store)
-    assert [each.command for each in again.made] == ["nescio run uimnet --plugin 'my method.py'"]
+    assert [each.command for each in again.provenance] == ["nescio run uimnet --plugin 'my method.py'"]
     (run,) = kept(store)
-    assert read_kept(store, run).made == again.made
+    assert read_kept(store, run).provenance == again.provenance
 
 
 def test_a_bug_in_the_report_of_a_store_is_not_called_odd_input(tmp_path, monkeypatch):

@@ -114,9 +114,9 @@ def test_a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
         assert code == 0 and str(beside / "index.html") in out
         assert (place / "index.html").read_text() == first != (beside / "index.html").read_text()
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "index.html").write_text("a page of another program")
+    (tmp_path / "site" / "index.html").write_text(other := "another page")
     assert run(capsys, "counting", "--store", tmp_path / "store", "--output", tmp_path / "site")[0] == 0
-    assert (tmp_path / "site" / "index.html").read_text() == "a page of another program"
+    assert (tmp_path / "site" / "index.html").read_text() == other
 
 
 def test_a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsys, monkeypatch):
@@ -166,7 +166,7 @@ def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
         with pytest.raises(SystemExit):
             main(["run", "counting", *words, "--help"])
         out = capsys.readouterr().out
-        assert f"how far to count (default: {upto})" in out and f"(default: {epochs})" in out
+        assert f"(default: {upto})" in out and f"(default: {epochs})" in out
     assert "100 % of the numbers" in out
     for name in [
         "preset",
@@ -203,7 +203,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, caps
     assert not (tmp_path / "store").exists()
     if os.path.isdir("/proc"):  # where permissions promise what the file system does not keep
         code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--output", "/proc/nescio-page")
-        assert code == 2 and "--output /proc/nescio-page cannot be written" in err and not (tmp_path / "store").exists()
+        assert code == 2 and "--output /proc/nescio-page " in err and not (tmp_path / "store").exists()
 
 
 def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys, monkeypatch):
@@ -228,7 +228,7 @@ def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
     assert run(capsys, "counting", "--launcher", "noting", "--workers", 7, "--store", tmp_path)[0] == 0
     assert seen == [7]
     code, _, err = run(capsys, "counting", "--launcher", "slrum", "--store", tmp_path)
-    assert code == 2 and "There is no launcher named 'slrum'" in err
+    assert code == 2 and "launcher named 'slrum'" in err
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatc
 def test_a_dry_run_refuses_a_file_as_store(tmp_path, capsys):
     (tmp_path / "store").write_text("mine")
     code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
-    assert (code, out) == (2, "") and "is a file, and a store is a folder" in err and err.count("\n") == 1
+    assert (code, out) == (2, "") and "is a file" in err and err.count("\n") == 1
 
 
 def test_a_dry_run_counts_the_workers_of_its_launcher(tmp_path, capsys):

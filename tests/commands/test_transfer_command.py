@@ -62,7 +62,7 @@ def test_files(place, tmp_path, capsys):
         told["rows"], "r_auroc", "gallery_uncertainty"
     )
     code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--all")
-    assert "scores that see the gallery" in out
+    assert "gallery_margin" in out
 
 
 @pytest.mark.slow
@@ -116,4 +116,4 @@ def test_bad_input_is_a_sentence(place, capsys, words, sentence):
 def test_views_are_of_one_model(place, capsys):
     own = place / "own.npz"
     code, _, err = ask(capsys, "evaluate", own, f"b={place}/view0.npz", "--views", own)
-    assert code == 2 and "one at a time" in err
+    assert code == 2 and "--views" in err

@@ -72,7 +72,7 @@ def test_bad_input_is_one_sentence(capsys, words, sentence):
 
 
 def test_check_method_raises_with_what_was_seen(dead):
-    with pytest.raises(AssertionError, match=r"dead is not alive\. special part: it does nothing"):
+    with pytest.raises(AssertionError, match=r"dead.*special part"):
         testing.check_method("dead", epochs=2)
 
 

@@ -60,8 +60,8 @@ class Benchmark:
     def story(self, study: Study) -> Story:
         """What the page of a study tells, and the commands that made it, or that would run its plans again."""
         story: Story = self._module.story(study)
-        if study.made:
-            return replace(story, provenance=[text for each in study.made for text in each.sentences()])
+        if study.provenance:
+            return replace(story, provenance=[text for command in study.provenance for text in command.sentences()])
         commands = [self.command(plan) for plan in study.parts or [study.plan] if plan]
         return replace(story, provenance=[f"Made by `{words}`" for words in commands if words])
 
@@ -170,7 +170,7 @@ def keep(study: Study, store: Store) -> None:
 
     The command that made it first is in env.json, since the key follows from rows and plan alone.
     """
-    content = files(replace(study, made=[]))
+    content = files(replace(study, provenance=[]))
     digests = [sha256(data).hexdigest() for name, data in content.items() if name not in (TIMES, MANIFEST)]
     config = {"benchmark": study.benchmark, "plan": study.plan, "content": digests}
     try:
@@ -183,7 +183,7 @@ def keep(study: Study, store: Store) -> None:
                 for name, data in (content | current_config()).items():
                     step_folder.write(name, data)
         study.key = store.key("study", config, version=study.version or 0)
-        study.made = made_by(store.path("study", study.key))
+        study.provenance = made_by(store.path("study", study.key))
     except StoreError as error:  # the tables can still be shown
         study.failures.append(Failure("keeping the study", str(error)))
 
@@ -217,7 +217,7 @@ def read_kept(store: Store, run: KeptRun) -> Study:
     if _number(run) == math.inf:
         raise Corrupted(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
     study = read_study(run.folder, verified=True)
-    return replace(study, key=run.key, made=made_by(run.folder))
+    return replace(study, key=run.key, provenance=made_by(run.folder))
 
 
 def page_name(study: Study, name: str = "") -> str:

@@ -153,7 +153,7 @@ def check_apart(
 ) -> tuple[str, ...]:
     """Refuse the same rows in two inputs: rows used for fitting must not be used for evaluation.
 
-    Parts that share more than a tenth of their rows are refused as well; fewer are named in the notes that come back.
+    Files that share more than a tenth of their rows are refused too; smaller overlaps become notes.
     """
     everything = {
         **models,
@@ -167,7 +167,7 @@ def check_apart(
             raise BadInput(f"{one} and {other} contain the same rows: give different rows for each.")
         shared = 0 if other in models else shared_rows(rows, again)  # models are compared on rows that they share
         if shared > MOST_SHARED * min(len(rows), len(again)):
-            raise BadInput(f"{one} and {other} have {shared:,} rows in common: give each rows of its own.")
+            raise BadInput(f"{one} and {other} have {shared:,} rows in common: use different rows.")
         if shared:
             notes.append(
                 f"{one} and {other} have {shared:,} rows in common, which makes results on them too optimistic."
@@ -181,5 +181,5 @@ def model_names(texts: Sequence[str]) -> list[str]:
     stems = [name or (path if location_of(ZOO, path) else Path(path).stem) for name, path in pairs]
     names = stems if len(set(stems)) == len(stems) else [name or path for name, path in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise BadInput(f"{twice} is given twice; compare different models, each under a name of its own.")
+        raise BadInput(f"{twice} is given twice: give each model a different name.")
     return names

@@ -117,7 +117,7 @@ def run(options: Options) -> int:
     return 0
 
 
-# ---- what is meant
+# ---- candidates
 
 
 @dataclass(frozen=True)

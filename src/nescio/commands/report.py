@@ -103,7 +103,7 @@ def _report_all(source: Path, options: Options) -> int:
             print(f"left out: {damaged[-1]}", file=sys.stderr)
             continue
         if len(runs) > 1:
-            reports = "".join(f", made on {entry.date} with `{entry.command}`" for entry in study.made)
+            reports = "".join(f", made on {entry.date} with `{entry.command}`" for entry in study.provenance)
             say(f"# {study.benchmark} {run.key}{reports}\n")
         folder = report_folder(None, options.output or ".", *(() if options.output else (FOLDER,)), page_name(study))
         _report_study(study, Path(options.output) if options.output and len(runs) == 1 else folder, options)

@@ -105,9 +105,9 @@ def _print_cost_estimate(benchmark: base.Benchmark, plan: Any, options: RunOptio
     with suppress(StoreError):  # required files are missing, as the last line states
         benchmark.run(plan, rehearsal)
     crew = options.crew
-    together, places = crew.processes * crew.nodes, min(crew.processes, workers)
+    processes_per_run, places = crew.processes * crew.nodes, min(crew.processes, workers)
     steps = rehearsal.steps.values()
     figures = partial(estimated, context=context)
-    stages = costs(steps, context.store, figures, together, places, clock=clock_of(context.device))
+    stages = costs(steps, context.store, figures, processes_per_run, places, clock=clock_of(context.device))
     print_costs(stages, context, workers, 2 * started + STORY + waking(), options.format == "json")
     return 0

@@ -139,7 +139,7 @@ def _row(run: Run) -> dict[str, str]:
 
 
 def _predicted(run: Run) -> list[str]:
-    """Model and images of predictions: pretrained models are in the recipe, networks of the store are its parents."""
+    """Model and images of predictions: pretrained models are in the config, stored networks are its parents."""
     images = run.config.get("images")
     if not isinstance(images, dict):
         return [str(run.config["model"])] if "model" in run.config else []
@@ -148,7 +148,7 @@ def _predicted(run: Run) -> list[str]:
 
 
 def _current_name(run: Run, value: Any) -> Any:
-    """A value of a recipe, content by the name that it has today."""
+    """A value of a config; content by its current name."""
     return run.names.get(value, value) if isinstance(value, str) else value
 
 

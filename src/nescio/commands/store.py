@@ -91,7 +91,7 @@ def _sync(args: argparse.Namespace) -> int:
         except (Busy, StoreError) as error:
             failed += 1
             print(f"not copied: {run.stage}/{run.key}: {error}", file=sys.stderr)
-    say(f"Copied {copied:,} of {len(runs):,} finished pieces of work; {len(runs) - copied - failed:,} were there.")
+    say(f"Copied {copied:,} of {len(runs):,} finished steps; {len(runs) - copied - failed:,} were there.")
     return 1 if failed else 0
 
 

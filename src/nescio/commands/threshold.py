@@ -120,10 +120,10 @@ def run(options: Options) -> int:
         if score and options.save_measure
         else None
     )
-    promise = guarded.guarantee
-    outcome = guarded.evaluate(check) if check is not None and promise.attainable else None
+    guarantee = guarded.guarantee
+    outcome = guarded.evaluate(check) if check is not None and guarantee.attainable else None
     ood_rows = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
-    if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
+    if guarantee.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
         command = _rerun_hint(options, f"--save-measure {options.measure}.safetensors")
         print(f"nescio threshold: `nescio export` needs the fitted score as a file: {command}.", file=sys.stderr)
     if options.format == "json":
@@ -131,14 +131,14 @@ def run(options: Options) -> int:
         plain |= {"classes": predictions.classes, "ood_rows": ood_rows, "notes": predictions.notes}
         plain |= {"score": written} if written else {}
         say(json_of({**plain, **_facts(guarded, outcome)}))
-    elif promise.attainable:
+    elif guarantee.attainable:
         kept = [f"{options.save_measure} contains the fitted score: {score.contents}."] if score else []
         say("\n".join([*_sentences(guarded, ood_rows, outcome), *kept, *predictions.notes]))
     else:
         more = _more_rows(guarded)
         said = " ".join(filter(None, (_shortage_sentence(guarded), more, _attainable(guarded))))
         print(f"nescio threshold: {said}", file=sys.stderr)
-    return 0 if promise.attainable else 1
+    return 0 if guarantee.attainable else 1
 
 
 def _temperature(options: Options) -> float | str:
@@ -156,21 +156,25 @@ def _rerun_hint(options: Options, more: str) -> str:
 
 
 def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict[str, Any]:
-    promise = guarded.guarantee
+    guarantee = guarded.guarantee
     facts: dict[str, Any] = {
-        "attainable": promise.attainable,
-        "threshold": promise.threshold,
+        "attainable": guarantee.attainable,
+        "threshold": guarantee.threshold,
         "measure": guarded.measure,
         "temperature": guarded.temperature,
         "fitted": guarded.fitted,
-        **{key: value for key, value in asdict(promise).items() if key not in ("threshold", "level", "smallest_limit")},
-        "coverage": promise.coverage,
+        **{
+            key: value
+            for key, value in asdict(guarantee).items()
+            if key not in ("threshold", "level", "smallest_limit")
+        },
+        "coverage": guarantee.coverage,
     }
-    if not promise.attainable:
-        facts |= {"smallest_limit": promise.smallest_limit, "reason": _shortage_sentence(guarded)}
+    if not guarantee.attainable:
+        facts |= {"smallest_limit": guarantee.smallest_limit, "reason": _shortage_sentence(guarded)}
     if len(guarded.guarantees) > 1:
         facts["guarantees"] = [{**asdict(one), "coverage": one.coverage} for one in guarded.guarantees]
-    if promise.risk is not None:
+    if guarantee.risk is not None:
         facts["more_rows"] = [{"rows": rows, "coverage": coverage} for rows, coverage in _estimates(guarded).values()]
     if check is not None:
         facts["check"] = {**asdict(check), "coverage": check.coverage, "risk": check.risk}
@@ -178,33 +182,31 @@ def _facts(guarded: GuaranteedThreshold, check: ThresholdOutcome | None) -> dict
 
 
 def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutcome | None) -> list[str]:
-    promise = guarded.guarantee
-    assert promise.threshold is not None and promise.bound is not None
-    when = f"{guarded.measure!r} is at most {promise.threshold:.4g}"
+    guarantee = guarded.guarantee
+    assert guarantee.threshold is not None and guarantee.bound is not None
+    when = f"{guarded.measure!r} is at most {guarantee.threshold:.4g}"
     if guarded.measure == "msp":
-        when = f"the top probability is at least {1 - promise.threshold:.4g} ({when})"
+        when = f"the top probability is at least {1 - guarantee.threshold:.4g} ({when})"
     lines = [f"Predict when {when}, else abstain (all digits: --format json)."]
     if guarded.temperature != 1:
         fitted = f", fitted on {guarded.fitted:,} other rows" if guarded.fitted else ""
         but = "" if guarded.score is None else f" for the probability; {guarded.measure!r} reads them undivided"
         lines.append(f"The logits are divided by the temperature {guarded.temperature:.4g}{fitted}{but}.")
     if guarded.at_edge:
-        lines.append(
-            "That is the edge of its range: the predictions it was fitted on are all correct, or no better than chance."
-        )
+        lines.append("This is the edge of its range: the fitted predictions are all correct, or no better than chance.")
     lines.append(
-        f"With {_percent(1 - promise.delta)} confidence at most {_percent(promise.bound)} of the answers to rows like "
-        f"these are wrong ({_method(guarded)})."
+        f"Guarantee: with {_percent(1 - guarantee.delta)} confidence, at most {_percent(guarantee.bound)} of accepted "
+        f"predictions on rows of the same distribution are wrong ({_method(guarded)})."
     )
     lines.append(
-        _coverage_sentence(ThresholdOutcome(promise.n, promise.accepted, promise.errors), "that set the threshold")
+        _coverage_sentence(
+            ThresholdOutcome(guarantee.n, guarantee.accepted, guarantee.errors), "that set the threshold"
+        )
     )
     if more := _more_rows(guarded):
         lines.append(more)
     if ood_rows:
-        lines.append(
-            f"Omitted, and not covered by the guarantee: {ood_rows:,} rows of classes that were not in training."
-        )
+        lines.append(f"Left out, without a guarantee: {ood_rows:,} rows of classes that were not in training.")
     if check is not None:
         lines.append(_coverage_sentence(check, "of the check"))
     return lines
@@ -212,11 +214,11 @@ def _sentences(guarded: GuaranteedThreshold, ood_rows: int, check: ThresholdOutc
 
 def _estimates(guarded: GuaranteedThreshold) -> dict[str, tuple[int, float]]:
     """Factor → (number of rows, estimated coverage with them); empty if the coverage is given."""
-    promise = guarded.guarantee
-    if promise.risk is None:
+    guarantee = guarded.guarantee
+    if guarantee.risk is None:
         return {}
-    factors = [factor for factor in MORE if factor * promise.n <= MOST_ROWS]
-    return {MORE[factor]: (factor * promise.n, guarded.with_more_rows(factor)) for factor in factors}
+    factors = [factor for factor in MORE if factor * guarantee.n <= MOST_ROWS]
+    return {MORE[factor]: (factor * guarantee.n, guarded.with_more_rows(factor)) for factor in factors}
 
 
 def _more_rows(guarded: GuaranteedThreshold) -> str:
@@ -225,15 +227,14 @@ def _more_rows(guarded: GuaranteedThreshold) -> str:
     if not estimates:
         return ""
     now = guarded.guarantee.coverage
-    if now and all(coverage <= now for _, coverage in estimates.values()):  # these rows were lucky, or all are answered
-        return "More rows would hardly increase the coverage (an estimate: the same method on resampled rows)."
-    bought = [f"with {times} as many rows {_share(coverage)}" for times, (_, coverage) in estimates.items()]
-    sentence = f"{', '.join(bought)} could be answered (an estimate: the same method on resampled rows)."
-    return sentence[:1].upper() + sentence[1:]
+    if now and all(coverage <= now for _, coverage in estimates.values()):  # all rows are accepted already
+        return "More rows would hardly raise the coverage (estimate: the same method on resampled rows)."
+    coverages = [f"{_share(coverage)} with {times} as many rows" for times, (_, coverage) in estimates.items()]
+    return f"Estimated coverage: {', '.join(coverages)} (the same method on resampled rows)."
 
 
 def _share(coverage: float) -> str:
-    return f"about {100 * coverage:.0f} %" if coverage >= 0.005 else "nothing"
+    return f"about {100 * coverage:.0f} %" if coverage >= 0.005 else "0 %"
 
 
 def _method(guarded: GuaranteedThreshold) -> str:
@@ -243,7 +244,7 @@ def _method(guarded: GuaranteedThreshold) -> str:
 
 def _coverage_sentence(outcome: ThresholdOutcome, which: str) -> str:
     kept = (
-        f"Of the {outcome.n:,} rows {which} {outcome.accepted:,} are answered (coverage {_percent(outcome.coverage)})"
+        f"{outcome.accepted:,} of the {outcome.n:,} rows {which} are accepted (coverage {_percent(outcome.coverage)})"
     )
     return kept + (
         f", {outcome.errors:,} of them wrong ({_percent(outcome.risk)})." if outcome.risk is not None else "."
@@ -251,36 +252,36 @@ def _coverage_sentence(outcome: ThresholdOutcome, which: str) -> str:
 
 
 def _shortage_sentence(guarded: GuaranteedThreshold) -> str:
-    promise = guarded.guarantee
-    assert promise.risk is not None and promise.smallest_limit is not None
-    needed = rows_needed(promise.risk, promise.level)
-    terms = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
-    if promise.smallest_limit <= promise.risk:  # of a threshold that was not tested
-        looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
+    guarantee = guarded.guarantee
+    assert guarantee.risk is not None and guarantee.smallest_limit is not None
+    needed = rows_needed(guarantee.risk, guarantee.level)
+    terms = f"with {_percent(1 - guarantee.delta)} confidence on these {guarantee.n:,} rows"
+    if guarantee.smallest_limit <= guarantee.risk:  # of a threshold that was not tested
+        looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[guarantee.method]
         other = ", or try --guarantee ltt" if [one.method for one in guarded.guarantees] == ["sgr"] else ""
         return (
-            f"Not found: {looked} found no threshold that guarantees a risk of {promise.risk:g} {terms}, "
-            f"because too many confident predictions are wrong; abstain from all{other}."
+            f"Not found: {looked} found no threshold with a guaranteed risk of {guarantee.risk:g} {terms}. "
+            f"Too many of the most confident predictions are wrong: abstain from all{other}."
         )
-    why = f"all rows must be rejected, and the smallest limit of any threshold is {promise.smallest_limit:.4g}"
-    if needed > promise.n:
-        best = upper_limit(0, promise.n, promise.level)
-        why = f"with no errors the limit would be {best:.4g}, and at least {needed:,} correct rows are needed"
-    return f"Not attainable: a risk of {promise.risk:g} cannot be guaranteed {terms}; {why}."
+    why = f"abstain from all; the lowest risk bound of any threshold is {guarantee.smallest_limit:.4g}"
+    if needed > guarantee.n:
+        best = upper_limit(0, guarantee.n, guarantee.level)
+        why = f"with no error the bound would be {best:.4g}; at least {needed:,} rows without error are needed"
+    return f"Not attainable: a risk of {guarantee.risk:g} cannot be guaranteed {terms}: {why}."
 
 
 def _attainable(guarded: GuaranteedThreshold) -> str:
     """The nearest risk, and a delta, with which the same command finds a threshold on these rows."""
-    promise = guarded.guarantee
-    assert promise.risk is not None and promise.smallest_limit is not None
+    guarantee = guarded.guarantee
+    assert guarantee.risk is not None and guarantee.smallest_limit is not None
     ways = []
-    least = max(promise.smallest_limit, promise.risk)
+    least = max(guarantee.smallest_limit, guarantee.risk)
     unit = 10 ** (math.floor(math.log10(least)) - 1)  # two digits
     first = math.ceil(least / unit) * unit
-    risks = [round(first * factor, 6) for factor in (1, 1.1, 1.25, 1.5, 2, 3, 5) if promise.risk < first * factor < 1]
-    if risk := next((risk for risk in risks if guarded.attains(risk, promise.delta)), None):
+    risks = [round(first * factor, 6) for factor in (1, 1.1, 1.25, 1.5, 2, 3, 5) if guarantee.risk < first * factor < 1]
+    if risk := next((risk for risk in risks if guarded.attains(risk, guarantee.delta)), None):
         ways.append(f"--risk {risk:g}")
-    if delta := next((d for d in (0.1, 0.2) if d > promise.delta and guarded.attains(promise.risk, d)), None):
+    if delta := next((d for d in (0.1, 0.2) if d > guarantee.delta and guarded.attains(guarantee.risk, d)), None):
         ways.append(f"--delta {delta:g}")
     return f"On these rows the same command finds a threshold with {' or '.join(ways)}." if ways else ""
 

@@ -116,7 +116,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Predicts, then compares the models on --data, and grades them on --ood-data."""
+    """Predict, compare the models on --data, and grade their detection of --ood-data."""
     if options.extra_ood and not options.ood_data:
         raise BadInput("--extra-ood needs --ood-data: give that first.")
     _check_names(options)
@@ -189,7 +189,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
     from nescio.predictions.model_predictions import predictions_from_store
 
     if options.published:
-        read_published(options.published, "top1")  # what cannot be read is found before hours of work
+        read_published(options.published, "top1")  # fail before hours of work
     names = _class_names(options, grading) if options.ood_data else None
     many = predictions(options, work)
     models_done = []
@@ -323,7 +323,7 @@ def _networks(options: Options, context: Context, path: Path | None) -> list[Net
     )
     if path is not None and path.is_file() and len(networks) > 1:
         count = len(networks)
-        raise BadInput(f"{path} is one checkpoint and {count} models are named: name one, or a folder of files.")
+        raise BadInput(f"{path} is one checkpoint, but {count} models are named: name one, or a folder.")
     if path is not None and path.is_file():
         networks = [with_weights(network, path) for network in networks]  # with the classes of its own head
     networks = [replace(network, image_padding=options.image_padding) for network in networks]

@@ -27,12 +27,12 @@ SEEING = ("corruption_files", "degrees", "limit", "seed")  # options of plans th
 ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
 NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
 MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it
-MADE = "made.json"
+PROVENANCE = "provenance.json"
 
 
 @dataclass(kw_only=True)
 class Study:
-    """The rows of one run of a benchmark, with its plan as plain values and everything that went wrong."""
+    """The rows of one run of a benchmark, with its plan as plain values and its failures."""
 
     benchmark: str
     version: int | None
@@ -46,7 +46,7 @@ class Study:
     pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, and columns that say what it shows
     networks: list[Row] = field(default_factory=list)  # facts about networks; rows name them by `network`
     times: list[Row] = field(default_factory=list)  # measured times of networks, which differ between runs
-    made: list[Provenance] = field(default_factory=list)  # the commands that made it; empty if none did, or not known
+    provenance: list[Provenance] = field(default_factory=list)  # the commands that wrote it; empty if unknown
     key: str = ""  # of the store that keeps it
 
     @property
@@ -69,17 +69,18 @@ class Study:
 
 def files(study: Study) -> dict[str, bytes]:
     """The files that a study is read from again, and their digests."""
-    about = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
-    about["failures"] = [asdict(failure) for failure in study.failures]
-    about |= {"parts": study.parts} if study.parts else {}
+    context = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
+    context["failures"] = [asdict(failure) for failure in study.failures]
+    context |= {"parts": study.parts} if study.parts else {}
     pictures = {PICTURES: json.dumps(study.pictures).encode()} if study.pictures else {}
     facts = {
         name: to_parquet(entries, NETWORK_TYPES)
         for name, entries in {NETWORKS: study.networks, TIMES: study.times}.items()
         if entries
     }
-    made = {MADE: json_text({"made": [asdict(each) for each in study.made]}).encode()} if study.made else {}
-    content = {ROWS: to_parquet(study.rows), **facts, PLAN: json_text(about).encode(), **pictures, **made}
+    commands = {"provenance": [asdict(command) for command in study.provenance]}
+    provenance = {PROVENANCE: json_text(commands).encode()} if study.provenance else {}
+    content = {ROWS: to_parquet(study.rows), **facts, PLAN: json_text(context).encode(), **pictures, **provenance}
     return content | {MANIFEST: manifest(content)}
 
 
@@ -96,7 +97,7 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     path = Path(path)
     path = path / ROWS if path.is_dir() else path
     beside = (
-        [name for name in (PLAN, NETWORKS, TIMES, PICTURES, MADE) if os.path.lexists(path.parent / name)]
+        [name for name in (PLAN, NETWORKS, TIMES, PICTURES, PROVENANCE) if os.path.lexists(path.parent / name)]
         if path.name == ROWS
         else []
     )
@@ -113,15 +114,15 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
         setattr(study, "networks" if name == NETWORKS else "times", entries)
     if PICTURES in beside:
         study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
-    if MADE in beside:
-        study.made = _read_provenances(path.parent / MADE)
+    if PROVENANCE in beside:
+        study.provenance = _read_provenances(path.parent / PROVENANCE)
     return study
 
 
 def _read_provenances(path: Path) -> list[Provenance]:
     """Read the commands that made a study. They are not in the plan, because several commands can make one study."""
     try:
-        return [Provenance.read(entry) for entry in read_json(path)["made"]]
+        return [Provenance.read(entry) for entry in read_json(path)["provenance"]]
     except (KeyError, TypeError):
         raise BadInput(f"{path} is not as nescio wrote it; rename it to report without it.") from None
 
@@ -144,13 +145,13 @@ def _check_manifest(folder: Path, names: Sequence[str]) -> None:
 
 def _read_plan(path: Path, study: Study) -> None:
     """Set the plan and facts of a study from its plan.json."""
-    about = read_json(path)
+    context = read_json(path)
     try:
-        study.plan, study.packages = dict(about["plan"]), dict(about["packages"])
-        study.reasons = _dicts(about["reasons"], path)
-        study.parts = _dicts(about.get("parts", []), path)
-        study.notes = [str(note) for note in about["notes"]]
-        study.failures = [Failure(**entry) for entry in about["failures"]]
+        study.plan, study.packages = dict(context["plan"]), dict(context["packages"])
+        study.reasons = _dicts(context["reasons"], path)
+        study.parts = _dicts(context.get("parts", []), path)
+        study.notes = [str(note) for note in context["notes"]]
+        study.failures = [Failure(**entry) for entry in context["failures"]]
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{path} is not a plan that nescio wrote; rename it to report without it.") from None
 
@@ -174,7 +175,7 @@ def joined(studies: Sequence[Study]) -> Study:
         if (other.benchmark, other.version) != (first.benchmark, first.version):
             raise BadInput(
                 f"A study of {other.benchmark}, version {other.version}, cannot be joined to one of {first.benchmark}, "
-                f"version {first.version}: their numbers do not mean the same."
+                f"version {first.version}: their numbers are not comparable."
             )
     return Study(
         benchmark=first.benchmark,
@@ -189,31 +190,31 @@ def joined(studies: Sequence[Study]) -> Study:
         pictures=[picture for study in studies for picture in study.pictures],
         networks=_same_facts([study.networks for study in studies]),
         times=merge_networks(row for study in studies for row in study.times),
-        made=[each for study in studies for each in study.made],
+        provenance=[command for study in studies for command in study.provenance],
     )
 
 
 def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
     """The distinct rows of all studies; refuse two values for one result, as tables would average them."""
-    known: dict[Any, Row] = {}
+    row_of: dict[Any, Row] = {}
     for rows in studies:
         for row in rows:
-            what = tuple(value for name, value in row.items() if name not in MEASURED_COLUMNS)
-            if known.setdefault(what, row)["value"] != row["value"]:
-                about = [row[name] for name in ("method", "backbone", "dataset", "split", "measure", "metric")]
+            identity = tuple(value for name, value in row.items() if name not in MEASURED_COLUMNS)
+            if row_of.setdefault(identity, row)["value"] != row["value"]:
+                columns = [row[name] for name in ("method", "backbone", "dataset", "split", "measure", "metric")]
                 raise BadInput(
-                    f"Two studies differ in {', '.join(str(word) for word in about if word is not None)}: "
-                    f"{known[what]['value']:.6g} and {row['value']:.6g}. Join studies of other methods or other "
+                    f"Two studies differ in {', '.join(str(cell) for cell in columns if cell is not None)}: "
+                    f"{row_of[identity]['value']:.6g} and {row['value']:.6g}. Join studies of other methods or other "
                     "data, or report them one by one."
                 )
-    return list(known.values())
+    return list(row_of.values())
 
 
 def _same_facts(studies: Iterable[Sequence[Row]]) -> list[Row]:
     """The facts about the networks of all; refuses two values of one fact."""
-    known: dict[str, Row] = {}
+    networks_by_id: dict[str, Row] = {}
     for entry in (entry for networks in studies for entry in networks):
-        before = known.setdefault(entry["network"], entry)
+        before = networks_by_id.setdefault(entry["network"], entry)
         for name in FACTS:
             both = before.get(name), entry.get(name)
             if name != "undertrained" and None not in both and both[0] != both[1]:
@@ -225,18 +226,17 @@ def _same_facts(studies: Iterable[Sequence[Row]]) -> list[Row]:
 
 
 def _difference_notes(studies: Sequence[Study]) -> list[str]:
-    """Sentences on studies of the same data that had other budgets or saw images otherwise: lines of one table then
-    differ in more than their method."""
-    known: dict[tuple[str, str], list[Any]] = {}
+    """Notes on studies of the same data with different training budgets or augmentations."""
+    values_by_option: dict[tuple[str, str], list[Any]] = {}
     for plan in [plan for study in studies for plan in study.parts or [study.plan]]:
         options = {name: plan[name] for name in SEEING if name in plan} | (plan.get("training") or {})
         for name, value in options.items():
-            if value not in (values := known.setdefault((str(plan.get("data")), name), [])):
+            if value not in (values := values_by_option.setdefault((str(plan.get("data")), name), [])):
                 values.append(value)
     return [
         f"The studies of {dataset_label(data)} differ in --{name.replace('_', '-')}: "
         f"{' and '.join(map(str, values))}. Their lines differ in more than their methods."
-        for (data, name), values in known.items()
+        for (data, name), values in values_by_option.items()
         if len(values) > 1
     ]
 
@@ -269,20 +269,20 @@ def story_of(
     failures = [(failure.name, failure.reason) for failure in study.failures]
     gaps = group_reasons(study.reasons) if gaps is None else gaps
     notes = " ".join(study.notes)
-    made = sections_of([*sections, ("Failures", "What failed", [Definitions(failures)])])
+    all_sections = sections_of([*sections, ("Failures", "Failed steps", [Definitions(failures)])])
     if gaps or notes:
-        made.append(Section("Gaps", "What could not be said", [Definitions(gaps)] if gaps else [], notes))
-    words = [f"{plural(len(failures), 'piece')} of work failed: see below."] if failures else []
-    return Story(title, [*lead, *words], made, [_provenance_text(study)])
+        all_sections.append(Section("Gaps", "Missing results", [Definitions(gaps)] if gaps else [], notes))
+    sentences = [f"{plural(len(failures), 'step')} failed: see below."] if failures else []
+    return Story(title, [*lead, *sentences], all_sections, [_provenance_text(study)])
 
 
 def _provenance_text(study: Study) -> str:
-    """By what the rows and the page were made."""
+    """Versions of the benchmark and of the packages."""
     from nescio import __version__
 
     by = " and ".join(f"{name} {study.packages[name]}" for name in ("nescio", "torch") if name in study.packages)
-    about = f"Benchmark {study.benchmark}, version {study.version}. Page by nescio {__version__}."
-    return f"{about}{f' Rows made with {by}.' if by else ''}"
+    versions = f"Benchmark {study.benchmark}, version {study.version}. Page by nescio {__version__}."
+    return f"{versions}{f' Rows computed with {by}.' if by else ''}"
 
 
 def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None:
@@ -292,7 +292,7 @@ def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None
     console = make_console()
     tables = drop_repeated_legends(table for table in first_look if table)
     if not tables:
-        console.print(Text("There is nothing to show: nothing was finished."))
+        console.print(Text("There is nothing to show: no step is finished."))
         return
     console.print(Text(" ".join(story.lead)), end="\n\n")
     print_terminal(tables, console)

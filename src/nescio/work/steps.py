@@ -1,4 +1,4 @@
-"""Steps: pieces of work with a key, parents and a function that writes their files; and Work, which runs them.
+"""Steps: work with a key, parents and a function that writes their files; and Work, which runs them.
 
 The key of a step is a function of its stage, config, parents and version. The store determines whether it is finished,
 failed, damaged or in progress. A benchmark defines steps, a launcher runs them.

@@ -34,7 +34,7 @@ _verified: dict[Path, Any] = {}  # folder → sizes and times of its files when 
 
 @dataclass(frozen=True)
 class Run:
-    """A piece of work in the store."""
+    """A step in the store."""
 
     stage: str
     key: str
@@ -187,7 +187,7 @@ class Store:
         return True
 
     def find(self, stage: str, prefix: str) -> str:
-        """The key of the one finished piece of work of a stage that begins with a prefix."""
+        """The key of the only finished step of a stage that begins with a prefix."""
         runs = [run for run in self.runs() if run.stage == stage and run.key.startswith(prefix)]
         finished = [run.key for run in runs if run.state == "finished"]
         what = {"train": "trained network"}.get(stage, stage)

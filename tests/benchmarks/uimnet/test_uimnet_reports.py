@@ -34,8 +34,8 @@ TITLES = (
     "Does the validation NLL predict OOD detection?",
     "In-distribution results (Table 2)",
     "Out-of-distribution results (Table 3)",
-    "What failed",
-    "What could not be said",
+    "Failed steps",
+    "Missing results",
 )  # of the last sections
 
 

@@ -580,8 +580,8 @@ def test_the_sentences(capsys, files):
         "fitted on 200 other rows",
         "95 % confidence",
         "of the check",
-        "With twice as many rows about",
-        "an estimate",
+        "with twice as many rows",
+        "Estimated coverage",
     ):
         assert words in out
     _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--coverage", 0.8, "--measure", "entropy")

@@ -175,5 +175,5 @@ def _squares_finite(block: Array) -> bool:
     flat = block.reshape(-1)
     if flat.dtype == np.float16:  # NumPy's test converts each half, which is six times slower than comparing exponents
         return not flat.size or bool((flat.view(np.uint16) & 0x7C00).max() < 0x7C00)
-    # A sum of squares cannot hide an infinity. It may overflow, and only then every number is looked at.
+    # A finite sum of squares excludes infinities. If it is not finite, every number is checked.
     return bool(np.isfinite(flat.dot(flat)))

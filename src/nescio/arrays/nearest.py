@@ -98,7 +98,7 @@ class Points:
 
     @property
     def repeats(self) -> bool:
-        """Is at least every second row the same as one before it?"""
+        """Whether at least every second row equals an earlier one."""
         return bool(2 * np.count_nonzero(self.twin == np.arange(len(self))) <= len(self))
 
     def float64(self, rows: Any) -> Array:
@@ -211,7 +211,7 @@ def nearest_other(these: Points) -> Array:
 
 
 def _nearest_among_duplicates(these: Points) -> Array:
-    """`nearest_other` for many equal rows: only the first of each kind is searched."""
+    """`nearest_other` for many equal rows: searches only the first of equal rows."""
     i, twin = np.arange(len(these)), these.twin
     first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
     second = np.argsort(twin, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
@@ -290,7 +290,7 @@ def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
 
 @dataclass(frozen=True)
 class _TieBreaker:
-    """Decide in float64 what float32 left open, for one block of queries."""
+    """Decide in float64 the neighbours that float32 left undecided, for one block of queries."""
 
     refs: Points
     queries: Points
@@ -369,7 +369,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
     undecided, clear = np.flatnonzero(open_), np.flatnonzero(~open_)
     chosen = np.empty((b, k), np.intp)
 
-    with np.errstate(over="ignore"):  # of queries that are far beyond float32, all columns stay open
+    with np.errstate(over="ignore"):  # for queries beyond the range of float32, all columns are undecided
         least = np.where(open_, inside[:, -1] - SURE * margin, inside[:, -1]).astype(scores.dtype)
     least[undecided] = np.nextafter(least[undecided], -np.inf)
     flat = np.flatnonzero(scores >= least[:, None])
@@ -414,7 +414,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
 
 
 def _descending(columns: Array, value: Array) -> tuple[Array, Array]:
-    """Both, every row from its highest value to its lowest."""
+    """Values and columns of every row, in descending order of values."""
     if value.dtype != np.float32:
         order = np.argsort(-value, axis=1)
         return np.take_along_axis(columns, order, axis=1), np.take_along_axis(value, order, axis=1)
@@ -475,7 +475,7 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
 
 
 def _update_best(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
-    """Lets a tile, whose row maxima are `top`, improve the two best scores of the rows from `start` on."""
+    """Updates the two best scores of the rows from `start` on by a tile with the row maxima `top`."""
     best, second, best_row = (array[start : start + len(tile)] for array in state)
     up = np.flatnonzero(top > second)
     if not len(up):

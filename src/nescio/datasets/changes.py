@@ -162,7 +162,7 @@ def _tables(width: int, device: Any) -> Tensor:
 
 
 def looked_up(table: Tensor, places: Tensor) -> Tensor:
-    """table[places], in the shape of the places; int32 will do."""
+    """table[places], in the shape of `places`, which may be int32."""
     return table.index_select(0, places.reshape(-1)).view(places.shape)
 
 

@@ -19,7 +19,7 @@ from nescio.distributions.von_mises_fisher import mean_resultant
 
 TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
 NODES = 40  # nodes of the quadrature
-REACH = 12.0  # standard deviations of the angle beyond which the density is nothing
+REACH = 12.0  # standard deviations of the angle beyond which the density is negligible
 NARROW = (
     16  # below this many dimensions a random vector may be parallel to μ: float64, and the parallel part is removed
 )
@@ -37,7 +37,7 @@ def sample(mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTens
 
 @lru_cache(maxsize=1)
 def _samples() -> ArrayOrTensor:
-    """The samples as a torch function whose backward keeps no more than they and a few numbers of each."""
+    """The samples as a torch function whose backward keeps only them and a few numbers of each."""
     torch = sys.modules["torch"]
 
     class Samples(torch.autograd.Function):  # type: ignore[misc, name-defined]
@@ -46,7 +46,7 @@ def _samples() -> ArrayOrTensor:
             d, dtype = mean.shape[-1], mean.dtype
             work = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
             k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(work)
-            torch.rand(3, device=mean.device)  # means that were drawn from the same seed must not come again as s
+            torch.rand(3, device=mean.device)  # samples must differ from means drawn with the same seed
             s = torch.randn(draws, *mean.shape, dtype=work, device=mean.device)
             if d < NARROW:
                 mu = torch.nn.functional.normalize(mu, dim=1)  # a float32 row has length one to 1e-7 only

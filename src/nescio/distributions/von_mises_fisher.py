@@ -32,7 +32,7 @@ from nescio.errors import BadInput
 
 LOWEST_ORDER = 15  # with 12 terms both log C and A are at rounding error from here on
 TERMS = 12
-NEGLIGIBLE = 1e-16  # a term of g below this is left out, with all after it
+NEGLIGIBLE = 1e-16  # smaller terms of g, and all after them, are omitted
 CHUNK = 1 << 13  # values worked on at once: the temporaries stay in the cache
 STEPS = 50  # the inverse needs 4 to 8
 TINY, LARGEST = 1e-24, 1e150  # minimum squared concentration; maximum concentration with a finite square
@@ -136,7 +136,7 @@ def _polynomial(coefficients: list[float], p: ArrayOrTensor) -> ArrayOrTensor:
 def _high_resultant(
     kappa: ArrayOrTensor, t: ArrayOrTensor, p: ArrayOrTensor, order: float, slope: list[float]
 ) -> ArrayOrTensor:
-    """A at a high order: minus the derivative of the expansion of log C, no difference of near numbers."""
+    """A at a high order: minus the derivative of the expansion of log C, without cancellation."""
     return kappa / (order + t) - kappa * (p / order) ** 2 * (0.5 + p * _polynomial(slope, p))
 
 

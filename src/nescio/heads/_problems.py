@@ -29,7 +29,7 @@ class Rows:
 
     With the covariance within classes Q·diag(e)·Qᵀ and H = α + CURVATURE·(rows of a head)·e, rows are
     (x − middle)·Q/√H, so that ½·α·‖w‖² becomes penalty = α/H and the Hessian of every head is nearly the
-    identity. The middle costs nothing, since the intercept has no penalty.
+    identity. The shift has no cost, because the intercept has no penalty.
     """
 
     values: ArrayOrTensor

@@ -78,7 +78,7 @@ def reliability_targets(
 def probability_performance(wrong: ArrayOrTensor) -> dict[str, Array]:
     """Performance (n,) from the probabilities (m, n, t, c − 1) of the wrong classes of every task.
 
-    With p the mean over the members, q = Σ p its sum over wrong classes and 1 − q what the right one gets:
+    With p the mean over the members, q = Σ p its sum over wrong classes and 1 − q the probability of the right class:
     brier = −(q² + Σ p²), entropy = (1 − q)·log(1 − q) + Σ p·log p, and variance = −(Var q + Σ Var p), the trace of the
     members' covariance (equations 17–20), each averaged over the t tasks. Probabilities of the right class are not
     taken: 1 − p of a confident head has no digits left.

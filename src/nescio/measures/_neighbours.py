@@ -103,8 +103,8 @@ def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, un
     """Variance of a row's embedding between the members of an ensemble.
 
     u(x) = Σ_dimensions Var_m(h_m(x)); h is at length one when the metric is cosine. Rows come in the order of tests[0].
-    The paper's is the population variance, which rises with the number M of members: × (M − 1)/M of the `unbiased` one.
-    Take the unbiased one to compare ensembles of unequal M. Source: Park et al. 2024, §4.1 (FV).
+    The paper uses the population variance, (M − 1)/M times the `unbiased` one, so it rises with the number M of
+    members. Take the unbiased one to compare ensembles of unequal M. Source: Park et al. 2024, §4.1 (FV).
     """
     if metric not in METRICS:
         raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")

@@ -196,10 +196,10 @@ class _ExpSums(NamedTuple):
 
 
 def _exps(scores: Array, room: _Buffers) -> _ExpSums:
-    """The only exponential of a draw (b, c); it stays in room.e, with 0 at the largest score.
+    """The exponentials of a draw (b, c), stored in room.e, with 0 at the largest score.
 
-    The shift is 0 unless exp(z) would leave the range of float64: a pass over the block is saved. It is taken of half
-    the score and squared, which gives the sum of roots for a third of what roots cost.
+    The shift is 0 unless exp(z) would overflow or underflow, which saves a pass over the block. Computes exp(z/2) and
+    squares it, which gives the sum of roots at a third of the cost of roots.
     """
     b = len(scores)
     r = room.rows[:b]
@@ -370,7 +370,7 @@ def _floored(log_loss: Array) -> tuple[Array, Array]:
 
 
 def _probabilities_of_logs(logs: Array, room: _Buffers) -> tuple[Array, Array]:
-    """(probabilities, entropy) of log-probabilities, taken as they are given: not normalised once more."""
+    """(probabilities, entropy) of log-probabilities, without normalising them again."""
     b = len(logs)
     z, e = room.z[:b], room.e[:b]
     np.copyto(z, logs)

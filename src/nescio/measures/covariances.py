@@ -73,7 +73,7 @@ def _whitener(jitter: float, covariance: Whitener) -> Whitener:
         if jitter == 0:
             raise np.linalg.LinAlgError
         if jitter <= _rounding(axes.shape[1]) * ((variances @ axes**2).max() + jitter):
-            _factor((axes.T * variances) @ axes, jitter)  # too close to call: the pivots decide
+            _factor((axes.T * variances) @ axes, jitter)  # undecided: check the pivots
         return Axes(axes, variances + jitter, jitter)
     return _lower_inverse(_factor(covariance, jitter))
 

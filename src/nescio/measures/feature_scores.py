@@ -250,7 +250,7 @@ def fdbd(train: Predictions) -> Fit:
     w = layer.weight
     squares = (w**2).sum(1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
-    near = apart <= 1e-7 * np.sqrt(squares.max())  # the class itself, or one that decides as it does
+    near = apart <= 1e-7 * np.sqrt(squares.max())  # the class itself, or one with equal weights
     inverse = np.where(near, 0, 1 / np.where(near, 1, apart))
 
     def uncertainty_of(test: Predictions) -> Array:
@@ -430,7 +430,7 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     """Softmax uncertainty, raised if the embedding differs from training rows: detects both errors and OOD.
 
     log(1 − max p) + log(1 + exp(−b·(S − a))), a = μ − 3σ, b = 1/σ of S on training rows. S is ‖f‖₁, or minus the
-    `residual`, or minus `knn`, a training row then among the others. Xia & Bouganis (2022).
+    `residual`, or minus `knn`, which compares a training row with the others. Xia & Bouganis (2022).
     """
     if second not in ("norm", "residual", "knn"):
         raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")

@@ -63,7 +63,7 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
         rows, freedom = groups[c], counts[c] - 1
         if freedom == 0:
             return pooled
-        if 2 * len(rows) <= d:  # one product with its axes and one back cost less than one with d × d
+        if 2 * len(rows) <= d:  # two products with its axes cost less than one with d × d
             _, lengths, axes = np.linalg.svd(float64_rows(embeddings, rows) - means[c], full_matrices=False)
             return Axes(axes, lengths**2 / freedom)
         return np.asarray(add_scatter(np.zeros((d, d)), embeddings, rows, means[c]) / freedom)
@@ -146,7 +146,7 @@ class ClassDensity(GaussianDensity):
             joint = np.stack([self.log_joint(x, other) for other in range(len(self.means))], axis=1)
             if self.priors:  # the reference has one row less
                 joint += math.log(total / (total - 1))
-            if n < 3:  # nothing, or one row without a covariance, is left of its class
+            if n < 3:  # its class has no row left, or one row without a covariance
                 joint[:, c] = -np.inf
             else:
                 square, log_det = squared_distances(x - self.means[c], self.whiteners[c])

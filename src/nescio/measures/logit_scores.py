@@ -1,4 +1,4 @@
-"""Scores of the logits beyond the plain softmax ones, and the parts of uncertainty.
+"""Scores of the logits beyond the plain softmax ones, and the decomposition of uncertainty.
 
 Entropies are of the mean over draws, like `entropy`; pnorm is a score of logits and is averaged over draws, like
 `max_logit`. The probability of the most probable class is never subtracted from one.

@@ -155,7 +155,7 @@ def _cost(u: Array, losses: Array) -> tuple[float, Array]:
 
 
 def _gradients(layers: Sequence[Array], x: Array, losses: Array) -> list[Array]:
-    """Of the mean cost of pairs, by every layer."""
+    """Gradients of the mean cost of pairs by every layer."""
     _, _, w2, _, w3, _ = layers
     h1, h2, last, u = _forward(layers, x)
     by_last = (_cost(u, losses)[1] / (1 + np.exp(-last)))[:, None].astype(x.dtype)

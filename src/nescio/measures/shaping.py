@@ -45,7 +45,8 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
 def ash(train: Predictions, quantile: float = 0.9, variant: Literal["s", "b"] = "s") -> Fit:
     """Energy after the smaller features of a row are set to 0: those below its quantile.
 
-    "s": what is left is multiplied by exp(s₁/s₂), the sums before and after; "b": it is made equal, with the sum s₁.
+    "s": the rest is multiplied by exp(s₁/s₂), with the sums before and after; "b": the rest gets equal values
+    with the sum s₁.
     Djurisic et al. (2023), ASH-S and ASH-B.
     """
     if variant not in ("s", "b"):

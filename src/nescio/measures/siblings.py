@@ -96,7 +96,7 @@ class Spaces:
     norm: Array  # (m, n)
     ll: Array | None  # (m, n)
     reasons: Mapping[str, str]
-    collapsed: str | None = None  # why no score means anything
+    collapsed: str | None = None  # reason why all scores are undefined
 
     def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> SiblingScores:
         """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.

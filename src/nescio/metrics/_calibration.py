@@ -135,9 +135,10 @@ def bins_of(a: Outcomes, bins: int, scheme: str) -> Array:
 
 
 def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
-    """A probability of 3/5 that went through its logarithm may return just off the edge: puts it back.
+    """Moves a probability back to an edge that it missed by rounding through the logarithm, as 3/5 may.
 
-    It was rounded by half a step, and so was its logarithm; log and exp themselves are of float32 or better.
+    The error is half a step of the probability and half a step of its logarithm; log and exp have float32 precision or
+    better.
     """
     edge = np.rint(confidence * bins) / bins
     sizes = 1 - np.log(np.maximum(edge, 1 / bins))  # relative error of the probability, and error of its logarithm

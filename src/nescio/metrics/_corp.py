@@ -77,7 +77,7 @@ def isotonic(values: Array, weights: Array) -> Array:
         pools = np.add.reduceat(pools, np.flatnonzero(np.append(True, means[1:] > means[:-1])), axis=1)
     kept: list[tuple[float, float, float]] = []
     for total, mass, size in pools.T.tolist():
-        while kept and kept[-1][0] * mass >= total * kept[-1][1]:  # the pool before is not below: join it
+        while kept and kept[-1][0] * mass >= total * kept[-1][1]:  # the previous pool is not lower: merge it
             before = kept.pop()
             total, mass, size = total + before[0], mass + before[1], size + before[2]
         kept.append((total, mass, size))

@@ -227,7 +227,7 @@ def as_share(value: float | str, name: str) -> Fraction:
 def row_count(value: float | str, n: int, name: str) -> int:
     """ceil(value·n) without float error: a decimal is read as its text, and what is i/n but for rounding means i.
 
-    A computed share, such as the 0.30000000000000004 of np.linspace(0.1, 1, 10), so keeps the rows of 0.3.
+    A computed share, such as 0.30000000000000004 from np.linspace(0.1, 1, 10), therefore keeps the same rows as 0.3.
     """
     rows = as_share(value, name) * n
     nearest = round(rows)

@@ -1,4 +1,4 @@
-"""How well do predicted classes of pixels cover the true ones?"""
+"""Mean intersection over union of predicted and true classes of pixels."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PIXELS = 1 << 22  # counted at once
 def miou(predicted: ArrayLike, labels: ArrayLike, classes: int, void: int | None = None) -> float:
     """Mean over classes of (pixels that are and are called that class) / (pixels that are or are called it).
 
-    IoU_c = |P_c ∩ L_c| / |P_c ∪ L_c|, averaged over the classes that occur in either array. Pixels whose label is
-    `void` count nowhere, and void is no class. Arrays of any one shape. Source: Postels et al. 2022, §4.
+    IoU_c = |P_c ∩ L_c| / |P_c ∪ L_c|, averaged over the classes that occur in either array. Pixels labelled `void` are
+    ignored, and void is not a class. Arrays of any one shape. Source: Postels et al. 2022, §4.
     """
     called, true = _class_map(predicted, "predicted"), _class_map(labels, "labels")
     if called.shape != true.shape:

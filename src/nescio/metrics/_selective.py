@@ -56,7 +56,7 @@ def e_aurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
 
 @metric("ranking", better="lower", prepared=True)
 def naurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
-    """AURC between that of the best possible order, 0, and that of a random one, 1: models of any accuracy compare.
+    """AURC, rescaled to 0 for the best possible order and 1 for a random one, to compare models of any accuracy.
 
     NAURC = (AURC − AURC*)/(r − AURC*) = 1 − rAULC. Source: Cattelan & Silva 2024.
     """

@@ -174,7 +174,7 @@ def fig_6(frame: Frame) -> Blocks:
     if graded.fixed:
         caption += f" {', '.join(graded.fixed)}: the same images for every model."
     title = "Detection from the easiest to the hardest classes"
-    look: Row = {"lines": lines, "apart": graded.fixed, "guide": 0.5}
+    look: Row = {"lines": lines, "unconnected": graded.fixed, "guide": 0.5}
     picture = _boxes("fig6", title, caption, levels, AUROC, **look)
     tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
     return [picture, Tabs("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]

@@ -106,7 +106,7 @@ def correlations(
     selected = selected.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
     lines = [Index("method", format=method_word)] if any(methods) else []
     lines.append(Index("measure", "score", score_word, keep=True))
-    look = {"note": SAMPLES, "within": ("method",)} | look
+    look = {"note": SAMPLES, "compare_within": ("method",)} | look
     for (backbone,), group in selected.group_by("backbone"):
         heads = [
             Column(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", format=decimals(4))

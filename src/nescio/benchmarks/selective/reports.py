@@ -106,7 +106,7 @@ def table_2(frame: Frame) -> Table:
             }
             rows.append({"architecture": name, "method": method, **values})
     note = "In percent. MC-dropout: answers of the mean softmax of the passes under dropout, ranked by its entropy"
-    look: Row = {"format": NumberFormat(".2f", 100), "within": ("architecture",), "explain": ("auroc", "sac")}
+    look: Row = {"format": NumberFormat(".2f", 100), "compare_within": ("architecture",), "explain": ("auroc", "sac")}
     return table_from_records(rows, "MC-dropout against the plain softmax", "architecture", "method", note=note, **look)
 
 

@@ -264,7 +264,7 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
     (tmp_path / "shift" / "fog" / "0.5" / "labels" / "a.png").unlink()
     for number, kind in product(range(20), ("images", "labels")):  # enough to train
         shutil.copy(tmp_path / "train" / kind / "a.png", tmp_path / "train" / kind / f"{number}.png")
-    with pytest.raises(BadInput, match=r"has no label map"):  # before any training
+    with pytest.raises(BadInput, match="label map"):  # before any training
         run(plan, Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
     shutil.rmtree(tmp_path / "shift")
@@ -351,11 +351,9 @@ def test_table_3_holds_clean_and_pooled_miou_and_the_mean_over_shifts(study):
 def test_table_3_says_how_exact_its_counts_are(study):
     bounds = [row["value"] for row in study.frame if row["metric"] == "bound"]
     assert len(bounds) == len(PLAN.corruptions) * len({(r["method"], r["members"], r["data_seed"]) for r in study.rows})
-    assert (
-        max(bounds) == 0 and "off by more" not in pixel_reports.table_3(study.frame).note
-    )  # few pixels: all scores differ
+    assert max(bounds) == 0 and "off by" not in pixel_reports.table_3(study.frame).note  # few pixels: all scores differ
     rough = [row | {"value": 0.004} if row["metric"] == "bound" else row for row in study.frame]
-    assert "off by more than 0.004" in pixel_reports.table_3(type(study.frame)(rough)).note
+    assert "0.004" in pixel_reports.table_3(type(study.frame)(rough)).note
 
 
 def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):

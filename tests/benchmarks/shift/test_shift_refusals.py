@@ -96,7 +96,7 @@ def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, senten
 
 
 def test_one_class_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"has one class, .*: a classifier needs at least two"):
+    with pytest.raises(BadInput, match=r"one class"):
         run(replace(PLAN, data=one_class(tmp_path)), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
 
@@ -215,6 +215,6 @@ def test_an_unknown_shift_names_those_of_the_data(folders):
 @pytest.mark.parametrize("augment", ["full", "shift"])
 def test_augmentations_that_label_maps_do_not_have_are_refused(folders, tmp_path, augment):
     plan = replace(DENSE, data=f"maps:{folders}", training=replace(DENSE.training, augment=augment))
-    with pytest.raises(BadInput, match="augmented by none or crop-flip"):
+    with pytest.raises(BadInput, match="none or crop-flip"):
         run(plan, Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()

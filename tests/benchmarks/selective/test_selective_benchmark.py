@@ -316,7 +316,7 @@ def test_a_broken_dump_costs_one_model(tmp_path):
     (failure,) = study.failures
     assert failure.name == "no labels" and "no labels" in failure.reason
     assert ("evaluate models", 4, 1, 4) in seen
-    assert "of work failed" in " ".join(registry["selective"].story(study).lead)
+    assert "One step failed" in " ".join(registry["selective"].story(study).lead)
 
 
 def test_models_of_several_sets_are_refused(held, store):

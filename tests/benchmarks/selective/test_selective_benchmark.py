@@ -797,6 +797,14 @@ def test_reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
     assert write_story(study, registry["selective"].story(study), tmp_path / "page").is_file()
 
 
+@pytest.mark.parametrize("twin", ["aa twin", "zz twin"])
+def test_two_models_that_tie_are_compared(held, tmp_path, twin):
+    first = next(model for model in held if model.model == "my own net")
+    study = judge(Plan(), [first, replace(first, model=twin)], Store(tmp_path))
+    lead = registry["selective"].story(study).lead
+    assert reports.UNTESTED not in lead and reports.TESTED in lead
+
+
 def test_single_reports_by_name(study, store, tmp_path, capsys):
     assert main(["report", str(store.root), "--only", "table1,fig5, fig3", "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out

@@ -114,7 +114,7 @@ class Locations(nn.Module):
         return maps[:, lines[:, None], columns]
 
     def with_known(self, x: Tensor, labels: Tensor, void: int | None) -> tuple[Tensor, Tensor]:
-        """Images with the channel of known pixels, and the labels of the rows that `forward` makes of them.
+        """Images with the channel of known pixels, and the labels of the rows of `forward`.
 
         labels  (b, h, w) label maps
         """

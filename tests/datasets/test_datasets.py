@@ -753,7 +753,7 @@ def test_labels_outside_the_classes_are_refused(tmp_path):
         ({"x_test": np.zeros((4, 3, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
         ({"x_train": np.zeros((4, 1, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
         ({"x_train": np.zeros((4, 8, 8, 4), np.uint8)}, r"1 or 3 channels: keep .* x\[\.\.\., :3\]"),
-        ({name: np.zeros((4, 0, 8, 3), np.uint8) for name in ("x_train", "x_test")}, "images of 0 pixels"),
+        ({name: np.zeros((4, 0, 8, 3), np.uint8) for name in ("x_train", "x_test")}, "at least 1 pixel"),
         ({"classes": np.array(list("abca"))}, "the name 'a' twice"),
         ({"classes": np.array([b"a", b"b", b"c", b"d"])}, r"of \|S1: save one text for each class"),
         ({"classes": np.arange(4)}, "save one text for each class"),

@@ -378,7 +378,7 @@ def test_the_command_writes_draws_and_prints(digits, tmp_path, capsys):
     to, tree = tmp_path / "imagenot.json", tmp_path / "pictures" / "tree.svg"
     assert main(["imagenot", "--data", "digits", "--output", str(to), "--tree", str(tree)]) == 0
     out = capsys.readouterr().out
-    assert "in-distribution (3)" in out and "out-of-distribution (3)" in out and "4 of 10 classes are neither" in out
+    assert "in-distribution (3)" in out and "out-of-distribution (3)" in out and "4 of 10 classes" in out
     made = Partition.load(to)
     made.check(digits)
     assert made.inside == (0, 4, 6) and made.features == "pixels"

@@ -30,7 +30,7 @@ class Change(Validated, ABC):
     """A change of images before prediction: a corruption, rotation or crop."""
 
     moves: ClassVar[bool] = False  # whether pixels move, so that label maps no longer match
-    stored: ClassVar[bool] = False  # whether its images come from files, as they were before a network's view
+    stored: ClassVar[bool] = False  # whether the changed images are read from files, before the network's preprocessing
 
     @abstractmethod
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:

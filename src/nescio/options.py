@@ -64,7 +64,7 @@ class Spec:
     instead_of: str = ""
 
 
-def option(default: Any, help: str = "", *, introduced: Any = MISSING, in_keys: str = "", **how: Any) -> Any:
+def option(default: Any, help: str = "", *, introduced: Any = MISSING, in_keys: str = "", **settings: Any) -> Any:
     """Declare a field that is an option; REQUIRED is the default of one that must be set.
 
     help        noun phrase or imperative (default: that of nescio.option_help, which all commands share)
@@ -82,15 +82,15 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, in_keys: 
     introduced  see nescio.identity.added
     in_keys     see nescio.identity.names_in_keys
     """
-    metadata = {_SPEC: Spec(help, **how), IN_KEYS: in_keys}
+    metadata = {_SPEC: Spec(help, **settings), IN_KEYS: in_keys}
     if introduced is not MISSING:
         return field(default=default, metadata={**metadata, INTRODUCED: introduced})
     return field(default=default, metadata=metadata)
 
 
-def argument(help: str, *, default: Any = REQUIRED, **how: Any) -> Any:
+def argument(help: str, *, default: Any = REQUIRED, **settings: Any) -> Any:
     """Declare a field that is a positional argument; a tuple takes several."""
-    return field(default=default, metadata={_SPEC: Spec(help, positional=True, **how)})
+    return field(default=default, metadata={_SPEC: Spec(help, positional=True, **settings)})
 
 
 def nested(default: Any, *, omit: Sequence[str] = (), introduced: Any = MISSING) -> Any:
@@ -247,36 +247,36 @@ def options_of(
         value = getattr(args, leaf.dest, None)
         return value.value if isinstance(value, FromFile) else value
 
-    every = [leaf for leaf in leaves(cls, chosen=chosen) if hasattr(args, leaf.dest)]
-    values = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in every}
+    all_leaves = [leaf for leaf in leaves(cls, chosen=chosen) if hasattr(args, leaf.dest)]
+    values = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in all_leaves}
     begin = _preset(args, cls, presets, values) if presets else start
-    every = list(leaves(cls, begin, chosen=chosen))
-    if missing := [leaf for leaf in every if leaf.default is REQUIRED and leaf.path not in values]:
+    all_leaves = list(leaves(cls, begin, chosen=chosen))
+    if missing := [leaf for leaf in all_leaves if leaf.default is REQUIRED and leaf.path not in values]:
         raise BadInput(f"{missing[0].flag} is required.")
-    typed = [leaf for leaf in every if not isinstance(getattr(args, leaf.dest, FromFile(None)), FromFile)]
+    typed = [leaf for leaf in all_leaves if not isinstance(getattr(args, leaf.dest, FromFile(None)), FromFile)]
     _refuse_empty([leaf for leaf in typed if not values[leaf.path]], values, presets or {})
-    changed = [leaf for leaf in every if leaf.path in values and values[leaf.path] != leaf.default]
+    changed = [leaf for leaf in all_leaves if leaf.path in values and values[leaf.path] != leaf.default]
     _refuse_idle([*typed, *(leaf for leaf in changed if leaf not in typed)])
     try:
         return _built(cls, begin, values)
     except BadInput as error:
-        raise named_by_option(error, every) from None
+        raise named_by_option(error, all_leaves) from None
 
 
-def named_by_option(error: BadInput | Undefined, every: Sequence[Leaf]) -> BadInput | Undefined:
+def named_by_option(error: BadInput | Undefined, all_leaves: Sequence[Leaf]) -> BadInput | Undefined:
     """An error about fields with the names of their options."""
-    text = with_flags(str(error), every)
+    text = with_flags(str(error), all_leaves)
     if text == str(error):
         return error
     return Undefined(text) if isinstance(error, Undefined) else BadInput(text)
 
 
-def with_flags(text: str, every: Sequence[Leaf]) -> str:
+def with_flags(text: str, all_leaves: Sequence[Leaf]) -> str:
     """A library's sentence with options in place of fields: `FIELD is …`, `give A or B`, `set FIELD=VALUE`.
 
     `give the map A=B,C=D` becomes `give --map A=B,C=D`, where A and C are fields of a file.
     """
-    flags = {name: leaf.flag for leaf in every for name in (leaf.path[-1], leaf.key) if not leaf.spec.positional}
+    flags = {name: leaf.flag for leaf in all_leaves for name in (leaf.path[-1], leaf.key) if not leaf.spec.positional}
     if not flags:
         return text
     field = rf"(?:[A-Z]\w*\.)?\b({'|'.join(sorted(flags, key=len, reverse=True))})\b"
@@ -426,8 +426,8 @@ def _alternatives(choices: Sequence[str]) -> str:
 
 def nearest_preset(plan: Any, presets: Mapping[str, Any]) -> str:
     """The preset from which the fewest options differ."""
-    every = list(leaves(type(plan)))
-    return min(presets, key=lambda name: sum(leaf.value(plan) != leaf.value(presets[name]) for leaf in every))
+    all_leaves = list(leaves(type(plan)))
+    return min(presets, key=lambda name: sum(leaf.value(plan) != leaf.value(presets[name]) for leaf in all_leaves))
 
 
 def command_of(plan: Any, argv: Sequence[str], presets: Mapping[str, Any] | None = None) -> str:
@@ -437,11 +437,11 @@ def command_of(plan: Any, argv: Sequence[str], presets: Mapping[str, Any] | None
     first = next(iter(presets))
     choosing = [leaf for leaf in leaves(type(plan)) if leaf.spec.selects]
 
-    def way(name: str, preset: Any) -> list[str]:
+    def argv_of_preset(name: str, preset: Any) -> list[str]:
         unnamed = name == first and all(leaf.value(plan) == leaf.value(preset) for leaf in choosing)
         return ([] if unnamed else [f"--{PRESET}", name]) + _argv(plan, preset)
 
-    return shlex.join([*argv, *min((way(name, preset) for name, preset in presets.items()), key=len)])
+    return shlex.join([*argv, *min((argv_of_preset(name, preset) for name, preset in presets.items()), key=len)])
 
 
 def _argv(plan: Any, start: Any) -> list[str]:

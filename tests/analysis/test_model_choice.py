@@ -415,16 +415,16 @@ def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("less", [True, False])
-def test_the_front_is_what_nothing_beats(less):
+def test_the_front_is_what_nothing_beats(lower_x_is_better):
     rng = np.random.default_rng(2)
     for _ in range(40):
         points = [(float(x), float(y)) for x, y in rng.integers(6, size=(rng.integers(1, 14), 2))]
-        sign = -1 if less else 1
+        sign = -1 if lower_x_is_better else 1
 
         def beaten(p, points=points, sign=sign):
             return any(sign * q[0] >= sign * p[0] and q[1] >= p[1] and q != p for q in points)
 
-        assert pareto_front(points, less) == sorted({p for p in points if not beaten(p)})
+        assert pareto_front(points, lower_x_is_better) == sorted({p for p in points if not beaten(p)})
 
 
 def test_two_sets_of_a_store_are_named_with_the_option_that_chooses_one(tmp_path, capsys):

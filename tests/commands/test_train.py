@@ -213,7 +213,7 @@ def test_methods_lists_hparams_and_ranges(capsys):
         (["train", "--backbone", "nonet"], "no backbone named"),
         (["train", "--device", "abacus"], "--device is 'abacus'"),
         (["train", "--log", "paper"], "tensorboard:DIR or wandb:PROJECT"),
-        (["train", "--trial", "-1"], "from 0 on"),
+        (["train", "--trial", "-1"], "--trial"),
         (["methods", "nothing"], "no method named"),
     ],
 )

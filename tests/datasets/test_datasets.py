@@ -446,7 +446,7 @@ def test_a_path_with_a_number_sign_can_be_divided(tmp_path):
     np.savez(tmp_path / "run #3.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     whole = f"npz:{tmp_path / 'run #3.npz'}"
     spec = datasets.binary.binary_spec(whole, (0, 1), (3,))
-    assert datasets.binary.parts_of(spec) == [whole, "0,1", "3"]
+    assert datasets.binary.parse_binary_spec(spec) == [whole, "0,1", "3"]
     assert np.bincount(load(spec).train.labels).tolist() == [10, 5]
 
 

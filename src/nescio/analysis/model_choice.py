@@ -208,13 +208,13 @@ def count_reasons(omitted: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{times} × {why}" for why, times in counts.items())
 
 
-def pareto_front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
-    """Points that no other point dominates, in order of x: y is better higher, x is better lower (`less`) or higher.
+def pareto_front(points: Iterable[tuple[float, float]], lower_x_is_better: bool = True) -> list[tuple[float, float]]:
+    """Points that no other point dominates, in order of x; a higher y is better.
 
     A point is dominated by one that is at least as good in both and better in one. Equal points occur once.
     """
     best: list[tuple[float, float]] = []
-    for x, y in sorted(set(points), key=lambda point: (point[0] if less else -point[0], -point[1])):
+    for x, y in sorted(set(points), key=lambda point: (point[0] if lower_x_is_better else -point[0], -point[1])):
         if not best or y > best[-1][1]:
             best.append((x, y))
     return sorted(best)

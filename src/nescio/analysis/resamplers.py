@@ -44,7 +44,7 @@ class SummaryResampler:
             elif row_bins is not None and (bins := row_bins(outcomes, **spec.options)) is not None:
                 self._binned[position] = _bin_gaps(outcomes, bins[0])
         self._columns = np.array([np.asarray(column, np.float64) for column in self._means.values()])
-        self._other = [i for i in range(len(self.metrics)) if i not in self._means and i not in self._binned]
+        self._other_positions = [i for i in range(len(self.metrics)) if i not in self._means and i not in self._binned]
 
     def point(self) -> list[float | Undefined]:
         return [_value_or_reason(spec, self.outcomes) for spec in self.metrics]
@@ -56,9 +56,9 @@ class SummaryResampler:
         for position, (order, gaps, starts) in self._binned.items():
             # Σ_b |B_b|/n · |acc_b − conf_b| = Σ_b |Σ_{i in b} counts_i · (right_i − confidence_i)| / n
             values[position] = np.abs(np.add.reduceat(counts[order] * gaps, starts)).sum() / self.n
-        if self._other:
+        if self._other_positions:
             resampled = self.outcomes.take(np.repeat(np.arange(self.n), counts))
-            for position in self._other:
+            for position in self._other_positions:
                 values[position] = _value_or_nan(self.metrics[position], resampled)
         return values.tolist()
 
@@ -70,7 +70,7 @@ class SummaryResampler:
             gaps: Array = (right - self.outcomes.confidence)[order]
             values[position] = np.abs(np.add.reduceat(gaps, starts)).sum() / self.n
         redrawn = replace(self.outcomes, correct=right)
-        for position in self._other:
+        for position in self._other_positions:
             if self.metrics[position].metric.bias == "calibrated":
                 values[position] = _value_or_nan(self.metrics[position], redrawn)
         return values.tolist()

@@ -40,11 +40,11 @@ SINGLE, DOUBLE = 2.0**-24, 2.0**-53  # unit roundoff
 
 def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
     """Rows of float64 at length one, also where the squares over- or underflow; `start` is the number of the first."""
-    peak = np.abs(x).max(1)
-    if not peak.all():
-        row = start + int(np.flatnonzero(peak == 0)[0])
+    max_value = np.abs(x).max(1)
+    if not max_value.all():
+        row = start + int(np.flatnonzero(max_value == 0)[0])
         raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; leave that row out.")
-    x = x / peak[:, None]
+    x = x / max_value[:, None]
     return np.asarray(x / np.sqrt((x * x).sum(1))[:, None])
 
 
@@ -61,7 +61,7 @@ class Points:
     name: str
     shift: Array  # (d,)
     scale: float
-    quick: Array  # (n, d) float32: the rows as they enter products
+    search_rows: Array  # (n, d) float32: the rows as they enter products
     square: Array  # (n,) squared lengths, cosine: of the raw rows, Euclidean: of the rows as they enter products
 
     def __len__(self) -> int:
@@ -72,16 +72,16 @@ class Points:
         return int(self.raw.shape[1])
 
     @cached_property
-    def half(self) -> Array:
-        """(n,) what a product must lose to be a score."""
+    def half_squares(self) -> Array:
+        """(n,) subtracted from products to get scores: half of the squared length, or 0 for cosines."""
         return self.square / 2 if self.metric == "euclidean" else np.zeros(len(self))
 
     @cached_property
-    def reach(self) -> float:
+    def max_length(self) -> float:
         return float(np.sqrt(self.square.max()))
 
     @cached_property
-    def peak(self) -> float:
+    def max_value(self) -> float:
         """Largest entry as given, scaled, which bounds the error of the shift."""
         return (
             max(float(np.abs(self.raw[block]).max()) for block in blocks(len(self), max(1, SLAB // self.d)))
@@ -89,7 +89,7 @@ class Points:
         )
 
     @cached_property
-    def twin(self) -> Array:
+    def first_equal(self) -> Array:
         """(n,) the first row that is equal, bit by bit."""
         rows = np.ascontiguousarray(self.raw)
         keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * self.d))).ravel()
@@ -99,7 +99,7 @@ class Points:
     @property
     def repeats(self) -> bool:
         """Whether at least every second row equals an earlier one."""
-        return bool(2 * np.count_nonzero(self.twin == np.arange(len(self))) <= len(self))
+        return bool(2 * np.count_nonzero(self.first_equal == np.arange(len(self))) <= len(self))
 
     def float64(self, rows: Any) -> Array:
         """Rows as given."""
@@ -131,7 +131,7 @@ def prepare_points(
         shift = sum((np.asarray(raw[block], np.float64) / n).sum(0) for block in parts) + shift
         widest = max(float(np.abs(raw[block] - shift).max()) for block in parts)
         scale = float(2.0 ** -np.frexp(widest)[1]) if widest else 1.0
-    quick, square = np.empty((n, d), np.float32), np.empty(n)
+    search_rows, square = np.empty((n, d), np.float32), np.empty(n)
 
     def work(i: int, workers: int) -> None:
         for block in parts[i::workers]:
@@ -141,17 +141,17 @@ def prepare_points(
             with np.errstate(over="ignore"):
                 square[block] = (x * x).sum(1)
             if metric == "cosine" and not (square[block].min() > TINY and square[block].max() < 1 / TINY):
-                quick[block] = unit(x, name, block.start)
+                search_rows[block] = unit(x, name, block.start)
             elif metric == "cosine":
-                quick[block] = x / np.sqrt(square[block])[:, None]
+                search_rows[block] = x / np.sqrt(square[block])[:, None]
             else:
-                quick[block] = np.clip(x, -FAR, FAR)
+                search_rows[block] = np.clip(x, -FAR, FAR)
 
     _run(work, n * d * 64)
     if metric == "cosine" and not (square.min() > TINY and square.max() < 1 / TINY):
         raw = unit(np.asarray(raw, np.float64))  # squares of products would overflow or underflow
         square = (raw * raw).sum(1)
-    return Points(raw, metric, name, shift, scale, quick, square)
+    return Points(raw, metric, name, shift, scale, search_rows, square)
 
 
 def nearest_rows(
@@ -168,27 +168,29 @@ def nearest_rows(
     rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
     step = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
     parts = blocks(len(rows), step)
-    half = refs.half.astype(np.float32)
+    half_squares = refs.half_squares.astype(np.float32)
 
     def work(i: int, workers: int) -> None:
         room = np.empty(min(step, len(rows)) * len(refs), np.float32)
         mine = parts[i::workers]
         for block in track(mine, "neighbours") if i == 0 else mine:
-            who = rows[block]
-            scores = room[: len(who) * len(refs)].reshape(len(who), len(refs))
-            np.matmul(queries.quick[who], refs.quick.T, out=scores)
+            query_rows = rows[block]
+            scores = room[: len(query_rows) * len(refs)].reshape(len(query_rows), len(refs))
+            np.matmul(queries.search_rows[query_rows], refs.search_rows.T, out=scores)
             if refs.metric == "euclidean":
-                scores -= half
+                scores -= half_squares
             if others:
-                scores[np.arange(len(who)), who] = -np.inf
-            for few in blocks(len(who), max(1, CHOICE // len(refs))):
-                margin = _margin(refs, queries, who[few], SINGLE)
+                scores[np.arange(len(query_rows)), query_rows] = -np.inf
+            for few in blocks(len(query_rows), max(1, CHOICE // len(refs))):
+                margin = _margin(refs, queries, query_rows[few], SINGLE)
                 neighbours[block][few] = _choose(
-                    scores[few], margin, cuts, _TieBreaker(refs, queries, who[few], others)
+                    scores[few], margin, cuts, _TieBreaker(refs, queries, query_rows[few], others)
                 )
             crowded = np.flatnonzero(neighbours[block, 0] == CROWDED)
             if len(crowded):
-                neighbours[block][crowded] = _TieBreaker(refs, queries, who[crowded], others).crowd(cuts)
+                neighbours[block][crowded] = _TieBreaker(
+                    refs, queries, query_rows[crowded], others
+                ).search_crowded_rows(cuts)
 
     _run(work, work_size, blas=True)
     return neighbours
@@ -212,10 +214,10 @@ def nearest_other(these: Points) -> Array:
 
 def _nearest_among_duplicates(these: Points) -> Array:
     """`nearest_other` for many equal rows: searches only the first of equal rows."""
-    i, twin = np.arange(len(these)), these.twin
-    first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
-    second = np.argsort(twin, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
-    first_twin = np.where(twin == i, second[kind], twin)  # the first equal row that is another
+    i, first_equal = np.arange(len(these)), these.first_equal
+    first, kind, size = np.unique(first_equal, return_inverse=True, return_counts=True)
+    second = np.argsort(first_equal, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
+    first_twin = np.where(first_equal == i, second[kind], first_equal)  # the first equal row that is another
     if len(first) == 1:
         return first_twin
     far = first[nearest_other(prepare_points(these.raw[first], these.metric))][kind]
@@ -235,11 +237,11 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
 
     def work(i: int, workers: int) -> None:
         for block in parts[i::workers]:
-            who = np.arange(n)[block]
+            query_rows = np.arange(n)[block]
             if all_at_once:
-                out[block] = _TieBreaker(refs, queries, who, False).exact_scores(neighbours[block], centred_refs)
+                out[block] = _TieBreaker(refs, queries, query_rows, False).exact_scores(neighbours[block], centred_refs)
             else:
-                out[block] = _pairs(refs, queries, who.repeat(k), neighbours[block].ravel()).reshape(-1, k)
+                out[block] = _pairs(refs, queries, query_rows.repeat(k), neighbours[block].ravel()).reshape(-1, k)
 
     _run(work, n * k * refs.d * 8, blas=all_at_once)
     if refs.metric == "cosine":
@@ -259,15 +261,15 @@ def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None
         run_on_threads(work)
 
 
-def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array:
+def _margin(refs: Points, queries: Points, query_rows: Array, roundoff: float) -> Array:
     """(len(who),) bound on the error of a computed score, for any order of summation.
 
     |fl(a·b) − a·b| ≤ d·roundoff·|a|·|b| to first order, and a few roundings more for the entries and for |b|²/2.
     """
     if refs.metric == "cosine":
-        return np.full(len(who), (refs.d + 8) * roundoff)
-    span = np.sqrt(queries.square[who]) + refs.reach
-    return np.asarray((refs.d + 8) * roundoff * span**2 + 8 * DOUBLE * np.sqrt(refs.d) * refs.peak * span)
+        return np.full(len(query_rows), (refs.d + 8) * roundoff)
+    span = np.sqrt(queries.square[query_rows]) + refs.max_length
+    return np.asarray((refs.d + 8) * roundoff * span**2 + 8 * DOUBLE * np.sqrt(refs.d) * refs.max_value * span)
 
 
 def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
@@ -294,59 +296,61 @@ class _TieBreaker:
 
     refs: Points
     queries: Points
-    who: Array  # (b,) the queries of the block
+    query_rows: Array  # (b,) the queries of the block
     others: bool
 
     def comparable(self, scores: Array, row: Array) -> Array:
         """Scores of these rows of the block in the unit of `_pairs`."""
         if self.refs.metric == "cosine":
             return scores * np.abs(scores)
-        return np.asarray(scores - self.queries.half[self.who[row]])
+        return np.asarray(scores - self.queries.half_squares[self.query_rows[row]])
 
     def pairs(self, row: Array, column: Array) -> Array:
-        return _pairs(self.refs, self.queries, self.who[row], column)
+        return _pairs(self.refs, self.queries, self.query_rows[row], column)
 
     def exact_scores(self, neighbours: Array, centred_refs: Array) -> Array:
         """Scores of the neighbours of each query, by one product with all references, `centred_refs`.
 
         Rows so near that a difference of products loses its digits are compared pair by pair.
         """
-        scores = self.queries.centred(self.who) @ centred_refs.T - self.refs.half
-        out = np.take_along_axis(self.comparable(scores, np.arange(len(self.who))[:, None]), neighbours, 1)
+        scores = self.queries.centred(self.query_rows) @ centred_refs.T - self.refs.half_squares
+        out = np.take_along_axis(self.comparable(scores, np.arange(len(self.query_rows))[:, None]), neighbours, 1)
         if self.refs.metric == "cosine":
             near = out > 1 - NEAR_COSINE
         else:
-            near = -2 * out < NEAR * (np.sqrt(self.queries.square[self.who]) + self.refs.reach)[:, None] ** 2
+            near = (
+                -2 * out < NEAR * (np.sqrt(self.queries.square[self.query_rows]) + self.refs.max_length)[:, None] ** 2
+            )
         row, rank = np.nonzero(near)
         out[row, rank] = self.pairs(row, neighbours[row, rank])
         return out
 
-    def crowd(self, cuts: Sequence[int]) -> Array:
+    def search_crowded_rows(self, cuts: Sequence[int]) -> Array:
         """Neighbours of rows with very many candidates at almost equal distance, as of a collapsed network."""
-        who, n, twin = self.who, len(self.refs), self.refs.twin
-        scores = np.empty((len(who), n))
-        a = self.queries.centred(who)
+        query_rows, n, first_equal = self.query_rows, len(self.refs), self.refs.first_equal
+        scores = np.empty((len(query_rows), n))
+        a = self.queries.centred(query_rows)
         for block in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
-            scores[:, block] = a @ self.refs.centred(block).T - self.refs.half[block]
-        if (twin != np.arange(n)).any():
-            scores = scores[:, twin]
+            scores[:, block] = a @ self.refs.centred(block).T - self.refs.half_squares[block]
+        if (first_equal != np.arange(n)).any():
+            scores = scores[:, first_equal]
         if self.others:
-            scores[np.arange(len(who)), who] = -np.inf
+            scores[np.arange(len(query_rows)), query_rows] = -np.inf
         border = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
-        slack = 4 * _margin(self.refs, self.queries, who, DOUBLE)
+        slack = 4 * _margin(self.refs, self.queries, query_rows, DOUBLE)
         open_ = np.zeros(scores.shape, bool)
         for t in border.T:
             open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
-        scores = self.comparable(scores, np.arange(len(who))[:, None])
+        scores = self.comparable(scores, np.arange(len(query_rows))[:, None])
         r, c = np.nonzero(open_)
-        key = r * n + twin[c]
+        key = r * n + first_equal[c]
         once = np.zeros(scores.size, bool)
         once[key] = True
         pairs = np.flatnonzero(once)
         value = np.empty(scores.size)
-        value[pairs] = _pairs(self.refs, self.queries, who[pairs // n], pairs % n)
+        value[pairs] = _pairs(self.refs, self.queries, query_rows[pairs // n], pairs % n)
         scores[r, c] = value[key]
-        return _choose(scores, np.zeros(len(who)), cuts, None)
+        return _choose(scores, np.zeros(len(query_rows)), cuts, None)
 
 
 def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _TieBreaker | None) -> Array:
@@ -405,10 +409,10 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
             chosen[undecided[crowded]] = CROWDED
             undecided, columns, value, border = (rows[~crowded] for rows in (undecided, columns, value, border))
     row, rank = np.nonzero(border)
-    who = columns[row, rank]
-    true = value[row, rank].astype(np.float64) if tie_breaker is None else tie_breaker.pairs(undecided[row], who)
+    query_rows = columns[row, rank]
+    true = value[row, rank].astype(np.float64) if tie_breaker is None else tie_breaker.pairs(undecided[row], query_rows)
     run = np.cumsum((np.diff(row, prepend=-1) != 0) | (np.diff(rank, prepend=-1) != 1))
-    columns[row, rank] = who[np.lexsort((who, -true, run))]  # ties go to the lower column
+    columns[row, rank] = query_rows[np.lexsort((query_rows, -true, run))]  # ties go to the lower column
     chosen[undecided] = columns[:, :k]
     return chosen
 
@@ -439,7 +443,7 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
     """
     spans = blocks(len(these), TILE)
     pairs = [(a, b) for a in range(len(spans)) for b in range(a, len(spans))]
-    half = these.half.astype(np.float32)
+    half_squares = these.half_squares.astype(np.float32)
 
     def work(i: int, workers: int) -> tuple[Array, Array, Array]:
         state = (
@@ -453,10 +457,10 @@ def _tiles(these: Points) -> tuple[Array, Array, Array]:
             down, across = spans[a], spans[b]
             height, width = down.stop - down.start, across.stop - across.start
             tile = room[: height * width].reshape(height, width)
-            np.matmul(these.quick[down], these.quick[across].T, out=tile)
+            np.matmul(these.search_rows[down], these.search_rows[across].T, out=tile)
             if these.metric == "euclidean":
-                tile -= half[down][:, None]
-                tile -= half[across]
+                tile -= half_squares[down][:, None]
+                tile -= half_squares[across]
             if a == b:
                 np.fill_diagonal(tile, -np.inf)
             else:

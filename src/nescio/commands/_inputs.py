@@ -48,7 +48,7 @@ class InputOptions:
         if not texts and not everything:
             raise BadInput("A FILE of predictions is required, or --logits and --labels. See --help.")
         if texts and all(Path(text).suffix.lower() == ".npy" and Path(text).is_file() for text in texts):
-            raise BadInput(f"{texts[0]}: a .npy file contains one array without a name: {_for_arrays(texts)}.")
+            raise BadInput(f"{texts[0]}: a .npy file contains one array without a name: {_array_option_hint(texts)}.")
         return [*texts] or [",".join(everything)]
 
     def read(self, text: str, seed: int = 0, *, ood: bool = False) -> Predictions:
@@ -94,7 +94,7 @@ class InputOptions:
         return mapping(self.map, "FIELD=NAME", "--map")
 
 
-def _for_arrays(texts: Sequence[str]) -> str:
+def _array_option_hint(texts: Sequence[str]) -> str:
     """The options that read .npy files, by field."""
     options = {"--labels": "LABELS.npy"}
     for text in texts:

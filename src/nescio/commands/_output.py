@@ -124,7 +124,7 @@ def json_of(value: Any) -> str:
     """JSON for stdout; rows of results are without the columns that are empty in all of them."""
     from nescio.report.text import json_text
 
-    text = json_text(_filled(getattr(value, "rows", value)))
+    text = json_text(_without_empty_cells(getattr(value, "rows", value)))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # what the terminal lacks, as \u2192, is the same JSON
@@ -132,12 +132,12 @@ def json_of(value: Any) -> str:
     return text
 
 
-def _filled(value: Any) -> Any:
+def _without_empty_cells(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _filled(content) for name, content in value.items()}
+        return {name: _without_empty_cells(content) for name, content in value.items()}
     if isinstance(value, (list, tuple)) and all(isinstance(row, dict) and "metric" in row for row in value):
         return without_empty(value)
-    return [_filled(content) for content in value] if isinstance(value, (list, tuple)) else value
+    return [_without_empty_cells(content) for content in value] if isinstance(value, (list, tuple)) else value
 
 
 def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Sequence[str] = ()) -> None:

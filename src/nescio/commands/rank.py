@@ -185,7 +185,7 @@ def candidates_of(options: Options) -> list[Candidate]:
         raise BadInput("--data and --reference are for networks, and all candidates are files: omit them.")
     sets = _image_sets(options, train.get(None), networks) if networks else {}
     return [
-        _predicted(candidate, options, sets)
+        _predict_candidate(candidate, options, sets)
         if candidate.networks
         else _read(candidate, train.get(candidate.name), options)
         for candidate in members
@@ -276,7 +276,7 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     # networks of the store may have been trained on a part of this set
     ours = any(NetworkName.parse(text).kind in (STORE, SIBLINGS) for text in texts)
     whole = ImageSet(dataset_name(str(options.data)), "test_or_all")
-    tests = _first_to_load([replace(whole, split="test"), whole], options.storage.root) if ours else whole
+    tests = _first_loadable([replace(whole, split="test"), whole], options.storage.root) if ours else whole
     tests = replace(tests, sample_size=options.limit, sample_seed=options.scoring.seed)
     sets = {"tests": tests}
     if options.reference:
@@ -292,7 +292,7 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     return sets
 
 
-def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
+def _omission_notes(tests: ImageSet, options: Options) -> tuple[str, ...]:
     """Notes on images that were omitted from the evaluation."""
     whole = replace(tests, sample_size=None).load(options.storage.root)
     stamp = [f"{whole.name}: {note}" for note in whole.dataset.notes]
@@ -307,10 +307,10 @@ def _training_images(data: str, root: str | None, draw: int | None = None, seed:
     from nescio.datasets.names import dataset_name
 
     images = ImageSet(dataset_name(data), "train", sample_size=draw, sample_seed=seed)
-    return _first_to_load([images, replace(images, split="train_val")], root)
+    return _first_loadable([images, replace(images, split="train_val")], root)
 
 
-def _first_to_load(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
+def _first_loadable(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
     """The first set that can be loaded, else the last. For example, a class of one image cannot be split."""
     for images in sets[:-1]:
         try:
@@ -333,7 +333,7 @@ def _check_disjoint(tests: ImageSet, refs: ImageSet, options: Options) -> None:
         )
 
 
-def _predicted(members: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
+def _predict_candidate(members: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate whose members are networks, from their predictions of the images."""
     from nescio.datasets.names import dataset_name
     from nescio.networks.models import find_network, with_weights
@@ -352,7 +352,9 @@ def _predicted(members: NamedMembers, options: Options, sets: dict[str, ImageSet
     for sentence in describe_preprocessing(networks):
         print(sentence, file=sys.stderr, flush=True)
     by_role = {role: align_members(embed(networks, images, context), names) for role, images in sets.items()}
-    by_role["tests"] = [predictions.replace(notes=_stamp(sets["tests"], options)) for predictions in by_role["tests"]]
+    by_role["tests"] = [
+        predictions.replace(notes=_omission_notes(sets["tests"], options)) for predictions in by_role["tests"]
+    ]
     backbones = tuple(one.trial.backbone if one.trial else _architecture(one.name) for one in networks)
     return Candidate(members.name, by_role["tests"], by_role.get("refs"), by_role.get("train"), backbones)
 

@@ -242,10 +242,9 @@ def _method(guarded: GuaranteedThreshold) -> str:
     return f"{name}, the better of {len(guarded.guarantees)}" if len(guarded.guarantees) > 1 else name
 
 
-def _coverage_sentence(outcome: ThresholdOutcome, which: str) -> str:
-    kept = (
-        f"{outcome.accepted:,} of the {outcome.n:,} rows {which} are accepted (coverage {_percent(outcome.coverage)})"
-    )
+def _coverage_sentence(outcome: ThresholdOutcome, description: str) -> str:
+    share = _percent(outcome.coverage)
+    kept = f"{outcome.accepted:,} of the {outcome.n:,} rows {description} are accepted (coverage {share})"
     return kept + (
         f", {outcome.errors:,} of them wrong ({_percent(outcome.risk)})." if outcome.risk is not None else "."
     )

@@ -21,10 +21,10 @@ def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) ->
 
 def data_of(spec: str) -> str:
     """The data in a name that `binary_spec` made."""
-    return map_content(spec, lambda name: parts_of(name)[0])
+    return map_content(spec, lambda name: parse_binary_spec(name)[0])
 
 
-def parts_of(spec: str) -> list[str]:
+def parse_binary_spec(spec: str) -> list[str]:
     """[the data, the classes that are in, those that are out] of what `binary_spec` made; a path may hold # itself."""
     return selections(spec.removeprefix("binary:"), 2)
 

@@ -45,7 +45,7 @@ class NeighbourDistance:
     @property
     def arrays(self) -> dict[str, Array]:
         """What an exported file needs, of cosines and one k."""
-        return {"bank": self.refs.quick.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
+        return {"bank": self.refs.search_rows.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
 
     def __call__(self, test: Predictions) -> Array:
         queries = prepare_points(

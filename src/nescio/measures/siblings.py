@@ -103,36 +103,36 @@ class Spaces:
 
         k_nc  some of the k only
         """
-        who = list(range(len(self.tests)) if members is None else members)
+        selected = list(range(len(self.tests)) if members is None else members)
         ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
         if self.collapsed is not None:
             names = (*(f"nc@{k}" for k in ks), *(f"dist@{k}" for k in self.k_dist), "norm", "ll", "fv")
-            return SiblingScores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(who))
+            return SiblingScores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(selected))
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
         try:
-            u |= {f"nc@{k}": row for k, row in zip(ks, self._inconsistency(who, ks), strict=True)}
+            u |= {f"nc@{k}": row for k, row in zip(ks, self._inconsistency(selected, ks), strict=True)}
         except Undefined as reason:
             reasons |= dict.fromkeys((f"nc@{k}" for k in ks), str(reason))
-        u |= {f"dist@{k}": row for k, row in zip(self.k_dist, self.dist[who].mean(0), strict=True)}
-        u["norm"] = self.norm[who].mean(0)
+        u |= {f"dist@{k}": row for k, row in zip(self.k_dist, self.dist[selected].mean(0), strict=True)}
+        u["norm"] = self.norm[selected].mean(0)
         if self.ll is not None:
-            u["ll"] = self.ll[who].mean(0)
+            u["ll"] = self.ll[selected].mean(0)
         try:
-            u["fv"] = self._variance(who)
+            u["fv"] = self._variance(selected)
         except Undefined as reason:
             reasons["fv"] = str(reason)
-        return SiblingScores(self.tests[0].index, u, reasons, len(who))
+        return SiblingScores(self.tests[0].index, u, reasons, len(selected))
 
-    def _inconsistency(self, who: Sequence[int], ks: Sequence[int]) -> Array:
-        if len(who) < 2:
+    def _inconsistency(self, selected: Sequence[int], ks: Sequence[int]) -> Array:
+        if len(selected) < 2:
             raise Undefined(ALONE)
-        return 1 - consistency(self.neighbours[who], ks, self.references, self.similarity)
+        return 1 - consistency(self.neighbours[selected], ks, self.references, self.similarity)
 
-    def _variance(self, who: Sequence[int]) -> Array:
-        if len(who) < 2:
+    def _variance(self, selected: Sequence[int]) -> Array:
+        if len(selected) < 2:
             raise Undefined(NO_VARIANCE)
-        all_predictions = [self.tests[member] for member in who]
+        all_predictions = [self.tests[member] for member in selected]
         widths = sorted(
             {predictions.embeddings.shape[1] for predictions in all_predictions if predictions.embeddings is not None}
         )
@@ -169,7 +169,7 @@ def member_spaces(
     for member in track(range(m), "members"):
         references = prepare_points(reference_rows[member], metric, f"the reference embeddings of member {member}")
         queries = prepare_points(test_rows[member], metric, f"the test embeddings of member {member}", references)
-        different = np.count_nonzero(references.twin == np.arange(r))
+        different = np.count_nonzero(references.first_equal == np.arange(r))
         if r > 1 and different <= max(1, COLLAPSED * r):
             collapsed = (
                 f"Member {member} gives {r:,} references {different} different "

@@ -22,7 +22,7 @@ def kendall(a: ArrayLike, b: ArrayLike) -> float:
 
     τ-b = (c − d) / √((pairs not tied in a)·(pairs not tied in b)), with c concordant and d discordant pairs.
     """
-    a, b = _two(a, b, "Kendall's τ")
+    a, b = _checked_pair(a, b, "Kendall's τ")
     order = np.lexsort((b, a))
     place_a, place_b = (np.unique(x, return_inverse=True)[1][order] for x in (a, b))
     tied_a, tied_b = _tied_pairs(place_a), _tied_pairs(place_b)
@@ -38,7 +38,7 @@ def spearman(a: ArrayLike, b: ArrayLike) -> float:
 
     ρ = Σ r_a·r_b / √(Σ r_a²·Σ r_b²) over centred ranks.
     """
-    a, b = _two(a, b, "Spearman's ρ")
+    a, b = _checked_pair(a, b, "Spearman's ρ")
     r, s = ranks(a), ranks(b)
     return float(np.clip(np.dot(r, s) / np.sqrt(np.dot(r, r) * np.dot(s, s)), -1, 1))
 
@@ -103,7 +103,7 @@ def _votes(annotations: ArrayLike) -> Array:
     return votes
 
 
-def _two(a: ArrayLike, b: ArrayLike, what: str) -> tuple[Array, Array]:
+def _checked_pair(a: ArrayLike, b: ArrayLike, what: str) -> tuple[Array, Array]:
     a, b = as_scores(a, "the first argument"), as_scores(b, "the second argument")
     if len(a) != len(b):
         raise BadInput(f"The two arguments have {len(a)} and {len(b)} rows: they must describe the same rows.")

@@ -93,11 +93,11 @@ def corp(confidence: ArrayLike, right: ArrayLike) -> CorpCurve:
 
 def corp_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> CorpCurve:
     """The bin-free reliability diagram: accuracy against confidence."""
-    return _of_answers(require_confidence(outcomes(probs, labels)))
+    return _corp_of_outcomes(require_confidence(outcomes(probs, labels)))
 
 
 @lru_cache(maxsize=1)  # three metrics in a row read one curve
-def _of_answers(a: Outcomes) -> CorpCurve:
+def _corp_of_outcomes(a: Outcomes) -> CorpCurve:
     return corp(a.confidence, a.correct)
 
 

@@ -61,7 +61,7 @@ def naurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     NAURC = (AURC − AURC*)/(r − AURC*) = 1 − rAULC. Source: Cattelan & Silva 2024.
     """
     r = ranking(u, wrong, "wrong")
-    _both_kinds(r, "NAURC")
+    _require_both_outcomes(r, "NAURC")
     return (r.total_share - _best_total(r)) / (r.positives - _best_total(r))
 
 
@@ -148,11 +148,11 @@ def raulc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     rAULC = AULC/AULC* = (r − AURC)/(r − AURC*). Source: Postels et al. 2022, §4.
     """
     r = ranking(u, wrong, "wrong")
-    _both_kinds(r, "rAULC")
+    _require_both_outcomes(r, "rAULC")
     return (r.positives - r.total_share) / (r.positives - _best_total(r))
 
 
-def _both_kinds(r: Ranking, what: str) -> None:
+def _require_both_outcomes(r: Ranking, what: str) -> None:
     if r.positives == 0 or r.negatives == 0:
         every = "right" if r.positives == 0 else "wrong"
         raise Undefined(f"{what} is undefined: all predictions are {every}, so no order is better than another.")

@@ -154,7 +154,7 @@ class DropoutPasses:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if self.parts is None:
-            self.parts = _divided(self.network, self.layers, x)
+            self.parts = _split_at_dropout(self.network, self.layers, x)
         body, head = self.parts
         features = body(x)
         logits = _logits(head(features))
@@ -177,10 +177,10 @@ def _logits(output: Any) -> Tensor:
     return (output[:, None] if output.dim() == 2 else output).float()
 
 
-def _divided(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tuple[Part, Part]:
+def _split_at_dropout(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tuple[Part, Part]:
     """The modules before and after the first dropout, tested on these images; (identity, network) if there is none."""
     plain = network(x)
-    for body, head in _halves(network):
+    for body, head in _candidate_splits(network):
         with dropout_enabled(layers):
             once, again = body(x), body(x)
         if isinstance(once, Tensor) and torch.equal(once, again) and torch.equal(head(once), plain):
@@ -188,7 +188,7 @@ def _divided(network: nn.Module, layers: Sequence[nn.Module], x: Tensor) -> tupl
     return _identity, network
 
 
-def _halves(network: Any) -> Iterator[tuple[Part, Part]]:
+def _candidate_splits(network: Any) -> Iterator[tuple[Part, Part]]:
     """Features and head of timm's networks; of others, all children but the last, and the last."""
     if hasattr(network, "forward_features") and hasattr(network, "forward_head"):
         yield network.forward_features, network.forward_head

@@ -194,13 +194,13 @@ def python_path() -> str:
     return os.pathsep.join(folders)
 
 
-def end_with_parent(parent: int, how: int = signal.SIGTERM) -> None:
+def end_with_parent(parent: int, signal_number: int = signal.SIGTERM) -> None:
     """End this process when its parent has died; its work can be resumed."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        os.kill(os.getpid(), how)
+        os.kill(os.getpid(), signal_number)
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -284,7 +284,7 @@ def pareto(frame: Frame) -> Table:
     for cost, x in ((PARAMS, sizes), ("accuracy", accuracy)):
         for good, y in goods.items():
             points = {name: (x[name], y[name]) for name in x if name in y}
-            best = pareto_front(points.values(), less=cost == PARAMS)
+            best = pareto_front(points.values(), lower_x_is_better=cost == PARAMS)
             for name in [name for name, point in points.items() if point in best]:
                 fronts.setdefault(name, []).append(f"{good} by {cost}")
     columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}

@@ -103,10 +103,10 @@ def check_zip(path: Path) -> None:
     zipfile.ZipFile(path).close()
 
 
-def _read_member(file: Any, key: str, announced: int, stored: int) -> Array:
+def _read_member(file: Any, key: str, expected_size: int, stored: int) -> Array:
     """One .npy array of an archive."""
     header = _read_header(file, key)
-    if announced != file.tell() + header.nbytes:
+    if expected_size != file.tell() + header.nbytes:
         raise BadInput(_not_npy(key))
     check_growth(key, header.values * max(8, header.dtype.itemsize), stored)  # as numbers of float64
     content = np.empty(header.nbytes, np.uint8)

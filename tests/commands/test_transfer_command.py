@@ -100,7 +100,7 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
     "words, sentence",
     [
         (("resnet50",), "name them with --data"),
-        (("{own}", "--data", "digits"), "drop one"),
+        (("{own}", "--data", "digits"), "omit one"),
         (("{own}", "--k", "0"), "k is 0"),
         (("{own}", "--bootstrap", "-1"), "resamples is -1"),
         (("{own}", "--bootstrap", str(10**12)), "from 0 to 1,000,000"),

@@ -48,7 +48,7 @@ def test_scorecard_tables_contain_every_row_once_and_accepted_shares_per_ood_set
     repeated = sum(r["metric"] == "in_as_in" for r in rows)  # once per OOD set
     assert count == len(rows) - in_notes + repeated
     table = find(scorecard_tables(rows), f"{OOD}: noise")
-    assert table.columns == ("AUROC ↑", "AUPR ↑", "FPR@0.95 ↓", "out as out ↑", "in as in ↑")
+    assert table.columns == ("AUROC ↑", "AUPR ↑", "FPR@0.95 ↓", "OutAsOut ↑", "InAsIn ↑")
 
 
 def test_scorecard_tables_of_predictions_have_raw_and_calibrated_columns() -> None:

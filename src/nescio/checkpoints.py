@@ -81,7 +81,7 @@ def _content(file: Path, tensors: bool = True) -> Any:
 
 
 def _pickled(file: Path) -> bool:
-    """Whether it begins as torch.save's files do, now (a zip) or formerly (a pickle)."""
+    """Whether the file begins like a file of torch.save: a zip, or a pickle of older versions."""
     with file.open("rb") as handle:
         return handle.read(2).startswith((b"PK", b"\x80"))
 

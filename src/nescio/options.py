@@ -149,14 +149,14 @@ class Leaf:
 
     @property
     def choices(self) -> Sequence[str]:
-        """The texts that are allowed, of an element if it is a tuple; empty: any."""
+        """The valid values, of an element if it is a tuple; empty if any value is valid."""
         hint = without_none(self.hint)
         hint = without_none(typing.get_args(hint)[0]) if is_tuple(hint) else hint
         return [str(value) for value in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
 
     @property
     def many(self) -> bool:
-        """Whether it takes several words of the command line."""
+        """Whether it takes several command-line arguments."""
         return is_tuple(self.hint) and (self.spec.positional or self.spec.style != "commas")
 
     def value(self, holder: Any) -> Any:

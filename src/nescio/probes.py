@@ -52,7 +52,7 @@ def jacobian_norm(
 
 
 def how_jacobian(classes: int, exact: bool = False) -> str:
-    """How `jacobian_norm` is computed for a number of classes, as a note beside the scores."""
+    """Describe the computation of `jacobian_norm` for a number of classes."""
     return "exact" if exact or classes <= EXACT_CLASSES else f"estimated from {HUTCHINSON} random directions"
 
 

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 class Columns(TypedDict, total=False):
-    """What a number is of. A column that does not apply is None."""
+    """The columns that identify a number. A column that does not apply is None."""
 
     benchmark: str | None
     version: int | None
@@ -81,7 +81,7 @@ class Result(Columns, total=False):
 
 
 class NetworkFacts(TypedDict, total=False):
-    """What is known of one network, or of an average of networks, beside the results."""
+    """Facts about a network, or an average of networks, other than results."""
 
     params: int | None
     train_accuracy: float | None  # the lowest of its members

@@ -21,7 +21,7 @@ NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves
 
 
 def draw_counts(n: int | Sequence[int], seed: int, number: int) -> Array:
-    """How often each of n rows is drawn in resample `number`: n draws with replacement from its own random stream.
+    """Count the draws of each of n rows in resample `number`: n draws with replacement from its own random stream.
 
     The stream depends on the seed and the number only, so threads and the number of resamples do not change it. If n
     is a sequence, it is the sizes of consecutive sets of rows, which are drawn separately.

@@ -123,7 +123,7 @@ def _check_classes(in_distribution: Predictions, others: Mapping[str, Prediction
 
 
 def _notes(by_role: Mapping[str, Predictions | None]) -> list[str]:
-    """How the predictions were read; notes of a role other than test begin with it."""
+    """Notes on reading the predictions; notes of roles other than test begin with the role."""
     notes = [(role, note) for role, rows in by_role.items() if rows is not None for note in rows.notes]
     of_test = {note for role, note in notes if not role}
     return [f"{role}: {note}" if role else note for role, note in notes if not role or note not in of_test]

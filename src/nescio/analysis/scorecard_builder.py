@@ -28,7 +28,7 @@ from nescio.rows import Row
 
 @dataclass
 class ScorecardCell:
-    """Where rows of a scorecard go: the columns that they share."""
+    """The columns that a group of scorecard rows shares."""
 
     columns: Row
     split: str
@@ -36,7 +36,7 @@ class ScorecardCell:
 
     @property
     def identity(self) -> Row:
-        """The columns that identify the rows, but for the metric."""
+        """The columns that identify the rows, except the metric."""
         columns = {name: self.columns[name] for name in ("calibrated", "subgroup")}
         return columns | {"split": self.split, "measure": self.measure}
 

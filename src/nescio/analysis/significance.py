@@ -65,7 +65,7 @@ class BestMeasure:
 
 @dataclass(frozen=True, eq=False)
 class DeLongComponents:
-    """What every row adds to an AUROC, ties counted half; subtract the components of two scores of the same rows.
+    """Contribution of every row to an AUROC, ties counted half. Subtract the components of two scores of the same rows.
 
     above    kind → (m,) for each positive row of a kind, the share of negative rows below it
     below    (n,) for each negative row, the share of positive rows above it, with kinds by their weights

@@ -39,7 +39,7 @@ SINGLE, DOUBLE = 2.0**-24, 2.0**-53  # unit roundoff
 
 
 def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
-    """Rows of float64 at length one, also where the squares over- or underflow; `start` is the number of the first."""
+    """Normalize float64 rows to unit length without over- or underflow; `start` is the number of the first."""
     max_value = np.abs(x).max(1)
     if not max_value.all():
         row = start + int(np.flatnonzero(max_value == 0)[0])
@@ -52,7 +52,7 @@ def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
 class Points:
     """Embeddings made ready for one metric.
 
-    Cosine: rows at length one, score = a·b. Euclidean: rows less a shift, times a scale (a power of two), score =
+    Cosine: unit-length rows, score = a·b. Euclidean: rows less a shift, times a scale (a power of two), score =
     a·b − |b|²/2 = (|a|² − distance²)/2. The higher score is the nearer.
     """
 
@@ -82,7 +82,7 @@ class Points:
 
     @cached_property
     def max_value(self) -> float:
-        """Largest entry as given, scaled, which bounds the error of the shift."""
+        """Largest scaled entry before the shift, which bounds the rounding error of the shift."""
         return (
             max(float(np.abs(self.raw[block]).max()) for block in blocks(len(self), max(1, SLAB // self.d)))
             * self.scale
@@ -262,7 +262,7 @@ def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None
 
 
 def _margin(refs: Points, queries: Points, query_rows: Array, roundoff: float) -> Array:
-    """(len(who),) bound on the error of a computed score, for any order of summation.
+    """(len(query_rows),) bound on the error of a computed score, for any order of summation.
 
     |fl(a·b) − a·b| ≤ d·roundoff·|a|·|b| to first order, and a few roundings more for the entries and for |b|²/2.
     """

@@ -4,7 +4,7 @@
     def shift(plan: Plan, work: Work) -> None:
         \"""One sentence for `nescio run --help`.
 
-        The rest is what `nescio run shift --help` says, with examples.
+        The rest is the text of `nescio run shift --help`, with examples.
         \"""
         networks = work.run_stage("train", [train_step(trial, work.context.root) for trial in plan.trials()])
         work.evaluate("evaluate", [evaluation("shift", 1, …) for network in networks])
@@ -58,7 +58,7 @@ class Benchmark:
     workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
 
     def story(self, study: Study) -> Story:
-        """What the page of a study tells, and the commands that made it, or that would run its plans again."""
+        """The story of a study's page, and the commands that made the study or run its plans again."""
         story: Story = self._module.story(study)
         if study.provenance:
             return replace(story, provenance=[text for command in study.provenance for text in command.sentences()])
@@ -229,7 +229,7 @@ def page_name(study: Study, name: str = "") -> str:
 
 
 def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
-    """What reports show of these studies, by their names; importing a benchmark's reports registers them."""
+    """The named reports of these studies; importing a benchmark's reports registers them."""
     for known in registry.parts():
         import_module(known.reports)
     return run_reports(studies, names)

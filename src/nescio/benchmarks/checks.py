@@ -1,4 +1,4 @@
-"""What benchmarks that train networks refuse before any work."""
+"""Checks of plans that train networks, before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steps take where a store has seen none of their kind yet.
+"""Estimated costs of steps if a store has no finished step of their kind.
 
 A training whose epochs are short is measured: one epoch on this machine, which nothing keeps. Else a network's
 arithmetic is counted (multiply and add are two), and divided by what nescio was seen to do in a second
@@ -57,7 +57,7 @@ PACES = {  # share of plain training's pace, by method
 
 @dataclass(frozen=True)
 class Machine:
-    """What one worker was seen to do: ResNet-18 trained at 32 pixels, and a ResNet that predicts at 224, images/s."""
+    """Measured speed of one worker: ResNet-18 trained at 32 pixels, and a ResNet predicting at 224, images/s."""
 
     name: str
     trained: float
@@ -116,7 +116,7 @@ def clock_of(device: str) -> str:
 
 
 def estimated(step: Step, context: Context) -> Cost | None:
-    """What a step takes; None where that is not known: of networks that are not timm's, and of unknown stages."""
+    """The cost of a step; None if unknown: for networks that are not timm's, and for unknown stages."""
     if isinstance(step, Expected):
         return step.cost
     if isinstance(step.config, Trial):

@@ -28,5 +28,5 @@ def trained_methods(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def name_of_average(method: str, members: int) -> str:
-    """What an average of networks of the same hyper-parameters is called."""
+    """The name of an average of networks with the same hyper-parameters."""
     return DEEP_ENSEMBLE if (method, members > 1) == (MEMBER, True) else method

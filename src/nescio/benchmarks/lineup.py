@@ -57,7 +57,7 @@ def plain_trial(
     number: int = 0,
     task: Task = "classification",
 ) -> Trial:
-    """A method under one seed, at its defaults but for `fixed` hyper-parameters, METHOD.FIELD=VALUE.
+    """A method under one seed, with its defaults except the `fixed` hyper-parameters, METHOD.FIELD=VALUE.
 
     seed    of the validation images and the initial weights
     member  of an ensemble: other initial weights, the same validation images
@@ -187,7 +187,7 @@ def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[
 
 
 def line_of(trial: Trial) -> tuple[Any, ...]:
-    """What is searched separately: method, backbone and spectral bound."""
+    """The key of a separate search: method, backbone and spectral bound."""
     return tuple(getattr(trial, column) for column in LINE)
 
 

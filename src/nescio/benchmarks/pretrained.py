@@ -1,4 +1,4 @@
-"""What the benchmarks on many pretrained models share: rows of a model, numbers by model, families, clouds, tables."""
+"""Shared parts of the benchmarks on pretrained models: rows, numbers by model, families, clouds, tables."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def page(
 
 
 def _blocks(study: Study, names: Sequence[str]) -> list[Block]:
-    """What named reports show; where a report has a figure, its tables stand behind folds."""
+    """The blocks of named reports; if a report has a figure, its tables are collapsed."""
     made = [find_report(f"{study.benchmark}/{name}").blocks(study.frame) for name in names]
     return [block for own in made for block in (collapse_tables(own) if figures_of(own) else own)]
 

@@ -1,4 +1,4 @@
-"""What a dry run prints: steps, which of them are finished, and the time and disk of the others."""
+"""Output of a dry run: the steps, the number of finished ones, and the time and disk space of the others."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MOST_SHARED = 0.1  # of the rows of two parts: an image may be in a dataset twic
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How the files of a command are read."""
+    """Options for reading the predictions of a command."""
 
     map: tuple[str, ...] = option((), unset="standard names")
     logits: str | None = option(None)

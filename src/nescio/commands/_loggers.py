@@ -1,4 +1,4 @@
-"""Where training curves go besides the terminal: TensorBoard, Weights & Biases."""
+"""Loggers of training curves: TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command that prints rows offers: JSON, CSV, Markdown, LaTeX, or tables for people."""
+"""Output formats of commands that print rows: terminal tables, JSON, CSV, Markdown, LaTeX."""
 
 from __future__ import annotations
 

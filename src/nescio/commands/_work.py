@@ -76,7 +76,7 @@ class WorkerOptions:
                 raise BadInput(f"{name} must be at least 1 and at most {MOST_PROCESSES:,}, got {value}.")
 
     def count(self, device: str) -> int:
-        """How many processes work."""
+        """Number of worker processes."""
         if self.workers is not None:
             return self.workers
         gpu = device.startswith("cuda") or (device == "auto" and _has_gpu())
@@ -203,7 +203,7 @@ def _lead_of(page: Path, mark: Path, fingerprint: str) -> list[str] | None:
 
 
 def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
-    """What a page is made of: the study, and the code that writes it."""
+    """Digest of a page's inputs: the study, and the code that writes the page."""
     import nescio
     from nescio.report.pages import can_draw
     from nescio.report.studies import files

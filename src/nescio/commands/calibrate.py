@@ -72,7 +72,7 @@ def run(options: Options) -> int:
 
 
 def _figures(predictions: Predictions) -> dict[str, float]:
-    """How calibrated the labelled rows are; nothing without labels."""
+    """Calibration metrics of the labelled rows; empty without labels."""
     from nescio import metrics
     from nescio.measures import summary
 

@@ -89,7 +89,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 
 def _positions(command: str, parser: argparse.ArgumentParser) -> dict[str, list[str]]:
-    """What may stand where: the options of a command, the words that each takes, and its arguments."""
+    """The completions: options of every command, values of each option, and arguments."""
     listed = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     positions = {
         f"{command} --options": [flag for action in listed for flag in action.option_strings if flag[1] == "-"]

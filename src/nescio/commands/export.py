@@ -106,7 +106,7 @@ def run(options: Options) -> int:
 
 
 def _goal(model: str, to: str | None, form: str | None) -> Path:
-    """Where to write; the ending decides the format, and both must agree."""
+    """The output file; its suffix sets the format and must agree with --file-format."""
     goal = Path(to) if to else Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', model)}.{form or 'onnx'}")
     if not goal.suffix:
         goal = goal.with_name(f"{goal.name}.{form or 'onnx'}")

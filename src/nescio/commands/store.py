@@ -124,7 +124,7 @@ def _prune(args: argparse.Namespace) -> int:
 
 
 def _lines(old: Sequence[OldWork]) -> list[str]:
-    """How much there is, stage by stage, and in all."""
+    """Number and size of entries, per stage and in total."""
     stages = defaultdict(list)
     for work in old:
         stages[work.run.stage].append(work)

@@ -100,7 +100,7 @@ def run(options: Options) -> int:
 
 
 def _sentence(step: Step, store: Store, finished_before: bool) -> str:
-    """What came of a training."""
+    """A sentence on the result of a training."""
     from nescio.training import facts_of
 
     facts = facts_of(step, store)

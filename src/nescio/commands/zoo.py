@@ -111,7 +111,7 @@ class Options:
 
     @property
     def plan(self) -> GradingPlan:
-        """How --ood-data is graded."""
+        """Options for grading --ood-data."""
         return replace(self.grading, data=self.data, ood_data=self.ood_data, extra_ood=self.extra_ood)
 
 

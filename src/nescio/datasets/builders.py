@@ -27,7 +27,7 @@ ImagesAndLabels = tuple[Any, Array]  # images and their labels
 
 
 def _bytes_of(pixels: Array) -> str:
-    """How to save images of another type as uint8, guessed from their values."""
+    """Suggest how to convert images of another type to uint8, from their values."""
     if pixels.dtype.kind not in "iuf" or not pixels.size or not 0 <= pixels.min() <= pixels.max() <= 255:
         return ""
     unit = pixels.dtype.kind == "f" and pixels.max() <= 1

@@ -168,8 +168,10 @@ def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float
 
 
 def _final_sources(places: Tensor) -> Tensor:
-    """Where each value comes from when value i is copied from places[i], one after the other from the last to the
-    first: a place behind i was copied before, so that its own source counts, and so on."""
+    """Final source of each value if value i is copied from places[i], sequentially from the last.
+
+    A later position was copied before, so its own source is used.
+    """
     rows = torch.arange(len(places), device=places.device)
     end = torch.where(places > rows, places, rows)
     while not torch.equal(further := end[end], end):

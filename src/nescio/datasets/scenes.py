@@ -303,7 +303,7 @@ def _window(inside: Array) -> slice:
 
 
 def _ellipsoid(ray: Sequence[Any], middle: Sequence[Any], radius: Array) -> tuple[Array, Array, Array]:
-    """Where rays enter and leave an ellipsoid, and 1 − (their distance from its middle)² in units of its radii.
+    """Distances at which rays enter and leave an ellipsoid, and 1 − (distance of the ray from its centre)² in radii.
 
     In units of its radii it is a sphere: |ray · t − middle|² = 1. Rays and middle are x, y, z from the rays' start.
     """

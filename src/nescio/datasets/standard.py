@@ -301,7 +301,7 @@ class FolderWalk:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How many files were skipped, and which endings they have."""
+        """Notes on the number of skipped files and their suffixes."""
         if not self.skipped:
             return ()
         endings = sorted({Path(name).suffix.lower() or "no ending" for name in self.skipped})

@@ -26,7 +26,7 @@ NARROW = (
 
 
 def sample(mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTensor:
-    """So many samples of every distribution, mean (n, d) of unit rows and kappa (n,), as (draws, n, d).
+    """Draw samples (draws, n, d) of every distribution, with unit-length mean (n, d) and kappa (n,).
 
     Differentiable in both. A sample turns with μ by the smallest rotation, ds = w·dμ − √(1 − w²)·μ·(vᵀdμ), and w moves
     with κ along its distribution function F, dw/dκ = −∂_κF(w; κ)/f(w; κ) (implicit reparameterisation, Figurnov et al.

@@ -1,4 +1,4 @@
-"""What an evaluation is: the images that it needs, and the results that it takes from their predictions.
+"""Base class of evaluations: the images they need, and the results they compute from their predictions.
 
     @evaluation("agreement", question="Do the two most likely classes share the probability?")
     @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What evaluations share: the uncertainty scores of predictions, and metrics of how they rank rows."""
+"""Functions shared by evaluations: uncertainty scores of predictions, and ranking metrics."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rank_rows(
     intervals: bool = False,
     **columns: Unpack[Columns],
 ) -> None:
-    """How every score ranks positive rows (wrong predictions, other classes) above the others.
+    """Ranking metrics of every score: positive rows (wrong predictions, other classes) against the others.
 
     intervals  AUROC has the 95 % interval of DeLong
     """
@@ -108,7 +108,7 @@ def rank_sets(
     results: RowBuilder,
     **columns: Unpack[Columns],
 ) -> None:
-    """How every score ranks the rows of one set above those of another."""
+    """Ranking metrics of every score: the rows of one set against those of another."""
     for name in (name for name in inside if name in outside):
         both = np.concatenate([inside[name], outside[name]])
         positive = np.repeat([False, True], [len(inside[name]), len(outside[name])])

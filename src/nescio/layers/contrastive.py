@@ -20,7 +20,7 @@ def mlp(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Sequent
 
 
 def unit(z: Tensor) -> Tensor:
-    """Rows at length one, in float32 whatever the network computes in."""
+    """Normalize rows to unit length in float32, for any precision of the network."""
     return normalize(z.float(), dim=1)
 
 

@@ -76,7 +76,7 @@ def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], times: int) -
 
 
 def _units(vectors: list[Tensor]) -> list[Tensor]:
-    """The vectors at length one."""
+    """The vectors normalized to unit length."""
     return _scaled(vectors, 1 / torch.stack(torch._foreach_norm(vectors)).clamp_min(1e-12))
 
 

@@ -44,7 +44,7 @@ class NeighbourDistance:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """What an exported file needs, of cosines and one k."""
+        """Arrays for an exported file, for cosines and one k."""
         return {"bank": self.refs.search_rows.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
 
     def __call__(self, test: Predictions) -> Array:
@@ -102,7 +102,7 @@ def neighborhood_inconsistency(
 def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, unbiased: bool = False) -> Array:
     """Variance of a row's embedding between the members of an ensemble.
 
-    u(x) = Σ_dimensions Var_m(h_m(x)); h is at length one when the metric is cosine. Rows come in the order of tests[0].
+    u(x) = Σ_dimensions Var_m(h_m(x)); h has unit length if the metric is cosine. Rows come in the order of tests[0].
     The paper uses the population variance, (M − 1)/M times the `unbiased` one, so it rises with the number M of
     members. Take the unbiased one to compare ensembles of unequal M. Source: Park et al. 2024, §4.1 (FV).
     """

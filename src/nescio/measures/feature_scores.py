@@ -113,7 +113,7 @@ def mds(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("embeddings", "labels"))
 def mds_plus(train: Predictions) -> Fit:
-    """Squared Mahalanobis distance to the nearest class mean, of embeddings at length one.
+    """Squared Mahalanobis distance to the nearest class mean, of unit-length embeddings.
 
     min_c (f̂ − μ_c)ᵀ Σ⁻¹ (f̂ − μ_c), means and the tied covariance of f̂ too. Müller & Hein (2025), Mahalanobis++.
     """
@@ -133,7 +133,7 @@ def rmds(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("embeddings", "labels"))
 def rmds_plus(train: Predictions) -> Fit:
-    """`rmds` of embeddings at length one. Müller & Hein (2025), relative Mahalanobis++."""
+    """`rmds` of unit-length embeddings. Müller & Hein (2025), relative Mahalanobis++."""
     rows_by_class(train, "rmds_plus")
     return Relative(class_distances(train, unit=True))
 
@@ -366,7 +366,7 @@ def kl_matching(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("embeddings",), example={"k": 5})
 def knn(train: Predictions, k: int = 50) -> Fit:
-    """Squared distance to the k-th nearest training row, of embeddings at length one: 2 − 2·cos.
+    """Squared distance to the k-th nearest training row, of unit-length embeddings: 2 − 2·cos.
 
     k is at most the number of training rows. Sun et al. (2022).
     """
@@ -379,7 +379,7 @@ def knn(train: Predictions, k: int = 50) -> Fit:
 
 
 class KthNeighbour(NeighbourDistance):
-    """Squared distance at length one to the k-th nearest reference."""
+    """Squared distance of unit-length embeddings to the k-th nearest reference."""
 
     def _aggregate(self, away: Array) -> Array:
         return np.asarray(2 * away[:, : self.ks[0]].max(1))

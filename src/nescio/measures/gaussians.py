@@ -205,7 +205,7 @@ class NearestMean:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """What an exported file needs."""
+        """Arrays for an exported file."""
         centres = (self.means - self.middle) @ self.whitener.T
         whole = {"unit": np.array(self.unit), "width": np.array(self.means.shape[1])}
         return {"whitener": self.whitener, "middle": self.middle, "centres": centres, "spread": self.spread, **whole}
@@ -261,7 +261,7 @@ class ReferenceMoments:
 
 
 def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMoments:
-    """Moments of the in-distribution rows of a reference, computed once; `unit`: of rows at length one."""
+    """Moments of the in-distribution rows of a reference, computed once; `unit`: of unit-length rows."""
     return cached(train, ("moments", unit), lambda: _moments(train, name, unit))
 
 

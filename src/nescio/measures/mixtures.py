@@ -214,7 +214,7 @@ def _shrink_covariance(scatter: Array, count: float, other: Array) -> Array:
 
 
 def _sphere_of(covariance: Array) -> Array:
-    """The same variance in every direction."""
+    """A covariance with the same variance in every direction."""
     return np.asarray(np.eye(len(covariance)) * mean_variance(covariance))
 
 

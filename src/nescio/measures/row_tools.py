@@ -60,7 +60,7 @@ def unit_rows(x: Array, names: Any) -> Array:
 
 
 class UnitRows:
-    """Rows of embeddings at length one, computed when they are read."""
+    """Unit-length rows of embeddings, computed when they are read."""
 
     def __init__(self, embeddings: Array) -> None:
         self.embeddings, self.shape = embeddings, embeddings.shape

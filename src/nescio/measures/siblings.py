@@ -31,7 +31,7 @@ MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixtur
 
 @dataclass(frozen=True)
 class Quantity:
-    """How reports show a score: its name, its direction and its meaning."""
+    """Name, direction and meaning of a score in reports."""
 
     word: str
     better: Literal["higher", "lower"]

@@ -27,7 +27,7 @@ class InfoNCEHParams(BaseHParams):
 
 @method("infonce", InfoNCEHParams)
 class InfoNCE(SelfSupervised[InfoNCEHParams]):
-    """Two random crops of every image; of their embeddings at length one, e₁ and e₂, the loss is
+    """Two random crops of every image; for their unit-length embeddings e₁ and e₂, the loss is
 
         −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻),   e⁻ the views of other images
 

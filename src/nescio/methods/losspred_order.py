@@ -14,7 +14,7 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class LossPredOrderHParams(BaseHParams):
-    """Values of the authors, who searched none of them."""
+    """Hyper-parameters with the authors' values, which were not searched."""
 
     margin: float = hparam(0.1, None, "margin between the predictions of two images")
     width: int = hparam(512, None, "units of a hidden layer of the loss's head")

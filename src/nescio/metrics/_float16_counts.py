@@ -68,5 +68,5 @@ class Float16Counts:
         return Ranking.from_groups(values, rows.sum(axis=1), rows[:, 1])
 
     def bound(self, metric: Callable[..., float], **options: Any) -> float:
-        """How far metric(counts.ranking()) can be from its value on the scores themselves: all are distinguished."""
+        """Maximum error of metric(counts.ranking()): 0, because all scores are distinguished."""
         return 0.0

@@ -105,7 +105,7 @@ def complement_of(most: Array, others: Array) -> Array:
 
 
 def label_ranks(scores: Array, labels: Array, top: Array) -> Array:
-    """How many classes come before the label in scores (n, c), ties by lower index; `top` is the first argmax."""
+    """Number of classes before the label in scores (n, c), ties by lower index; `top` is the first argmax."""
     rank = np.zeros(len(labels), np.int64)
     wrong = np.flatnonzero(top != labels)
     if not len(wrong):
@@ -122,7 +122,7 @@ def label_ranks(scores: Array, labels: Array, top: Array) -> Array:
 
 
 def _count(flags: Array) -> Array:
-    """How many are True in each row (packed first: several times faster than a sum over bytes)."""
+    """Number of True values in each row, computed on packed bits."""
     bits: Array = np.bitwise_count(np.packbits(flags, axis=1))
     return np.asarray(bits.sum(1, dtype=np.int64))
 

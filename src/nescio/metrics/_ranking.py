@@ -181,7 +181,7 @@ def _sort(u: Array, positive: Array) -> tuple[Array, Array]:
 
 
 def _steps(totals: Array) -> Array:
-    """What each entry adds to a cumulative sum."""
+    """Differences of successive entries of a cumulative sum."""
     steps = totals.copy()
     steps[1:] -= totals[:-1]
     return steps
@@ -225,7 +225,7 @@ def as_share(value: float | str, name: str) -> Fraction:
 
 
 def row_count(value: float | str, n: int, name: str) -> int:
-    """ceil(value·n) without float error: a decimal is read as its text, and what is i/n but for rounding means i.
+    """ceil(value·n) without float error: a decimal is parsed from its text, and a value that rounds to i/n gives i.
 
     A computed share, such as 0.30000000000000004 from np.linspace(0.1, 1, 10), therefore keeps the same rows as 0.3.
     """

@@ -20,7 +20,7 @@ SINGLE_ROW_METRICS = ("aupr", "sac")  # these also depend on whether equal class
 
 @dataclass(frozen=True, eq=False)
 class ScoreCounts:
-    """How many right and wrong rows have each score; shards add up, and their order and sizes do not matter.
+    """Numbers of correct and wrong rows per score. Counts of shards can be added, in any order.
 
     All scores are distinguished while no more than `most` of them are distinct: every ranking metric is exact then. Of
     more, the last binary digits are left out, as few as possible, and rows that agree in the others
@@ -91,7 +91,7 @@ class ScoreCounts:
         return Ranking.from_groups(bits.view(np.float64), self.rows.sum(axis=1), self.rows[:, 1])
 
     def bound(self, metric: Callable[..., float], **options: Any) -> float:
-        """How far metric(counts.ranking()) can be from its value on the scores themselves.
+        """Maximum difference of metric(counts.ranking()) from its value on the original scores.
 
         Inside a key whose scores may differ, the true order lies between all right rows first and all wrong rows first;
         the metric is taken at both ends, and the larger distance is the bound. 0 while no digit is left out.

@@ -29,7 +29,7 @@ class WeightsNotFound(BadInput):
 
 
 class Remote(NamedTuple):
-    """Where the published weights of a network are."""
+    """Location of the published weights of a network."""
 
     repository: str | None = None  # on the Hugging Face hub
     file: str | None = None  # in it; None: the usual names

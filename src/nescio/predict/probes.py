@@ -57,7 +57,7 @@ def probe_step(
 
 
 def probe_facts(step: Step, store: Store) -> dict[str, Any]:
-    """How the probes of a finished step were computed, such as {"jacobian": "exact"}."""
+    """Facts on the probes of a finished step, such as {"jacobian": "exact"}."""
     return read_json(step.folder(store) / PROBES)
 
 

@@ -1,4 +1,4 @@
-"""How large the table of a .parquet file is, read from its footer by hand.
+"""Size of the table of a .parquet file, parsed from its footer.
 
 pyarrow's metadata of a column can abort the process for a damaged file, because its C++ exceptions do not reach Python.
 The footer is Thrift's compact protocol: numbers of seven bits a byte, and fields by their difference in number.
@@ -95,5 +95,5 @@ class _Compact:
         return [self.value(head & 0xF) if head & 0xF > 2 else self.byte() == 1 for _ in range(count)]
 
     def count(self, head: int) -> int:
-        """How many entries a list has, by its first byte and perhaps those behind it."""
+        """Number of entries of a list, from its first byte and, for long lists, the following ones."""
         return head >> 4 if head >> 4 < 15 else self.varint()

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Read)
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How files with one suffix are read, checked and written."""
+    """Functions that read, check and write files with one suffix."""
 
     read: Read
     check: Callable[[Path], object] | None = None  # raises if the file is damaged, without reading all of it

@@ -44,7 +44,7 @@ def _metric(required: Requirement) -> str:
 
 
 def _others(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], choice: ModelChoice) -> list[str]:
-    """How the other models compare to the chosen one."""
+    """Table of the other models against the chosen one."""
     if not others:
         return []
     tied = [line for line in others if line["best"]]

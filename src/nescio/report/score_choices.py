@@ -59,7 +59,7 @@ def _equals(choice: ScoreChoice) -> list[str]:
 
 
 def _selection(choice: ScoreChoice) -> list[str]:
-    """What the selection used of out-of-distribution rows."""
+    """Describe the use of out-of-distribution rows in the selection."""
     if choice.ood_validation:
         return ["Selected with OOD validation rows: compare it only with scores selected so too."]
     if choice.question == "mistakes":

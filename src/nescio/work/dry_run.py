@@ -97,7 +97,7 @@ def costs(
     *,
     clock: str = "seconds",
 ) -> list[StageCost]:
-    """What steps take, stage by stage: as the same kind of work took in this store, else as `figures` has it.
+    """Costs of steps per stage: measured on the same kind of work in this store, else estimated by `figures`.
 
     clock      "seconds" or "processor_seconds": the time of finished work that counts
     processes  that train together, in the places of so many workers; where no such training was seen, one process is

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoint(NamedTuple):
-    """Arrays and bytes, as they were saved, and metadata."""
+    """Saved arrays and bytes, with metadata."""
 
     tensors: dict[str, Any]
     meta: dict[str, Any]

@@ -37,7 +37,7 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Context:
-    """Where steps run: store, folder of datasets, device."""
+    """Environment of steps: store, folder of datasets, device."""
 
     store: Store
     root: str | None = None

@@ -1,4 +1,4 @@
-"""What `run all` shows: a leaderboard, profiles of methods, trade-offs, correlations, and what did not apply."""
+"""Reports of `run all`: leaderboard, profiles of methods, trade-offs, correlations, and inapplicable evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run all` does: decide the networks, train them, predict every image set once, evaluate."""
+"""Steps of `run all`: select and train the networks, predict every image set once, evaluate."""
 
 from __future__ import annotations
 

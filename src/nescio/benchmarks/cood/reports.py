@@ -63,7 +63,7 @@ class GradedModels:
 
     @property
     def axes(self) -> dict[str, Axis]:
-        """What clouds show of models."""
+        """The properties of models in scatter plots."""
         return {
             "detects": Axis(f"AUROC at {self.middle}", self.aurocs(self.middle)),
             "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.usual)),
@@ -432,7 +432,7 @@ UNTESTED = "Each model met its own easiest to hardest classes: whether it is ahe
 
 
 def lead(study: Study) -> list[str]:
-    """What was done and what came out, in plain sentences."""
+    """Summarize the study and its main results in sentences."""
     frame = study.frame
     graded = graded_models(frame)
     one = len(graded.models.sizes) == 1

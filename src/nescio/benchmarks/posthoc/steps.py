@@ -1,4 +1,4 @@
-"""What `posthoc` does: decide the networks, train them, and take every score of their saved outputs."""
+"""Steps of `posthoc`: select and train the networks, and compute every score of their saved outputs."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ def learnt(frame: Frame) -> str:
 
 
 def lead(frame: Frame) -> list[str]:
-    """What was done and what came out, in plain sentences."""
+    """Summarize the study and its main results in sentences."""
     methods = frame.where(metric=f"kendall_{USUAL}").unique("method")
     members = sorted(frame.where(measure=None, metric=USUAL).unique("members"), reverse=True)
     networks = " or ".join(map(count_in_words, members))

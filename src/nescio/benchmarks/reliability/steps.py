@@ -1,4 +1,4 @@
-"""What `reliability` does: train, evaluate representations of every candidate, and rank the candidates."""
+"""Steps of `reliability`: train, evaluate representations of every candidate, rank the candidates."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def keeps(models: Models, accuracy: float, measure: str = USUAL) -> Values:
 
 
 def images_of(frame: Frame, metric: str) -> str:
-    """How many rows are behind a metric, the fewest and the most where models differ."""
+    """Number of rows behind a metric; the smallest and largest number if models differ."""
     counts = frame.where(metric=metric).column("n") or [0]
     return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
 
@@ -184,7 +184,7 @@ def regime_table(frame: Frame) -> Table:
 
 @report("selective/temperature", needs=SCALED)
 def temperature_table(frame: Frame) -> Table:
-    """What temperature scaling does to AUROC and ECE, for temperatures below and above 1."""
+    """Effect of temperature scaling on AUROC and ECE, for temperatures below and above 1."""
     models = models_of(frame)
     warmth = models.get("temperature", calibrated=True)
     every = improvements(models).where(kind=TEMPERATURE)
@@ -247,7 +247,7 @@ CLOUDS = (
 
 
 def axes_of(models: Models) -> dict[str, Axis]:
-    """What clouds show of models."""
+    """The properties of models in scatter plots."""
     strict, changes = strictest(models), improvements(models).where(kind=TEMPERATURE)
     axes = {
         PARAMS: Axis(PARAMS, models.params),
@@ -419,7 +419,7 @@ UNTESTED = "Not all of these models were compared on the same images: which are 
 
 
 def lead(study: Study) -> list[str]:
-    """What was done and what came out, in plain sentences."""
+    """Summarize the study and its main results in sentences."""
     models = models_of(study.frame)
     strict, dataset = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
     share = f"{100 * strict:g} %"

@@ -1,4 +1,4 @@
-"""What `sensitivity` does: train every strength, evaluate rotated images."""
+"""Steps of `sensitivity`: train every strength, evaluate rotated images."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 @tag("plan:shift")
 @dataclass(frozen=True)
 class Plan(Validated):
-    """What is trained, how images are corrupted, and what is measured."""
+    """The trained methods, the corruptions, and the measured scores."""
 
     task: Literal["classification", "segmentation"] = option("classification", selects=True)
     data: str = option("digits", kind="dataset")

@@ -214,7 +214,7 @@ def story(study: Study) -> Story:
 
 
 def _alike(best: Row, alike: Sequence[Row]) -> str:
-    """What can be said of the lead of a line, behind its figure."""
+    """The test of a line's lead over the next one."""
     if best["n"] < TESTED:
         return f" ({plural(best['n'], 'run').lower()}: no test)"
     names = [f"{name_of(row)} by {row['measure']}" for row in alike]
@@ -223,7 +223,7 @@ def _alike(best: Row, alike: Sequence[Row]) -> str:
 
 
 def _lead(frame: Frame) -> list[str]:
-    """Who leads, how far, and who did not learn."""
+    """The best methods, their lead, and the undertrained methods."""
     lines = [row for _, (row, *_) in clean(frame).group_by(*MODEL)]
     conditions = shifted(frame).unique("shift")
     runs = plural(len(frame.unique("data_seed")), "run").lower()

@@ -1,4 +1,4 @@
-"""What `shift` does, in the order of the paper (Postels et al. 2022, section 4.1).
+"""Steps of `shift`, in the order of the paper (Postels et al. 2022, section 4.1).
 
 Train on clean images, choose each method's strength by the validation NLL of the first seed, then evaluate shifts and
 OOD sets.

@@ -360,7 +360,7 @@ def story(study: Study) -> Story:
 
 
 def lead(study: Study) -> list[str]:
-    """What was done, and the main results."""
+    """Summarize the study and its main results in sentences."""
     frame = study.frame
     lines, names = means(frame), frame.without(method=ORACLE).unique("method")
     inside, outside = study.plan.get("classes"), study.plan.get("ood_classes")

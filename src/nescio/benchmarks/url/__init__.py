@@ -29,7 +29,7 @@ MEASURES = ("entropy", "msp", "norm")
 @tag("plan:url")
 @dataclass(frozen=True)
 class Plan(Validated):
-    """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
+    """The trained methods, the datasets of evaluation, and the search of hyper-parameters."""
 
     data: str = option("digits", kind="dataset")
     classes: tuple[int, ...] | None = option((0, 1, 2, 3, 4), unset="all")

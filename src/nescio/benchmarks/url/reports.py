@@ -222,7 +222,7 @@ class FigureSpec:
 
     @property
     def needs(self) -> str:
-        """What the rows lack if the figure is empty."""
+        """The reason why the figure is empty."""
         if self.name in NEEDS:
             return NEEDS[self.name]
         axes = " and ".join(dict.fromkeys(TITLES[quantity] for panel in self.panels for quantity in panel))
@@ -381,7 +381,7 @@ for _spec in FIGURES:
 
 @report("url/table1", needs="networks that were trained or embedded")
 def table_1(frame: Frame) -> Table:
-    """What a network costs: parameters, seconds of an epoch, milliseconds of an image."""
+    """Costs of a network: parameters, seconds per epoch, milliseconds per image."""
     rows = []
     for line, line_rows in by_chosen_score(frame).where(evaluation=TRANSFER).group_by(*LINE):
         costs = {name: line_rows.facts(name) for name in ("epoch_seconds", "inference_ms")}

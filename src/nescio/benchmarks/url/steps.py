@@ -1,4 +1,4 @@
-"""What `url` does, in the order of the paper (Kirchhof et al. 2023, §3.2).
+"""Steps of `url`, in the order of the paper (Kirchhof et al. 2023, §3.2).
 
 Pretrain → stop at the best validation epoch → embed validation and test classes of every downstream set → search
 hyper-parameters by validation classes → further seeds of the chosen ones → networks trained further on a few, or all,

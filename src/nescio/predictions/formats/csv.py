@@ -132,7 +132,7 @@ def escaped(text: str) -> str:
 
 
 def plain(cell: str) -> str:
-    """The text that `escaped` was given."""
+    """The original text of the result of `escaped`."""
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 

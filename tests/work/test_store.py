@@ -683,7 +683,7 @@ def no_links(*paths):
 def test_a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypatch):
     monkeypatch.setattr(os, "link", no_links)
     with store.work("train", "r") as step_folder:
-        assert busy(store) and step_folder.lock.held()
+        assert busy(store) and step_folder.lock.is_owned()
         assert files(step_folder.path / ".work") == ["lock.1"]
     assert do(store) is False
     plant(Store(store.root / "other"), pid=2**22 + 1)
@@ -761,7 +761,7 @@ def test_a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(sto
                 step_folder.save_checkpoint({"w": np.ones(3)}, {"step": 2})
             finally:
                 step_folder.lock.release()
-                assert step_folder.lock.held()  # it could not be removed
+                assert step_folder.lock.is_owned()  # it could not be removed
     with store.work("train", "r", wait=False) as step_folder:
         assert step_folder.load_checkpoint().meta == {"step": 1}
 

@@ -50,19 +50,19 @@ class Lock:
             with suppress(OSError):  # a temporary error of the file system: check() tests the lock itself
                 os.utime(self.folder / f"lock.{self.number}")
 
-    def held(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether this process still owns the lock."""
         return not self.gone and last_lock(self.folder) == (self.number, self.owner)
 
     def check(self) -> None:
         """Raise LockLost unless this process still owns the lock."""
-        if not self.held():
+        if not self.is_owned():
             raise LockLost(f"{self.folder.parent} was taken over by another process, or was removed: this one stops.")
 
     def release(self) -> None:
         self.stop.set()
         with suppress(OSError):  # the store became read-only: the lock ends with this process
-            if self.held():
+            if self.is_owned():
                 (self.folder / f"lock.{self.number}").unlink(missing_ok=True)
 
 

@@ -154,8 +154,8 @@ def test_reader_of_a_plugin_adds_a_file_format(folder):
     (folder / "json_reader.py").write_text(READER)
     arrays = dict(np.load(folder / "preds.npz"))
     (folder / "preds.json").write_text(json.dumps({name: array.tolist() for name, array in arrays.items()}))
-    expected = nescio(folder, "evaluate", "preds.npz", "--json")
-    done = nescio(folder, "evaluate", "--plugin", "json_reader.py", "preds.json", "--json")
+    expected = nescio(folder, "evaluate", "preds.npz", "--format", "json")
+    done = nescio(folder, "evaluate", "--plugin", "json_reader.py", "preds.json", "--format", "json")
     assert done.returncode == 0, done.stderr
     values = [[row["value"] for row in json.loads(text)["files"][0]["rows"]] for text in (expected.stdout, done.stdout)]
     assert values[0] == values[1]

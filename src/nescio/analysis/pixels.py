@@ -71,7 +71,7 @@ class PixelCounts:
         if true.max(initial=0) >= classes:
             raise BadInput(
                 f"A label map has the label {true.max()}, and the network has {classes} classes: if it "
-                "marks pixels that do not count, declare it as `void` in the file."
+                "marks pixels without a class, declare it as `void` in the file."
             )
         confusion = np.bincount(true * classes + classified, minlength=classes**2).reshape(classes, classes)
         wrong = true != classified

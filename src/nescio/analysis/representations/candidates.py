@@ -73,8 +73,8 @@ def layer_warnings(widths: Iterable[int], backbones: Iterable[str]) -> list[str]
         return []
     return [
         f"The candidates differ in {' and '.join(differ)}: consistency does not compare layers of different depth or "
-        "width. An early layer may be the most consistent and tell classes apart worst: check with labels before "
-        "trusting one over another."
+        "width. An early layer may be the most consistent and separate the classes worst: check with labels before "
+        "selecting one."
     ]
 
 
@@ -95,18 +95,18 @@ def load_embeddings(file: str | Path) -> Predictions:
     member = _array(Path(file)) if str(file).lower().endswith(".npy") else Predictions.load(file)
     if member.embeddings is None:
         fields = ", ".join(name for name, _ in member.columns() if name != "index")
-        raise BadInput(f"{file} holds no embeddings (n, d), only {fields}: NC and its kin compare representations.")
+        raise BadInput(f"{file} contains no embeddings (n, d), only {fields}; scores of representations need them.")
     return Predictions(index=member.index, labels=member.labels, embeddings=member.embeddings)
 
 
 def _array(path: Path) -> Predictions:
-    """A .npy file holds one array without a name, which here can only be the embeddings."""
+    """Load a .npy file, which contains one unnamed array: the embeddings."""
     with naming_file(path, "read"):
         return Predictions(embeddings=read_array(path))
 
 
 def align_members(members: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:
-    """The members with their rows in the order of the first; all must hold the same rows, and each its own numbers."""
+    """Members with rows in the order of the first; all must contain the same rows and different embeddings."""
     first, ordered = members[0], [members[0]]
     for member, name in zip(members[1:], names[1:], strict=True):
         member = _align_rows(first, member, names[0], name)
@@ -171,7 +171,7 @@ def split_references(keys: Array, split: int | None, seed: int) -> list[Referenc
             raise BadInput(f"split_references is {split}, and there are {n} rows: it must leave some rows to score.")
         return [ReferenceSplit(order[:split], order[split:])]
     if n < 4:
-        raise BadInput(f"There are only {n} rows: give references apart, or more rows.")
+        raise BadInput(f"There are only {n} rows: pass separate references, or more rows.")
     count = min(MAX_REFERENCES, n // 2)
     first, second = order[: n // 2], order[n // 2 :]
     return [ReferenceSplit(first[:count], second), ReferenceSplit(second[:count], first)]
@@ -199,13 +199,15 @@ def evaluation_rows(candidates: Sequence[Candidate], split: int | None = None, s
         notes.append(
             f"{len(keys):,} rows are scored, which all candidates have; up to {lost:,} rows of one are omitted."
         )
-    apart = [candidate.refs[0].index for candidate in candidates if candidate.refs is not None]
-    if len(apart) < len(candidates):
+    separate = [candidate.refs[0].index for candidate in candidates if candidate.refs is not None]
+    if len(separate) < len(candidates):
         splits = split_references(keys, split, seed)
         keys = keys[np.isin(keys, np.concatenate([split.evaluated for split in splits]))]
     elif split is not None:
-        raise BadInput("split_references takes references from the rows, and references are given apart: drop one.")
-    if apart and (splits or any(not np.array_equal(np.sort(index), np.sort(apart[0])) for index in apart)):
+        raise BadInput(
+            "split_references takes references from the rows, but separate references were passed; omit one."
+        )
+    if separate and (splits or any(not np.array_equal(np.sort(index), np.sort(separate[0])) for index in separate)):
         notes.append("The candidates were scored against different references: their NC is not strictly comparable.")
-    counts = [len(index) for index in (*apart, *(split.references for split in splits))]
+    counts = [len(index) for index in (*separate, *(split.references for split in splits))]
     return EvaluationRows(keys, splits, min(counts), tuple(notes))

@@ -474,7 +474,7 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         (["resnet50"], "must be shown images: name them with --data"),
         ([good, "--data", "digits"], "all candidates are files"),
         ([good, "--reference", "digits"], "all candidates are files"),
-        ([good, "--split-references", 10], "split_references"),
+        ([good, "--split-references", 10], "separate references"),
         ([good, fair, "--k", R + 1], f"there are only {R} references"),
         ([good, "--head-data", "digits"], "the candidates are files"),
         ([good, "--head-data", "x=a.npz"], "with one of good"),

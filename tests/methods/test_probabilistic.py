@@ -108,7 +108,7 @@ def test_mc_infonce_averages_the_losses_of_samples():
     for samples in (1, 16):
         method = made("mc-infonce", t=8.0, samples=samples, average="losses")
         torch.manual_seed(1)
-        values[samples] = torch.stack([method.compared(mean, kappa, None) for _ in range(400)])
+        values[samples] = torch.stack([method.distribution_loss(mean, kappa, None) for _ in range(400)])
     large = info_nce(sample(mean, kappa, 20000), 8.0).mean(1)
     error = large.std() / math.sqrt(len(large))
     for value in values.values():
@@ -119,7 +119,7 @@ def test_the_mean_of_likelihoods_is_another_loss():
     mean, kappa = distributions()
     method = made("mc-infonce", t=8.0)
     torch.manual_seed(2)
-    found = float(method.compared(mean, kappa, None))
+    found = float(method.distribution_loss(mean, kappa, None))
     torch.manual_seed(2)
     each = info_nce(sample(mean, kappa, 16), 8.0)
     assert found == pytest.approx(float(-(-each).exp().mean(0).log().mean()), rel=1e-4)
@@ -139,7 +139,7 @@ def test_hib_is_its_equation(repulsion):
     y = torch.tensor([0, 1, 0, 2, 1, 0])
     method = made("hib", t=8.0, b=-2.0, repulsion=repulsion)
     torch.manual_seed(3)
-    found = float(method.compared(mean, kappa, y))
+    found = float(method.distribution_loss(mean, kappa, y))
     torch.manual_seed(3)
     s = sample(mean, kappa, 16)
     same, different = [], []
@@ -157,7 +157,7 @@ def test_hib_without_a_pair_of_one_label_repels_only():
     mean, kappa = distributions()
     method = made("hib", t=8.0)
     torch.manual_seed(3)
-    apart = method.compared(mean, kappa, torch.arange(6))
+    apart = method.distribution_loss(mean, kappa, torch.arange(6))
     assert torch.isfinite(apart) and apart < 0
 
 

@@ -62,7 +62,7 @@ def test_passes_by_hand(place, tmp_path, name):
         whole_passes = DropoutPasses(module, layers, 4)
         whole_passes.parts = forward._identity, module
         whole = whole_passes(x)[1]["mc-dropout"]
-        parts = forward._divided(module, layers, x)
+        parts = forward._split_at_dropout(module, layers, x)
         assert parts[1] != module, "all dropout of these models is in the head"
         torch.manual_seed(0)
         split = DropoutPasses(module, layers, 4)
@@ -81,7 +81,7 @@ def test_dropout_inside_the_features_is_left_on_there():
     kinds = {type(layer).__name__ for layer in layers}
     assert "Attention" in kinds and "Dropout" in kinds, "fused attention asks the flag of the module around it"
     with torch.inference_mode():
-        body, head = forward._divided(network, layers, x)
+        body, head = forward._split_at_dropout(network, layers, x)
         assert head is network and body is forward._identity
         mean = DropoutPasses(network, layers, 3)(x)[1]["mc-dropout"]
         assert (mean - network(x).log_softmax(-1)).abs().max() > 1e-3
@@ -112,7 +112,7 @@ def test_torchvisions_dropout_is_found(arch):
         whole_passes = DropoutPasses(network, layers, 3)
         whole_passes.parts = forward._identity, network
         whole = whole_passes(x)
-        parts = forward._divided(network, layers, x)
+        parts = forward._split_at_dropout(network, layers, x)
         assert (parts[1] is network) == (arch == "squeezenet1_1")
         torch.manual_seed(1)
         split = DropoutPasses(network, layers, 3)

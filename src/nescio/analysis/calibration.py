@@ -372,7 +372,7 @@ FEW_ROWS = 50  # validation rows per parameter of a calibration; with fewer its 
 
 
 def calibration_warning(scale: Temperature | Vector, val: Predictions) -> str | None:
-    """Why numbers under this calibration are unreliable, if they are."""
+    """The reason why calibrated numbers are unreliable; None if they are reliable."""
     if isinstance(scale, Temperature):
         if scale.note:
             return scale.note

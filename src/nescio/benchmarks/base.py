@@ -135,7 +135,7 @@ def networks_option(instead_of: str) -> Any:
 
 
 def check_preprocessing(plan: Any) -> None:
-    """Refuses a preprocessing of networks that a plan does not name."""
+    """Refuse a preprocessing of networks that are not in the plan."""
     if plan.preprocessing.set_fields and not plan.networks:
         raise BadInput(f"Preprocessing.{plan.preprocessing.set_fields[0]} is of no effect without networks that exist.")
 

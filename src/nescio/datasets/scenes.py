@@ -395,10 +395,10 @@ class RenderedPixels(Pixels):
     moments = IMAGENET_MEAN, IMAGENET_STD  # type: ignore[assignment]
 
     def __init__(self, scenes: Rendered, array: Array) -> None:
-        super().__init__(self._whole)
+        super().__init__(self._render_all)
         self.scenes, self.buffer = scenes, array
 
-    def _whole(self) -> Array:
+    def _render_all(self) -> Array:
         self.scenes.make(np.arange(len(self.buffer)))
         return self.buffer
 

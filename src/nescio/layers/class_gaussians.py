@@ -72,7 +72,7 @@ class ClassGaussians(nn.Module):
 
 def factor(covariances: Tensor) -> Tensor:
     """Cholesky factors of covariances (c, d, d), with the least common jitter at which all of them exist."""
-    if not bool(covariances.isfinite().all()):  # no jitter would help
+    if not bool(covariances.isfinite().all()):  # jitter cannot repair these
         raise BadInput("Features are not finite, so that no Gaussian fits them: a smaller learning rate may help.")
     variance = float(covariances.diagonal(dim1=1, dim2=2).mean())
     variance = variance if variance > 0 else 1.0  # features that do not vary: rounding may leave it below 0

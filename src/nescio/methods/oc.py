@@ -38,7 +38,7 @@ class OC(RND):
     matrices of the student keeps them diverse and non-trivial (Tagasovska & Lopez-Paz 2019; UIMNET §3).
 
     There are fewer certificates than features: as many would allow a rotation, which maps no vector to zero.
-    The penalty takes W Wᵀ where W has fewer rows than columns, else WᵀW: the product that can be the identity.
+    The penalty uses W Wᵀ if W has fewer rows than columns, else WᵀW, because only this product can be the identity.
     """
 
     hparams: OCHParams  # type: ignore[assignment]

@@ -61,7 +61,9 @@ class CorpCurve:
         return mean * (1 - mean)
 
     def _mean(self, values: Array) -> float:
-        return float((values * self.count).sum() / self.count.sum())  # not by BLAS, whose threads start for so little
+        return float(
+            (values * self.count).sum() / self.count.sum()
+        )  # without BLAS, whose threads would cost more than this sum
 
 
 def isotonic(values: Array, weights: Array) -> Array:

@@ -60,7 +60,7 @@ class ScoreCounts:
         """Merge rising keys by dropping digits until at most `most` distinct keys remain."""
         if not len(keys):
             return cls(keys, rows, digits, most)
-        apart = keys[1:] ^ keys[:-1]  # two keys stay two as long as the first digit in which they differ is kept
+        apart = keys[1:] ^ keys[:-1]  # two keys remain distinct if the first digit in which they differ is kept
         if len(apart) >= most:
             digits = max(digits, int(np.partition(apart, len(apart) - most)[len(apart) - most]).bit_length())
         keys = keys >> np.uint64(digits) << np.uint64(digits)

@@ -98,10 +98,10 @@ def heads(network: nn.Module, classes: int) -> list[nn.Module]:
 def keep_heads_float32(layers: Sequence[nn.Module], runtime: Runtime) -> None:
     """Compute the last layers in float32: bf16 has three digits, and confidences would be tied."""
     for layer in layers if runtime.precision == "bf16" else ():
-        layer.forward = partial(_exact, layer.forward)  # type: ignore[method-assign]
+        layer.forward = partial(_forward_float32, layer.forward)  # type: ignore[method-assign]
 
 
-def _exact(plain: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _forward_float32(plain: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         return plain(x.float())
 

@@ -204,7 +204,7 @@ def check_training_data(network: Network, data: str, root: str | Path | None = N
     from nescio.datasets.names import same_images
 
     if network.trial is None:
-        raise BadInput(f"data applies to networks of a store, and {network.name} is none: omit it.")
+        raise BadInput(f"data applies to networks of a store only, not to {network.name}: omit it.")
     if not same_images(network.trial.data, data, root):
         raise BadInput(f"data is {data}, and {network.name} was trained on {network.trial.data}: omit data.")
 

@@ -31,7 +31,7 @@ from nescio.work.launchers import (
     thread_environment,
     use_one_thread,
 )
-from nescio.work.team import dismiss, make_rendezvous_folder, meeting, serve_node
+from nescio.work.team import dismiss, make_rendezvous_folder, rendezvous_at, serve_node
 
 LOOK = 5.0  # seconds between two checks of the head
 GONE = 20.0  # seconds without a head, after which it is gone: after 60, Ray itself ends this process without a word
@@ -261,7 +261,7 @@ def _work(packed: bytes, folder: str, rendezvous: Path | None = None) -> tuple[s
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    with meeting(rendezvous, ray.util.get_node_ip_address(), port):
+    with rendezvous_at(rendezvous, ray.util.get_node_ip_address(), port):
         return run_pickled_task(packed)
 
 

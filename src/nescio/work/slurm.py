@@ -47,7 +47,7 @@ from nescio.work.launchers import (
 from nescio.work.step_folder import shutdown_requested
 from nescio.work.store import Run, Store
 from nescio.work.store_errors import Interrupted, readable_errors
-from nescio.work.team import meeting, serve_node
+from nescio.work.team import rendezvous_at, serve_node
 
 JOBS, LOGS = ".slurm", "log"
 LOOK = 5.0  # seconds between two looks at the queue
@@ -145,7 +145,7 @@ class SlurmJobs:
         tries: Counter[int] = Counter()
         self._attach(queue)
         while queue or self.jobs:
-            self._fill(queue)
+            self._submit_waiting(queue)
             time.sleep(LOOK)
             for job, state, answer in self._ended():
                 del self.jobs[job.number]
@@ -176,7 +176,7 @@ class SlurmJobs:
                 queue.ready.remove(job.task)
 
     @readable_errors()
-    def _fill(self, queue: Queue) -> None:
+    def _submit_waiting(self, queue: Queue) -> None:
         """Submit tasks up to the limit; tasks that SLURM rejects now are submitted later."""
         from submitit.core.utils import FailedJobError
 
@@ -432,7 +432,7 @@ def _nodes() -> Iterator[None]:
     if job.global_rank:
         serve_node(folder)
         sys.exit(0)  # without an answer, which is that of the first
-    with meeting(folder, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
+    with rendezvous_at(folder, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
         yield
 
 

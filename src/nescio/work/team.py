@@ -41,7 +41,7 @@ from nescio.work.store_errors import Interrupted, readable_errors
 
 FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
-LOOK = 0.2  # seconds between two looks at processes, or at the meeting place
+LOOK = 0.2  # seconds between two checks of processes or of the rendezvous folder
 LATE = 5.0  # seconds that this process may learn later that it is to end than those of another node
 PATIENCE = 40.0  # seconds that processes have to write a checkpoint: their agent ends them after 30
 
@@ -51,8 +51,8 @@ class TeamFailed(RuntimeError):
 
 
 @dataclass
-class Meeting:
-    """The folder where helpers of other nodes wait, and the address where processes connect."""
+class Rendezvous:
+    """The folder that processes of other nodes watch, and the address to which processes connect."""
 
     folder: Path
     host: str
@@ -65,7 +65,7 @@ class Meeting:
         self.calls += 1
 
 
-_meeting: Meeting | None = None  # of the step at hand, where a launcher has several nodes for it
+_rendezvous: Rendezvous | None = None  # of the current step, if it runs on several nodes
 
 
 def make_rendezvous_folder(root: Path) -> Path:
@@ -76,15 +76,15 @@ def make_rendezvous_folder(root: Path) -> Path:
 
 
 @contextmanager
-def meeting(folder: Path, host: str, port: int) -> Iterator[None]:
+def rendezvous_at(folder: Path, host: str, port: int) -> Iterator[None]:
     """Use the helpers that wait in a folder for the steps of this block; dismiss them at its end."""
-    global _meeting
-    _meeting = Meeting(folder, host, port)
+    global _rendezvous
+    _rendezvous = Rendezvous(folder, host, port)
     try:
         yield
     finally:
         dismiss(folder)
-        _meeting = None
+        _rendezvous = None
 
 
 def dismiss(folder: Path) -> None:
@@ -122,9 +122,9 @@ def make_distributed(
     _write(folder / CALL, pickle.dumps(call))
     command = [sys.executable, "-m", "nescio.work.team", "agent", str(folder), str(processes), str(nodes)]
     if nodes > 1:
-        assert _meeting is not None, "only launchers that have several nodes are given such steps"
-        _meeting.call([*command, _meeting.host, str(_meeting.port), "false"])
-        command += [_meeting.host, str(_meeting.port), "true"]
+        assert _rendezvous is not None, "only launchers that have several nodes are given such steps"
+        _rendezvous.call([*command, _rendezvous.host, str(_rendezvous.port), "false"])
+        command += [_rendezvous.host, str(_rendezvous.port), "true"]
     code = _run(command, folder / "agent.log")
     _raise_outcome(folder, processes * nodes, code)
     step_folder.env["processes"] = processes * nodes

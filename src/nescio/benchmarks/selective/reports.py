@@ -449,7 +449,7 @@ def lead(study: Study) -> list[str]:
     }
     sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
     if most and not kept[most]:
-        sentences.append(f"No model gives any answers of which {share} are right.")
+        sentences.append(f"No model has an accuracy of {share} at any coverage.")
     if alone and not (study.plan or {}).get("files"):
         (name,) = models.sizes
         sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --output DIR`.")

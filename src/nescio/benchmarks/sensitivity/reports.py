@@ -129,7 +129,7 @@ def correlation_table(frame: Frame) -> Table:
 
 @report("sensitivity/strengths")
 def every_strength(frame: Frame) -> Table:
-    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs, and what a bound does."""
+    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs, and the effect of a bound."""
     strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.facts("strength")}
     accuracy = frame.where(metric="accuracy", shift=CLEAN)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])

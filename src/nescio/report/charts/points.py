@@ -103,7 +103,7 @@ def dots_chart(points: Sequence[Row], title: str, guide: tuple[str, float] | Non
 def heat_figure(
     key: str, title: str, caption: str, cells: Sequence[Row], axis: str, floor: float, names: tuple[str, str, str]
 ) -> Figure | None:
-    """Return a heat map as a figure with its numbers; None of fewer than two cells."""
+    """Return a heat map as a figure with its numbers; None for fewer than two cells."""
     if len(cells) < 2:
         return None
     line, column, n = names

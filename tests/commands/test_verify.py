@@ -30,7 +30,7 @@ def dead(monkeypatch):
 def test_alive(capsys):
     assert main(["verify", "erm", "--epochs", "2"]) == 0
     said = capsys.readouterr().out
-    assert "all alive" in said and "✗" not in said
+    assert "all passed" in said and "✗" not in said
     assert said.count("✓") >= 7
     for what in ("loss falls", "same seed", "saved and", "spectral norm", "learnt"):
         assert what in said

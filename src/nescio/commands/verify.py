@@ -55,14 +55,14 @@ def run(options: Options) -> int:
         )
         for name in names
     ]
-    rows, dead = [], 0
+    rows, failed = [], 0
     for trial in track(trials, "verify", total=len(trials)):
         seen = dict(observe(trial, spectral=options.spectral_check, root=options.root))
         rows += [
             {"method": trial.method, "evidence": what, "passed": evidence.passed, "observed": evidence.observed}
             for what, evidence in seen.items()
         ]
-        dead += sum(not evidence.passed for evidence in seen.values())
+        failed += sum(not evidence.passed for evidence in seen.values())
     if options.format == "json":
         say(json_of(rows))
     elif options.format != "table":
@@ -70,8 +70,8 @@ def run(options: Options) -> int:
     else:
         say(format_records(list(_lines(rows))))
         count = f"{len(rows)} observations on {len(names)} method{'s' * (len(names) != 1)}"
-        say(f"{count}: {f'{dead} dead (✗)' if dead else 'all alive'}.")
-    return int(dead > 0)
+        say(f"{count}: {f'{failed} failed (✗)' if failed else 'all passed'}.")
+    return int(failed > 0)
 
 
 def _lines(rows: list[dict[str, Any]]) -> Iterator[dict[str, str]]:

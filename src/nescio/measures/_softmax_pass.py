@@ -95,7 +95,7 @@ def _pass(predictions: Predictions) -> Summary:
     workers = min(thread_count(), len(parts))
 
     def work(first: int, step: int) -> None:
-        room = _Buffers(min(n, parts[0].stop), c)
+        buffers = _Buffers(min(n, parts[0].stop), c)
         worker_blocks = parts[first::step]
         for block in track(worker_blocks, "softmax") if first == 0 else worker_blocks:
             check_not_truncated(predictions.logits)  # type: ignore[arg-type]
@@ -103,9 +103,9 @@ def _pass(predictions: Predictions) -> Summary:
             if z.dtype == np.float16:  # exact, and float32 is searched many times faster
                 z = z.astype(np.float32)
             if out.one:
-                _one_draw(z[:, 0], block, out, room)
+                _one_draw(z[:, 0], block, out, buffers)
             else:
-                _many_draws(z, block, out, room)
+                _many_draws(z, block, out, buffers)
             release_pages(stored)
 
     run_on_threads(work, workers)
@@ -195,15 +195,15 @@ class _ExpSums(NamedTuple):
     roots: Array  # Σ' exp(z - shift)^½
 
 
-def _exps(scores: Array, room: _Buffers) -> _ExpSums:
+def _exps(scores: Array, buffers: _Buffers) -> _ExpSums:
     """The exponentials of a draw (b, c), stored in room.e, with 0 at the largest score.
 
     The shift is 0 unless exp(z) would overflow or underflow, which saves a pass over the block. Computes exp(z/2) and
     squares it, which gives the sum of roots at a third of the cost of roots.
     """
     b = len(scores)
-    r = room.rows[:b]
-    z, e = room.z[:b], room.e[:b]
+    r = buffers.rows[:b]
+    z, e = buffers.z[:b], buffers.e[:b]
     top = scores.argmax(1)
     np.copyto(z, scores)
     most = base = z[r, top]
@@ -218,9 +218,9 @@ def _exps(scores: Array, room: _Buffers) -> _ExpSums:
     np.exp(z, out=e)
     unit = e[r, top] ** 2
     e[r, top] = 0
-    roots = np.vecdot(e, room.ones)
+    roots = np.vecdot(e, buffers.ones)
     np.multiply(e, e, out=e)
-    return _ExpSums(top, most, base, unit, np.vecdot(e, room.ones), 2 * _dots(e, z), np.vecdot(e, e), roots)
+    return _ExpSums(top, most, base, unit, np.vecdot(e, buffers.ones), 2 * _dots(e, z), np.vecdot(e, e), roots)
 
 
 def _dots(e: Array, z: Array) -> Array:
@@ -256,24 +256,24 @@ def _softmax(x: _ExpSums) -> _Softmax:
     return _Softmax(1 / whole, r / whole, log_whole, x.most + log_whole, log_whole + spread / whole)
 
 
-def _one_draw(scores: Array, block: slice, out: _Columns, room: _Buffers) -> None:
-    x = _exps(scores, room)
+def _one_draw(scores: Array, block: slice, out: _Columns, buffers: _Buffers) -> None:
+    x = _exps(scores, buffers)
     for column, values in zip(out.raw, x, strict=True):
         column[block] = values
     if out.labels is not None:
-        labels, r = out.labels[block], room.rows[: len(scores)]
+        labels, r = out.labels[block], buffers.rows[: len(scores)]
         out.log_loss[block] = scores[r, labels]
-        out.brier[block] = room.e[r, labels]
+        out.brier[block] = buffers.e[r, labels]
         out.rank[block] = label_ranks(scores, labels, x.top)
-    _extract_largest(room.e[: len(scores)], room, out.leading[block])
+    _extract_largest(buffers.e[: len(scores)], buffers, out.leading[block])
 
 
-def _extract_largest(e: Array, room: _Buffers, leading: Array) -> None:
+def _extract_largest(e: Array, buffers: _Buffers, leading: Array) -> None:
     """The largest values of each row of e, which become 0, into `leading` from its second column on.
 
     One search for each of them is many times faster than np.partition, as long as they are few.
     """
-    r = room.rows[: len(e)]
+    r = buffers.rows[: len(e)]
     for column in range(1, leading.shape[1]):
         top = e.argmax(1)
         leading[:, column] = e[r, top]
@@ -299,11 +299,11 @@ def _finish_one_draw(out: _Columns) -> None:
         )
 
 
-def _many_draws(scores: Array, block: slice, out: _Columns, room: _Buffers) -> None:
+def _many_draws(scores: Array, block: slice, out: _Columns, buffers: _Buffers) -> None:
     b, s, c = scores.shape
     u = out.u
-    r = room.rows[:b]
-    mean, mixture = room.more("mean", b), room.more("mixture", b) if out.uneven else None
+    r = buffers.rows[:b]
+    mean, mixture = buffers.more("mean", b), buffers.more("mixture", b) if out.uneven else None
     labels = None if out.labels is None else out.labels[block]
     label_logs = np.empty((s, b))
     mean[:] = 0
@@ -311,18 +311,18 @@ def _many_draws(scores: Array, block: slice, out: _Columns, room: _Buffers) -> N
         mixture[:] = 0
     draw_entropy, member_entropy = np.zeros(b), np.zeros(b)
     for group in out.members:
-        member = room.more("member", b) if out.grouped else mean
+        member = buffers.more("member", b) if out.grouped else mean
         if out.grouped:
             member[:] = 0
         for draw in group:
             z = scores[:, draw]
             if out.normalized:
-                e, h = _probabilities_of_logs(z, room)
+                e, h = _probabilities_of_logs(z, buffers)
                 log_sum = np.zeros(b)
             else:
-                x = _exps(z, room)
+                x = _exps(z, buffers)
                 soft = _softmax(x)
-                e, h, log_sum = _normalized(x, soft, room), soft.entropy, soft.log_sum
+                e, h, log_sum = _normalized(x, soft, buffers), soft.entropy, soft.log_sum
                 _scores(u, block, x.most, log_sum, c, 1 / s)
             draw_entropy += h
             member += e
@@ -331,7 +331,7 @@ def _many_draws(scores: Array, block: slice, out: _Columns, room: _Buffers) -> N
         if out.grouped:
             mean += member
             member /= len(group)
-            member_entropy += _entropy(member, room)
+            member_entropy += _entropy(member, buffers)
             if mixture is not None:
                 mixture += member
     mean /= s
@@ -339,16 +339,16 @@ def _many_draws(scores: Array, block: slice, out: _Columns, room: _Buffers) -> N
     confidence = mean[r, top]
     if mixture is not None:
         mixture /= len(out.members)
-        mixture_entropy = _entropy(mixture, room)
+        mixture_entropy = _entropy(mixture, buffers)
     rank = None if labels is None else label_ranks(mean, labels, top)
     mean[r, top] = 0
     others = mean.sum(1)
     uncertainty = complement_of(confidence, others) if out.normalized else others
     u["msp"][block] = uncertainty
     squares = np.vecdot(mean, mean)
-    roots = np.sqrt(mean, out=room.e[:b]).sum(1)
+    roots = np.sqrt(mean, out=buffers.e[:b]).sum(1)
     u["renyi"][block], u["tsallis"][block] = _power_entropies(roots, squares, uncertainty)
-    u["entropy"][block] = h_mean = _entropy(mean, room) + _top_term(confidence, uncertainty)
+    u["entropy"][block] = h_mean = _entropy(mean, buffers) + _top_term(confidence, uncertainty)
     u["expected_entropy"][block] = draw_entropy / s
     if s > 1:
         whole = mixture_entropy if mixture is not None else h_mean
@@ -359,7 +359,7 @@ def _many_draws(scores: Array, block: slice, out: _Columns, room: _Buffers) -> N
         out.log_loss[block], out.zero[block] = _floored(np.log(s) - np.logaddexp.reduce(label_logs, axis=0))
         out.brier[block] = _brier(top == labels, confidence, uncertainty, mean[r, labels], squares)
         out.rank[block] = rank
-    _extract_largest(mean, room, out.leading[block])
+    _extract_largest(mean, buffers, out.leading[block])
     u["gap"][block] = uncertainty + out.leading[block, 1]
 
 
@@ -369,13 +369,13 @@ def _floored(log_loss: Array) -> tuple[Array, Array]:
     return np.where(zero, -np.log(TINY), log_loss), zero
 
 
-def _probabilities_of_logs(logs: Array, room: _Buffers) -> tuple[Array, Array]:
+def _probabilities_of_logs(logs: Array, buffers: _Buffers) -> tuple[Array, Array]:
     """(probabilities, entropy) of log-probabilities, without normalising them again."""
     b = len(logs)
-    z, e = room.z[:b], room.e[:b]
+    z, e = buffers.z[:b], buffers.e[:b]
     np.copyto(z, logs)
     np.exp(z, out=e)
-    r, top = room.rows[:b], z.argmax(1)
+    r, top = buffers.rows[:b], z.argmax(1)
     most = e[r, top]
     e[r, top] = 0
     uncertainty = complement_of(most, e.sum(1))
@@ -384,10 +384,10 @@ def _probabilities_of_logs(logs: Array, room: _Buffers) -> tuple[Array, Array]:
     return e, np.maximum(h, 0)
 
 
-def _normalized(x: _ExpSums, soft: _Softmax, room: _Buffers) -> Array:
+def _normalized(x: _ExpSums, soft: _Softmax, buffers: _Buffers) -> Array:
     """The probabilities (b, c), in place of the exponentials."""
-    e = room.e[: len(x.top)]
-    e[room.rows[: len(x.top)], x.top] = x.unit
+    e = buffers.e[: len(x.top)]
+    e[buffers.rows[: len(x.top)], x.top] = x.unit
     e *= (soft.confidence / x.unit)[:, None]
     return e
 
@@ -399,9 +399,9 @@ def _scores(u: dict[str, Array], block: slice, most: Array, log_sum: Array, clas
         u["dempster_shafer"][block] += weight / (1 + np.exp(log_sum - np.log(classes)))
 
 
-def _entropy(probs: Array, room: _Buffers) -> Array:
+def _entropy(probs: Array, buffers: _Buffers) -> Array:
     """-Σ p log p over the last axis, with 0 log 0 = 0."""
-    logs = room.z[: len(probs)]
+    logs = buffers.z[: len(probs)]
     np.maximum(probs, TINY, out=logs)
     np.log(logs, out=logs)
     return np.asarray(-np.vecdot(probs, logs))
@@ -439,14 +439,14 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
         raise Undefined("There are no logits and no probs, so there are no probabilities.")
     z = np.asarray(predictions.logits[rows])
     b, s, c = z.shape
-    room = _Buffers(b, c)
+    buffers = _Buffers(b, c)
     mean = np.zeros((b, c))
     for draw in range(s):
         if predictions.normalized:
-            e, _ = _probabilities_of_logs(z[:, draw], room)
+            e, _ = _probabilities_of_logs(z[:, draw], buffers)
         else:
-            x = _exps(z[:, draw], room)
-            e = _normalized(x, _softmax(x), room)
+            x = _exps(z[:, draw], buffers)
+            e = _normalized(x, _softmax(x), buffers)
         mean += e
     release_pages(z)
     mean /= s

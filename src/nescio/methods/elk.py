@@ -19,8 +19,8 @@ from nescio.search import hparam, uniform
 @dataclass(frozen=True)
 class ELKHParams(ProbabilisticHParams):
     # for κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the cosines' difference: if t is too small for all images, a
-    # larger κ lowers every loss. With 100 classes κ ended near 1e6 at t = 16 and near the start at 64; on digits it
-    # falls on blurred images at 48, but not always at 64
+    # larger κ lowers every loss. With 100 classes, κ ended near 1e6 at t = 16 and near the start at 64. On digits,
+    # κ is lower for blurred images at t = 48, but not always at 64.
     t: float = hparam(48.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
 
 

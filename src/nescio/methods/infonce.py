@@ -31,7 +31,7 @@ class InfoNCE(SelfSupervised[InfoNCEHParams]):
 
         −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻),   e⁻ the views of other images
 
-    (van den Oord et al. 2018, as URL, eq. 1, has it). There is no projection head. Score: "norm",
+    (van den Oord et al. 2018, in the form of URL, eq. 1). There is no projection head. Score: "norm",
     −‖e‖ of the raw embedding, a heuristic that no loss trains.
     """
 

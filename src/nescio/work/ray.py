@@ -202,7 +202,7 @@ class _Submitted:
         dismiss(self.rendezvous)
         ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=LOOK)
         ends = [_answer(helper) for helper in ready]
-        remove_placement_group(self.bundles)  # ends those that are late
+        remove_placement_group(self.bundles)  # ends helpers that are still running
         for helper in late:
             _answer(helper)
         shutil.rmtree(self.rendezvous, ignore_errors=True)

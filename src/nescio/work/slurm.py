@@ -338,7 +338,7 @@ def _user(note: Mapping[str, Any]) -> int:
 
 def _end(number: str, state: str) -> str:
     """A description of the end of a job without a result."""
-    why = (WHY | HOPELESS).get(state, f"SLURM says {state.lower().replace('_', ' ')}")
+    why = (WHY | HOPELESS).get(state, f"its SLURM state is {state.lower().replace('_', ' ')}")
     return f"SLURM job {number} ended: {why}."
 
 

@@ -254,5 +254,5 @@ class _CandidateScores:
 
     @property
     def reported(self) -> Columns:
-        """The columns of a reason: not the draw nor the distance, so that it is noted once."""
+        """The columns of a reason, without draw and distance, so that each reason is listed once."""
         return {"target": self.columns.get("target"), "members": self.columns["members"]}

@@ -91,7 +91,7 @@ def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
 
 @pytest.mark.parametrize("option", [{"time": "nan"}, {"time": "-5"}, {"gpus": "-1"}, {"gpus": "0"}, {"gpus": "a100:"}])
 def test_limits_of_a_job_that_slurm_would_refuse_are_refused_before(option):
-    with pytest.raises(BadInput, match=f"--{next(iter(option))} "):
+    with pytest.raises(BadInput, match=f"{next(iter(option))} "):
         make_launcher("slurm", 1, **option)
 
 

@@ -61,7 +61,7 @@ def _stand_in(dataset: datasets.Dataset) -> tuple[Classes, Classes]:
 
 def _others(dataset: datasets.Dataset, inside: Classes, outside: Classes | None) -> Classes:
     """The out-of-distribution classes: those that are named, else all that are not in-distribution."""
-    datasets.split_dataset(dataset, inside, 0, outside)  # refuses classes that there are not
+    datasets.split_dataset(dataset, inside, 0, outside)  # refuses unknown classes
     others = outside or tuple(sorted(set(range(len(dataset.classes))) - set(inside)))
     if not others:
         raise BadInput(

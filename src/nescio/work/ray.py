@@ -96,7 +96,7 @@ class RayTasks:
     def __exit__(self, *_: object) -> None:
         import ray
 
-        ray.shutdown()  # tasks of ours that still run end with it
+        ray.shutdown()  # running tasks of this process end with it
 
     def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
         """Run every task once and return the failures."""

@@ -88,7 +88,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
 
 
 def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
-    """Refuse lists of names that are not one for each class of the predictions.
+    """Refuse lists of names that do not have one name per class of the predictions.
 
     In-distribution classes are all classes of the model, or those that it was evaluated on. The number of OOD classes
     is not known beyond the largest label.

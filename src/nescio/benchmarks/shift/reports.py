@@ -164,7 +164,7 @@ def strengths(frame: Frame) -> Blocks:
 
 @report("shift/training", needs="networks whose training accuracy is known")
 def training(frame: Frame) -> Blocks:
-    """Training accuracy of every method: what did not learn cannot be compared."""
+    """Training accuracy of every method: undertrained methods cannot be compared."""
     titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
     rows = frame.facts(*titles).where(members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
     notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]

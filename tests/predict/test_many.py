@@ -23,7 +23,7 @@ from nescio.datasets.view import View  # noqa: E402
 from nescio.methods.base import Output  # noqa: E402
 from nescio.networks.models import find_network, with_weights  # noqa: E402
 from nescio.networks.network import Network  # noqa: E402
-from nescio.predict import OutputSpec, inputs, outputs, predict_step, steps  # noqa: E402  # noqa: E402
+from nescio.predict import OutputSpec, outputs, predict_step, steps  # noqa: E402
 from nescio.runtime import runtime_for  # noqa: E402
 
 pytest_plugins = ("tests.support.zoo_fixtures",)
@@ -167,7 +167,7 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
     (first,), _ = answers(place, store, "test_resnet")
     monkeypatch.setattr(steps, "predict_images", None)
     (again,), _ = answers(place, store, "test_resnet", batch=5)
-    assert (again.key, again.place) == (first.key, first.place)
+    assert (again.key, again.path) == (first.key, first.path)
     monkeypatch.undo()
     base, images = with_weights(find_network("test_resnet", store), place / "w"), images_at(place)
 
@@ -195,7 +195,7 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
 def test_images_are_decoded_once_for_all_models_that_see_them_alike(place, tmp_path, monkeypatch):
     seen = []
     real = pixel_cache.decode_pixels
-    monkeypatch.setattr(pixel_cache, "pixels_of", lambda source, view: (seen.append(view), real(source, view))[1])
+    monkeypatch.setattr(pixel_cache, "decode_pixels", lambda source, view: (seen.append(view), real(source, view))[1])
     store = Store(tmp_path)
     found, failures = answers(place, store, "test_vit", "test_resnet", "test_efficientnet")
     assert len(found) == 3 and not failures
@@ -247,7 +247,7 @@ def killed(place, store, number):
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
         torch.set_num_threads(1)  # the parent's threads are not here
-        real = inputs.feed
+        real = outputs.input_batches
 
         def feed(*args):
             for at, batch in enumerate(real(*args)):
@@ -255,7 +255,7 @@ def killed(place, store, number):
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield batch
 
-        inputs.feed = feed
+        outputs.input_batches = feed
         _, failures = answers(place, store, "test_resnet", "test_efficientnet", batch=4)
         os._exit(len(failures))
     finally:

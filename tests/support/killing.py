@@ -75,8 +75,8 @@ def _arm(place: str, number: str) -> None:
 
 def _write_down(path: Path) -> None:
     """Wraps what trains and predicts; torch must be there."""
-    from nescio import training
     from nescio.predict import probes, steps
+    from nescio.training import steps as training
 
     def wrap(module: Any, name: str) -> None:
         function = getattr(module, name)

@@ -93,11 +93,11 @@ def test_processes_count_only_where_a_training_of_as_many_was_seen(context):
         return stage.seconds
 
     took(training(0), context, 100.0)
-    assert seconds() == seconds(processes=2, places=2) == pytest.approx(100.0)
+    assert seconds() == seconds(processes=2, workers=2) == pytest.approx(100.0)
     took(training(1), context, 60.0, processes=2)
-    assert seconds() == seconds(processes=4, places=4) == pytest.approx(100.0)
-    assert seconds(processes=2, places=2) == pytest.approx(120.0)  # of workers: it takes the places of two
-    (stage,) = costs([training(9)], context.store, nothing, processes=2, places=2)
+    assert seconds() == seconds(processes=4, workers=4) == pytest.approx(100.0)
+    assert seconds(processes=2, workers=2) == pytest.approx(120.0)  # of workers: it takes the places of two
+    (stage,) = costs([training(9)], context.store, nothing, processes=2, workers=2)
     assert stage.seconds == pytest.approx(100.0)  # it is not made together
 
 
@@ -126,7 +126,7 @@ def test_time_that_other_processes_took_does_not_count_where_the_processor_is_th
 
     assert seconds("seconds") == pytest.approx(400.0)
     assert seconds("processor_seconds") == pytest.approx(20.0)
-    assert seconds("processor_seconds", processes=2, places=2) == pytest.approx(60.0)  # that of one process is no help
+    assert seconds("processor_seconds", processes=2, workers=2) == pytest.approx(60.0)  # that of one process is no help
 
 
 def test_samples_take_time_and_disk_by_their_images(context):

@@ -116,7 +116,7 @@ def cannot_note(reason, *_):
 
 def test_a_death_that_cannot_be_noted_is_told_all_the_same():
     (failure,) = sweep([Task("killed", die, (), cannot_note)], 1)
-    assert "memory" in failure.reason and failure.reason.endswith("disk full")
+    assert "memory" in failure.reason and failure.reason.endswith("disk full.")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -167,7 +167,7 @@ def test_finished_work_is_found_where_the_data_has_moved(here: Path, capsys: pyt
     _load.cache_clear()
     _loaded.cache_clear()
     assert main(["predict", key, "--output", "test.npz"]) == 2
-    assert f"{here / 'set.npz'} any more" in capsys.readouterr().err
+    assert f" at npz:{here / 'set.npz'}" in capsys.readouterr().err
     words = ("--crops", "0", "--bootstrap", "0", "--k", "2", "--j", "2", "--format", "json")
     assert json.loads(ask(capsys, "transfer", f"store:{key}", "--data", "npz:moved.npz", *words))["n"] == TEST
     assert "was finished before" in ask(capsys, "train", "--data", "npz:moved.npz", *BUDGET)
@@ -245,7 +245,7 @@ def test_moved_data_of_a_network_are_named_once(tmp_path, capsys):
     assert main([*predict, "--training-data", moved]) == 0
     assert main(predict) == 0  # the store knows the new path
     capsys.readouterr()
-    assert main([*predict, "--data", other]) == 2
+    assert main([*predict, "--training-data", other]) == 2
     assert "other.npz" in capsys.readouterr().err
 
 

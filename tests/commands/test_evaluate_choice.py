@@ -85,8 +85,8 @@ def test_a_choice_in_json_and_in_words(files, capsys):
     assert marked["folds"] == 0 and marked["ood_validation"]
     assert main(["evaluate", *map(str, words), "--choose", "both"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "To reject wrong" in said
-    assert "plain baseline `msp`" in said and "Which score to use" in said
+    assert "Score for misclassification and OOD detection: `" in said
+    assert "the baseline `msp`" in said and "uncertainty score: misclassification and OOD" in said
 
 
 def test_options_of_a_choice_need_one(files, capsys):

@@ -1,5 +1,6 @@
 """Without torch, every command that needs it says so in one sentence with the command to install; others just work."""
 
+import ast
 import os
 import re
 import subprocess
@@ -124,18 +125,28 @@ def test_the_extras_are_those_of_the_project():
         assert (names.get(package, package), extra) in declared()
 
 
+def imported(tree):
+    """The first names of the absolute imports of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.partition(".")[0]
+
+
 def test_what_is_imported_is_declared():
     distributions = {
         "PIL": "pillow",
         "sklearn": "scikit-learn",
         "vl_convert": "vl-convert-python",
         "markupsafe": "jinja2",
+        "yaml": "pyyaml",
     }
     known = {name.replace("_", "-") for name, _ in declared()} | set(sys.stdlib_module_names) | {"nescio"}
     missing = set()
     for path in Path(ROOT / "src").rglob("*.py"):
-        for line in re.findall(r"^\s*(?:import|from) ([A-Za-z_]\w*)", path.read_text(), re.MULTILINE):
-            name = distributions.get(line, line).replace("_", "-").lower()
-            if name not in known and line not in sys.stdlib_module_names:
-                missing.add(line)
+        for module in imported(ast.parse(path.read_text())):
+            name = distributions.get(module, module).replace("_", "-").lower()
+            if name not in known and module not in sys.stdlib_module_names:
+                missing.add(module)
     assert not missing

@@ -191,7 +191,7 @@ def test_the_terminal_states_k_and_references(capsys, place):
     words = re.sub(r"\s+", " ", out)
     assert code == 0 and "k = 20 neighbours (Jaccard similarity), 400 references" in words
     assert "NC@20 ↑" in words and "median" in words
-    least = words.partition("The least reliable rows")[2]
+    least = words.partition("Least reliable rows")[2]
     assert len(re.findall(r"\b10(?:0\d|1[01])\b", least)) == 3  # the first ODD rows
     assert main(["reliability", "a.npz"]) == 2
 
@@ -362,9 +362,9 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
         ([one, tmp_path / "missing.npz"], "there is no such file or folder"),
         ([one, two, "--k", 61], "--k is 61, but there are only 60 references"),
         ([one, two, "--k", 0], "--k must be"),
-        ([one, two, "--k-dist", 61], "k-dist is 61"),
-        ([one, two, "--split-references", N], "must leave some of them to be judged"),
-        ([one, two, "--split-references", 0], "must leave some of them to be judged"),
+        ([one, two, "--k-dist", 61], "--k-dist is 61, but there are only 60 references"),
+        ([one, two, "--split-references", N], "it must leave some rows to score"),
+        ([one, two, "--split-references", 0], "it must leave some rows to score"),
         ([one, two, "--reference-files", place / "r0.npz"], "2 files of embeddings and 1 of references"),
         ([one, two, "--reference-files", f"{place}/r0.npz,{place}/r1.npz", "--split-references", 5], "drop one"),
         ([one, two, "--reference-files", f"{narrow},{place}/r1.npz"], "they must come from the same network"),
@@ -405,7 +405,7 @@ def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(
     assert code == 0 and choice["components"] == 5 and list(swept) == ["1", "2", "5", "10", "20", "50"]
     assert max(swept, key=swept.get) in ("5", "10")
     _, out, _ = ask(capsys, command, *words, "--output", tmp_path / "out")
-    title = "How likely unseen references are"
+    title = "Held-out likelihood by number of components"
     assert title in out and "C = 5" in out and title in (tmp_path / "out/index.html").read_text()
     files = {}
     for name, more in (("chosen", []), ("five", ["--components", 5]), ("two", ["--components", 2])):

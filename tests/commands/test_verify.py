@@ -39,7 +39,7 @@ def test_alive(capsys):
 def test_dead(capsys, dead):
     assert main(["verify", "dead", "--epochs", "2"]) == 1
     said = capsys.readouterr().out
-    assert "✗" in said and "it does nothing" in said and "1 dead" in said
+    assert "✗" in said and "it does nothing" in said and "1 failed" in said
 
 
 def test_json_holds_every_observation(capsys, dead):

@@ -274,7 +274,7 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
         (["test_resnet", "--data", "VAL", "--batch-size", "0"], "at least 1, got 0"),
         (
             ["test_resnet", "--data", "VAL", "--extra-ood", "x=digits"],
-            "--extra-ood names further sets beside --ood-data",
+            "--extra-ood needs --ood-data",
         ),
         (["test_resnet", "--data", "VAL", "--data-names", "nosuch"], "--data-names has no effect without --ood-data"),
         (["test_resnet", "--data", "VAL", "--ood-data", "digits", "--data-names", "nosuch", "--dry-run"], "nosuch"),
@@ -286,7 +286,7 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
         ),
         (
             ["test_resnet", "test_vit", "--data", "VAL", "--weights", "FILE"],
-            "is one checkpoint and 2 models are named",
+            "is one checkpoint, but 2 models are named",
         ),
         (["test_*", "--data", "digits"], "digits has 10 classes"),
         (

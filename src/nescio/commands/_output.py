@@ -81,14 +81,14 @@ def report_folder(output: str | None, base: str, *names: str) -> Path:
 
 def check_writable(folder: Path, flag: str) -> None:
     """Refuse a folder that cannot be created or written, before hours of work."""
-    folder = next(folder_above for folder_above in (folder, *folder.absolute().parents) if folder_above.exists())
-    if not folder.is_dir():
-        raise BadInput(f"{flag} {folder} cannot be written: {folder} is a file.")
+    existing = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    if not existing.is_dir():
+        raise BadInput(f"{flag} {folder} cannot be written: {existing} is a file.")
     try:
-        with TemporaryDirectory(dir=folder):  # permissions alone are not sufficient, for example in /proc
+        with TemporaryDirectory(dir=existing):  # permissions alone are not sufficient, for example in /proc
             pass
     except OSError:
-        raise BadInput(f"{flag} {folder} cannot be written: {folder} may not be written to.") from None
+        raise BadInput(f"{flag} {folder} cannot be written: {existing} may not be written to.") from None
 
 
 def check_row_scores(file: str | None) -> None:

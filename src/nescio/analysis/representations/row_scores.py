@@ -71,7 +71,7 @@ def chance_nc(k: int, references: int, similarity: str) -> float:
 def neighbours(rows: EvaluationRows, scoring: RowScoreOptions) -> int:
     """k of NC; no k may be larger than the number of references."""
     k = default_k(rows.references) if scoring.k is None else scoring.k
-    for name, value in (("k", k), ("k-dist", scoring.k_dist)):
+    for name, value in (("k", k), ("k_dist", scoring.k_dist)):
         if value > rows.references:
             raise BadInput(
                 f"{name} is {value}, but there are only {rows.references} references: choose a smaller one, or give "

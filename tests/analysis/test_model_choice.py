@@ -414,7 +414,7 @@ def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
     assert "predictions/logits.npy changed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("less", [True, False])
+@pytest.mark.parametrize("lower_x_is_better", [True, False])
 def test_the_front_is_what_nothing_beats(lower_x_is_better):
     rng = np.random.default_rng(2)
     for _ in range(40):

@@ -589,7 +589,7 @@ def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained
         measure,
         "--train",
         folder / "val.npz",
-        "--score",
+        "--save-measure",
         fitted,
         "--format",
         "json",

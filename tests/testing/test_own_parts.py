@@ -153,7 +153,7 @@ def test_a_measure_of_the_wrong_length(forget):
         return np.zeros(len(predictions) // 2)
 
     dump = Predictions(logits=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 3)
-    refused(r"measure halved .* shape \(20,\) .* 40 rows", lambda: measures["halved"].of(dump))
+    refused(r"measure halved .* shape \(20,\) .* 40 rows", lambda: measures["halved"].compute(dump))
     reasons = [row["reason"] for row in scorecard(dump).reasons if row["measure"] == "halved"]
     assert any("halved" in reason and HERE in reason for reason in reasons)
 

@@ -1,5 +1,6 @@
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,3 +88,15 @@ def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no-torch").mkdir()
     (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
     monkeypatch.syspath_prepend(tmp_path / "no-torch")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test marked fresh_process in a process of its own: forks of a process with threads of other tests fail."""
+    if pyfuncitem.get_closest_marker("fresh_process") is None or "NESCIO_FRESH_PROCESS" in os.environ:
+        return None
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    environment = os.environ | {"NESCIO_FRESH_PROCESS": "1"}
+    done = subprocess.run(words, cwd=pyfuncitem.config.rootpath, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return True

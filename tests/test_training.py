@@ -95,6 +95,7 @@ def kill_at(number, trial, root):
     ("method", "backbone", "optimizer"),
     [("mc-dropout", "conv", "sgd"), pytest.param("due", "mlp", "adamw", marks=pytest.mark.slow)],
 )
+@pytest.mark.fresh_process
 def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimizer):
     rate = 0.1 if optimizer == "sgd" else 0.003
     plan = replace(QUICK, optimizer=optimizer, lr=rate, augment="shift", accumulate=2, schedule="cosine")
@@ -226,6 +227,7 @@ def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
             train(trial_of(start=start), store, here)
 
 
+@pytest.mark.fresh_process
 def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
     whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime_for("cpu", "float32")
     first = trial_of(init_seed=3)
@@ -505,6 +507,7 @@ def farthest(state, method):
     return max(float((state[name] - tensor.detach()).abs().max()) for name, tensor in own.items())
 
 
+@pytest.mark.fresh_process
 def test_two_processes_learn_what_one_does(tmp_path):
     """Batch, rate, warm-up, clipping and augmentation are those of the plan, however many processes share a batch:
     without batch-norm nothing but the order of sums differs, whether a process takes its share at once or in parts."""
@@ -525,6 +528,7 @@ def in_doubles():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.fresh_process
 def test_with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_path, in_doubles):
     x, y = np.random.default_rng(0).integers(0, 256, (1280, 8, 8), dtype=np.uint8), np.arange(1280) % 10
     # Noise: where images have areas of one colour, roundings decide which of a pool's equal values is the largest.
@@ -561,6 +565,7 @@ FAST = ("duq", "moco", "postnet")
     "name",
     [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in registry],
 )
+@pytest.mark.fresh_process
 def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name, tmp_path, monkeypatch):
     monkeypatch.setattr(training.streams.TrainingStream, "epoch", same_parts)
     plan = Training(epochs=1, batch_size=128, augment=registry[name].augment or "none", lr=0.05)

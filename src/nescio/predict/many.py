@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from nescio.files import read_json
 from nescio.networks.models import with_weights
 from nescio.networks.network import Network
 from nescio.predict.outputs import OutputSpec
-from nescio.predict.steps import SHARD, describe_range, predict_step, row_ranges, with_network_labels
-from nescio.predictions.model_predictions import FACTS, STAGE
+from nescio.predict.steps import predict_step, row_ranges, with_network_labels
+from nescio.predictions.model_predictions import FACTS
+from nescio.progress import track
 from nescio.report.labels import dataset_label
-from nescio.work.launchers import Failure, Launcher, Task, make_launcher
-from nescio.work.steps import Context, Step
-from nescio.work.store import Store, key_of
+from nescio.work.launchers import Failure, Launcher, Task, failure_of, make_launcher, run_task
+from nescio.work.steps import Context, Step, Work
+
+DOWNLOADS = 4  # files of weights that are located at once
 
 
 @dataclass
@@ -30,6 +33,16 @@ class ManyPredictions:
 
     steps: list[Step] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A network with weights, the images to predict, and the step that predicts them."""
+
+    network: Network
+    images: ImageSet
+    step: Step
+    ranges: Sequence[slice]
 
 
 def predict_all(
@@ -49,156 +62,84 @@ def predict_all(
 
     launcher  runs the predictions (default: this process)
     weights   a weights file, or a folder of files named by networks (default: $NESCIO_WEIGHTS, then the hubs)
-    shards    number of row ranges per prediction, each a task (default: as many as keep every worker busy)
+    shards    number of row ranges per prediction, each a step (default: as many as keep every worker busy)
     forget    whether to remove decoded pixels after the last network of a view; networks are then grouped by view
     say       called with a sentence per new prediction
-    watch     called with the numbers of tasks done, failed, in all, and finished by an earlier run
+    watch     called with the numbers of steps done, failed, in all, and finished by an earlier run
     """
-    if batch is not None and batch < 1:
-        raise BadInput(f"The batch size must be at least 1, got {batch}.")
+    for name, value in (("batch_size", batch), ("shards", shards)):
+        if value is not None and value < 1:
+            raise BadInput(f"{name} must be at least 1, got {value}.")
     launcher = launcher or make_launcher("local", 0)
     workers = max(1, launcher.workers // max(1, len(pairs)))
-    outcome, before, reused = ManyPredictions(), 0, 0
-    finished: dict[int, Step] = {}
-    groups: dict[Any, list[_Pair]] = {}
+
+    def plan(network: Network, images: ImageSet, title: str) -> _Pair:
+        ranges = row_ranges(network, images, context, output_spec, shards=shards, workers=workers, batch=batch)
+        step = predict_step(
+            network, images, root=context.root, output_spec=output_spec, batch=batch, ranges=ranges, title=title
+        )
+        return _Pair(network, images, replace(step, summary=_summary), ranges)
+
+    def count(_: str, done: int, failed: int, total: int, summary: Mapping[str, Any] | None, before: int) -> None:
+        if say and summary:
+            say(summary["sentence"])
+        if watch:
+            watch(done, failed, total, before)
+
+    outcome, planned, groups = ManyPredictions(), dict[int, _Pair](), dict[Any, list[_Pair]]()
+    failures: dict[int, Failure] = {}
+    located = _locate_weights([network for network, _ in pairs], weights)
     for number, (network, images) in enumerate(pairs):
-        ranges = _ranges(network, images, context, output_spec, shards, workers, batch)
-        pair = _Pair(number, network, images, context, output_spec, weights, batch, ranges)
-        groups.setdefault((images, network.view), []).append(pair)
-    total = sum(1 + len(pair.ranges) for group in groups.values() for pair in group)
+        title = f"{network.name} on {dataset_label(images.data)}"
+        state, result = located[network]
+        if state == "done":
+            state, result = run_task(Task(title, plan, (result, images, title)))
+        if state == "done":
+            planned[number] = result
+            groups.setdefault((images, result.network.view) if forget else None, []).append(result)
+        else:
+            failures[number] = failure_of(title, state, result)
+    work = Work(context, launcher, count)
 
-    def count(done: int, failed: int, _: int, result: tuple[int, Step | None, str | None] | None) -> None:
-        nonlocal reused
-        if result is not None:
-            number, step, sentence = result
-            if step is not None:
-                finished[number] = step
-            reused += sentence is None
-            if sentence and say:
-                say(sentence)
-        if watch and (done or not before):
-            watch(before + done, len(outcome.failures) + failed, total, reused)
+    def forget_pixels(steps: Sequence[Step]) -> None:
+        if forget and any(step.finished(context.store) for step in steps):
+            _forget_pixels(next(pair for pair in planned.values() if pair.step in steps), context, output_spec)
 
-    for group in groups.values() if forget else [[pair for same_view in groups.values() for pair in same_view]]:
-        shard_tasks = [(pair, task) for pair in group for task in pair.shard_tasks()]
-        failures = launcher.run([task for _, task in shard_tasks], count) if shard_tasks else ()
-        by_task = {failure.name: failure for failure in failures}
-        failed_pairs = {
-            pair.number: replace(by_task[task.name], name=pair.title)
-            for pair, task in shard_tasks
-            if task.name in by_task
-        }
-        outcome.failures += failed_pairs.values()
-        before += len(shard_tasks) + len(failed_pairs)
-        tasks = [pair.task() for pair in group if pair.number not in failed_pairs]
-        outcome.failures += launcher.run(tasks, count)
-        before += len(tasks)
-        if forget and any(pair.number in finished for pair in group):
-            group[0].forget_pixels()
-    outcome.steps = [finished[number] for number in sorted(finished)]
+    work.run_groups("predicting", [[pair.step for pair in group] for group in groups.values()], after=forget_pixels)
+    reasons = {failure.name: failure for failure in reversed(work.failures)}
+    for number, pair in planned.items():
+        if pair.step.finished(context.store):
+            outcome.steps.append(pair.step)
+            continue
+        failure = next(reasons[step.title] for step in (pair.step, *pair.step.shards) if step.title in reasons)
+        if failure.kind == pixel_cache.UnreadableImages.__name__:
+            failure = replace(failure, reason=f"{failure.reason} With skip_damaged such images are left out.")
+        failures[number] = replace(failure, name=pair.step.title)
+    outcome.failures = [failures[number] for number in sorted(failures)]
     return outcome
 
 
-def _ranges(
-    network: Network,
-    images: ImageSet,
-    context: Context,
-    output_spec: OutputSpec,
-    shards: int | None,
-    workers: int,
-    batch: int | None,
-) -> tuple[slice, ...]:
-    """The row ranges of a prediction; none if it is not divided, or if its task will fail."""
-    try:
-        ranges = row_ranges(network, images, context, output_spec, shards=shards, workers=workers, batch=batch)
-    except BadInput:
-        if shards is not None and shards < 1:
-            raise
-        return ()  # the set does not fit the network: its task reports the error, and the others continue
-    return tuple(ranges) if len(ranges) > 1 else ()
+def _locate_weights(networks: Sequence[Network], weights: Path | None) -> dict[Network, tuple[str, Any]]:
+    """Network → status and result of `with_weights`; several files are downloaded at once."""
+    tasks = {network: Task(network.name, with_weights, (network, weights)) for network in networks}
+    with ThreadPoolExecutor(DOWNLOADS) as pool:
+        results = track(pool.map(run_task, tasks.values()), "locating weights", len(tasks))
+        return dict(zip(tasks, results, strict=True))
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A network and the images to predict, as sent to a worker."""
-
-    number: int
-    network: Network
-    images: ImageSet
-    context: Context
-    output_spec: OutputSpec
-    weights: Path | None
-    batch: int | None
-    ranges: tuple[slice, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.network.name} on {dataset_label(self.images.data)}"
-
-    def task(self) -> Task:
-        return Task(self.title, _predict_pair, (self,), folder=self._folder(STAGE))
-
-    def shard_tasks(self) -> list[Task]:
-        return [
-            Task(
-                f"{self.title}, {describe_range(rows)}",
-                _predict_range,
-                (self, number),
-                folder=self._folder(SHARD, rows.start, rows.stop),
-            )
-            for number, rows in enumerate(self.ranges)
-        ]
-
-    def _folder(self, stage: str, *rows: int) -> Path:
-        """A folder that identifies the task: the folder of its step requires the checksum of its weights."""
-        preprocessing = [self.network.view, self.network.mean, self.network.std]
-        pair = [self.number, self.network.name, *preprocessing, self.images, self.output_spec, str(self.weights)]
-        return self.context.store.path(stage, key_of(stage, [*pair, self.batch, *rows]))
-
-    def step(self) -> Step:
-        return predict_step(
-            with_weights(self.network, self.weights),
-            self.images,
-            root=self.context.root,
-            output_spec=self.output_spec,
-            batch=self.batch,
-            ranges=self.ranges,
-        )
-
-    def forget_pixels(self) -> None:
-        """Remove the decoded images, which networks of the same view share."""
-        root, store = self.context.root, self.context.store
-        loaded = with_network_labels(self.images.load(root, store), self.network, self.output_spec, root)
-        for rows in self.ranges or [slice(0, len(loaded))]:
-            pixel_cache.remove_cached_pixels(loaded.take(np.arange(rows.start, rows.stop)), self.network.view, store)
+def _forget_pixels(pair: _Pair, context: Context, output_spec: OutputSpec) -> None:
+    """Remove the decoded images, which networks of the same view share."""
+    images = pair.images.load(context.root, context.store)
+    loaded = with_network_labels(images, pair.network, output_spec, context.root)
+    for rows in pair.ranges or [slice(0, len(loaded))]:
+        cached = loaded.take(np.arange(rows.start, rows.stop))
+        pixel_cache.remove_cached_pixels(cached, pair.network.view, context.store)
 
 
-def _predict_pair(pair: _Pair) -> tuple[int, Step, str | None]:
-    """Predict one pair in a worker; returns its number, its finished step and, if it is new, a sentence about it."""
-    step, store = pair.step(), pair.context.store
-    reused = step.finished(store)
-    _run(step, pair.context)
-    return pair.number, step, None if reused else _sentence(pair.network, step, store)
-
-
-def _predict_range(pair: _Pair, shard: int) -> tuple[int, None, str | None]:
-    """Predict one range of a pair in a worker, unless it or the whole is finished."""
-    step, store = pair.step(), pair.context.store
-    reused = step.finished(store) or step.shards[shard].finished(store)
-    if not reused:
-        _run(step.shards[shard], pair.context)
-    return pair.number, None, None if reused else ""
-
-
-def _run(step: Step, context: Context) -> None:
-    try:
-        step.run(context)
-    except pixel_cache.UnreadableImages as error:
-        raise BadInput(f"{error} With skip_damaged such images are left out.") from None
-
-
-def _sentence(network: Network, step: Step, store: Store) -> str:
-    facts = read_json(step.folder(store) / FACTS)
+def _summary(step: Step, context: Context) -> dict[str, Any]:
+    """A sentence about finished predictions."""
+    facts = read_json(step.folder(context.store) / FACTS)
     accuracy = f", top-1 {facts['accuracy']:.4f}" if "accuracy" in facts else ""
     speed = f"{facts['images_per_second']:,.0f} images/s"
-    return f"{network.name}: {facts['rows']:,} images of {dataset_label(facts['data'])}{accuracy}, {speed}."
+    rows = f"{facts['rows']:,} images of {dataset_label(facts['data'])}"
+    return {"sentence": f"{facts['model']}: {rows}{accuracy}, {speed}."}

@@ -57,18 +57,21 @@ def predict_step(
     batch: int | None = None,
     compile: bool = False,
     ranges: Sequence[slice] = (),
+    title: str = "",
 ) -> Step:
     """The step that predicts images; a network that is not trained yet is trained first.
 
     compile  whether to compile the network, which saves time on large sets only
     ranges   row ranges from `row_ranges`: each is predicted by a step of its own, and this step joins them; key and
              predictions are the same without them
+    title    shown in progress (default: network and data)
     """
     if network.trial is not None and network.trial.task == "segmentation":
         raise BadInput(f"{network.name} predicts a class for every pixel: count its pixels with count_step instead.")
     images = with_view_of(images.with_content_name(root), network, root)
     config = {"images": images, "keeping": output_spec, **network.identity}
-    title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
+    if not title:
+        title = train_step(network.trial, root).title if network.trial else f"{network.name} on {images.data}"
     parents = (network.parent(root), images.load_revision(root))
     make = partial(_predict, network=network, images=images, output_spec=output_spec, batch=batch, compile=compile)
     whole = Step(title, STAGE, config, make, parents, PREDICT)

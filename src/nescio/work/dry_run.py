@@ -26,8 +26,14 @@ class DryRun(Work):
 
     is_dry_run = True
 
-    def run_stage(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
-        steps = list({step.key: step for step in steps}.values())
+    def run_groups(
+        self,
+        stage: str,
+        groups: Iterable[Iterable[Step]],
+        before: Callable[[], None] | None = None,
+        after: Callable[[Sequence[Step]], None] | None = None,
+    ) -> list[Step]:
+        steps = list({step.key: step for group in groups for step in group}.values())
         finished = [step for step in steps if step.finished(self.store)]
         if before is not None and len(finished) < len(steps):
             before()

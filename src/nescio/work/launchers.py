@@ -109,6 +109,12 @@ def run_pickled_task(packed: bytes) -> tuple[str, Any]:
     return run_task(task)
 
 
+def failure_of(name: str, status: str, result: tuple[str, str]) -> Failure:
+    """The failure of a task that run_task reports as failed or refused."""
+    reason, kind = result
+    return Failure(name, reason, status == "refused", kind)
+
+
 def record_death(task: Task, reason: str) -> str:
     """The reason of a worker's death, after the task's own `died` wrote it down."""
     try:
@@ -173,7 +179,7 @@ def run_queue(
         if state == "died":
             failures.append(Failure(task.name, record_death(task, answer)))
         elif state != "done":
-            failures.append(Failure(task.name, answer[0], state == "refused", answer[1]))
+            failures.append(failure_of(task.name, state, answer))
         if watch:
             watch(done, len(failures), len(tasks), answer if state == "done" else None)
     return failures

@@ -269,6 +269,22 @@ Watch = Callable[[str, int, int, int, Any, int], None]
 
 
 @dataclass
+class _StageProgress:
+    """Counts of the steps and shards of a stage, over several calls of the launcher."""
+
+    stage: str
+    watch: Watch | None
+    total: int
+    before: int  # finished by an earlier run
+    done: int
+    failed: int = 0
+
+    def report(self, done: int, failed: int, _: int, summary: Any) -> None:
+        if self.watch and (done or self.done == self.before):
+            self.watch(self.stage, self.done + done, self.failed + failed, self.total, summary, self.before)
+
+
+@dataclass
 class Work:
     """Runs the steps of a benchmark and collects rows, reasons, failures and notes."""
 
@@ -294,38 +310,53 @@ class Work:
 
         before  called before any work if a step is missing; raises for work that cannot be done
         """
-        steps = list({step.key: step for step in steps}.values())
-        missing = [step for step in steps if not step.finished(self.store)]
+        return self.run_groups(stage, [steps], before)
+
+    def run_groups(
+        self,
+        stage: str,
+        groups: Iterable[Iterable[Step]],
+        before: Callable[[], None] | None = None,
+        after: Callable[[Sequence[Step]], None] | None = None,
+    ) -> list[Step]:
+        """Run the missing steps, one group after another, and return the finished ones; see run_stage.
+
+        after  called with each group once its steps are finished or failed
+        """
+        grouped = [list({step.key: step for step in group}.values()) for group in groups]
+        steps = [step for group in grouped for step in group]
+        missing = {step.key for step in steps if not step.finished(self.store)}
         for step in steps:
-            if step not in missing:
+            if step.key not in missing:
                 step.update_names(self.store)
         if missing:
             if before is not None:
                 before()
             check_writable(self.store)
-            self._launch(f"{stage}, rows in shards", [shard for step in missing for shard in step.shards])
-            whole = [step for step in missing if all(shard.finished(self.store) for shard in step.shards)]
-            self._launch(stage, whole, len(steps) - len(missing))
+        units = [*steps, *(shard for step in steps if step.key in missing for shard in step.shards)]
+        finished = sum(unit.finished(self.store) for unit in units)
+        progress = _StageProgress(stage, self.watch, len(units), finished, finished)
+        for group in grouped:
+            unfinished = [step for step in group if step.key in missing]
+            self._launch([shard for step in unfinished for shard in step.shards], progress)
+            whole = [step for step in unfinished if all(shard.finished(self.store) for shard in step.shards)]
+            progress.done += len(unfinished) - len(whole)
+            self._launch(whole, progress)
+            if after is not None:
+                after(group)
         return [step for step in steps if step.finished(self.store)]
 
-    def _launch(self, stage: str, steps: Sequence[Step], before: int = 0) -> None:
-        """Run missing steps with the launcher.
-
-        before  number of other steps of the stage, which are finished
-        """
+    def _launch(self, steps: Sequence[Step], progress: _StageProgress) -> None:
+        """Run missing steps with the launcher."""
         missing = [step for step in steps if not step.finished(self.store)]
         if not missing:
             return
-        before += len(steps) - len(missing)
-
-        def say(done: int, failed: int, total: int, summary: Any) -> None:
-            if self.watch:
-                self.watch(stage, before + done, failed, before + total, summary, before)
-
         longest_first = sorted(missing, key=lambda step: -len(step._steps()))  # started last, they would delay the end
         tasks = [self._task(step) for step in longest_first]
         position = {step.title: number for number, step in reversed(list(enumerate(missing)))}
-        failures = sorted(self.launcher.run(tasks, say), key=lambda failure: position[failure.name])
+        failures = sorted(self.launcher.run(tasks, progress.report), key=lambda failure: position[failure.name])
+        progress.done += len(missing)
+        progress.failed += len(failures)
         if failures:
             check_writable(self.store)  # one error if the store cannot be written, not one per step
         self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]

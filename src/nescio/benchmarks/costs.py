@@ -33,6 +33,7 @@ PREDICTION, EVALUATION = 0.06, 0.08  # seconds of a step of one core, whatever i
 DUMPED, SCORED = 0.006, 2e-5  # … and of each file that an evaluation reads, and of each row and measure
 JUDGED = 1.2e-7  # seconds of each logit of a pretrained network, raw and calibrated
 RESAMPLES, COMPARED = 1000, 3e-9  # of a comparison of models, and seconds of each row, model and resample
+RANKED = 5e-8  # seconds of each row and resample of the intervals of one model
 LOADED, DECODED = 0.4, 0.0055  # seconds of a pretrained network; of an image of 500 × 375
 STORY = 3.0  # seconds of a page with its charts
 RESAMPLED = 1e-7  # seconds of each row, measure and resample
@@ -168,7 +169,7 @@ def decoding(images: int, view: View) -> Cost:
 
 def judging(images: int, classes: int) -> Cost:
     """Cost of the evaluation of a pretrained network's predictions."""
-    return Cost(EVALUATION + images * classes * JUDGED, 20_000)
+    return Cost(EVALUATION + images * (classes * JUDGED + 2 * RESAMPLES * RANKED), 20_000)
 
 
 def comparing(images: int, models: int) -> Cost:

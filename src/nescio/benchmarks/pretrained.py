@@ -12,7 +12,7 @@ from nescio.networks import families, regimes
 from nescio.predictions.model_predictions import OWN, ModelPredictions
 from nescio.report.blocks import Block, Details, Figure, SectionSpec, Story, collapse_tables, figures_of
 from nescio.report.charts import NAMED_POINTS, OTHERS, scatter_chart
-from nescio.report.format import format_millions
+from nescio.report.format import format_millions, interval_columns
 from nescio.report.frame import Frame
 from nescio.report.named_reports import find_report
 from nescio.report.studies import Study, story_of
@@ -22,6 +22,7 @@ from nescio.rows import FACTS, NetworkFacts, Row, RowBuilder
 PRETRAINED = "pretrained"  # method of networks that were not trained here
 USUAL, ENTROPY = "msp", "entropy"
 LEAST = 3  # models of a family whose correlation is shown
+LEAST_SHARE = 0.02  # minimum span of an axis of shares
 TOP = 20  # models in the first table
 ALL = "all models"
 PARAMS = "parameters"
@@ -149,17 +150,26 @@ def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Valu
 
 
 def models_table(
-    title: str, order: Values, columns: Mapping[str, tuple[Values, str]], most: int | None = None
+    title: str,
+    order: Values,
+    columns: Mapping[str, tuple[Values, str]],
+    most: int | None = None,
+    intervals: Mapping[str, Intervals] | None = None,
 ) -> Table:
     """One line per model, the highest in `order` first; `most`: only so many.
 
-    columns  head → the numbers of models, and what they mean
+    columns    head → the numbers of models, and what they mean
+    intervals  head → 95 % intervals of the numbers
     """
     names = sorted(order, key=lambda name: (-order[name], name))
     rows = [{"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names]
+    for head, around in (intervals or {}).items():
+        for row in rows:
+            row |= zip(interval_columns(head), around.get(row["model"], (None, None)), strict=True)
     first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
     meanings = [meaning for values, meaning in columns.values() if values]
-    note = ". ".join(filter(None, (first, *meanings)))
+    brackets = "In brackets: 95 % intervals" if any((intervals or {}).values()) else ""
+    note = ". ".join(filter(None, (first, *meanings, brackets)))
     whole = table_from_records(rows, title, "model", format=percents(), formats={"params": format_millions}, note=note)
     return whole.head(most) if most else whole
 
@@ -179,6 +189,7 @@ class Axis:
     values: Values
     around: Intervals = field(default_factory=dict)
     least: float = 0.0
+    note: str = ""  # sentence of the caption about the intervals
 
     @property
     def span(self) -> float:
@@ -186,8 +197,8 @@ class Axis:
 
     def ends(self, name: str) -> Row:
         """The ends of a model's interval, as columns of a point."""
-        low, high = self.around.get(name, (None, None))
-        return {f"{self.label}, from": low, f"{self.label}, to": high} if self.around else {}
+        ends = self.around.get(name, (None, None))
+        return dict(zip(interval_columns(self.label), ends, strict=True)) if self.around else {}
 
 
 @dataclass(frozen=True)
@@ -241,7 +252,9 @@ class Cloud:
             "A larger mark: more parameters.": any(point[PARAMS] for point in marks),
             "A dot in the mark: a distilled model.": any(point["distilled"] for point in marks),
             "The dashed line joins the models that no other one beats in both.": len(best) > 1,
-            "Lines through the marks: 95 % intervals.": bool(x.around or y.around) and len(marks) <= NAMED_POINTS,
+            " ".join(["Lines through the marks: 95 % intervals.", *filter(None, (x.note, y.note))]): (
+                bool(x.around or y.around) and len(marks) <= NAMED_POINTS
+            ),
         }
         look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
         look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}

@@ -33,6 +33,11 @@ def format_interval(
     return text(value) if low is None or high is None else f"{text(value)} [{text(low)}, {text(high)}]"
 
 
+def interval_columns(name: str) -> tuple[str, str]:
+    """Return the names of the columns with the ends of an interval, in records and in the data of figures."""
+    return f"{name}, from", f"{name}, to"
+
+
 def of_hundred(share: float) -> str:
     """Format as 91 of 100; only exact shares of 0 and 1 are 0 and 100 of 100."""
     whole = round(100 * share)

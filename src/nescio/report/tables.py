@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nescio.errors import BadInput
+from nescio.report.format import interval_columns
 from nescio.report.frame import Frame
 from nescio.report.labels import calibration_label, direction_of, metric_label, metric_legend
 from nescio.rows import Row
@@ -340,7 +341,8 @@ def _cells(members: Sequence[tuple[Column, Row]], style: _CellStyle) -> list[Cel
 
 def _cell(row: Row, column: Column, format: Formatter, spread: bool) -> Cell:
     if column.field != "value":
-        return Cell(row[column.field], format=format)
+        low, high = (row.get(end) if spread else None for end in interval_columns(column.field))
+        return Cell(row[column.field], low=low, high=high, format=format)
     spreads: Row = {name: row.get(name) for name in ("spread", "low", "high")} if spread else {}
     ranks: Row = {"best": bool(row["best"]), "rank": row.get("rank")} if "best" in row else {}
     keys = tuple(row.get("keys") or filter(None, [row.get("key")]))
@@ -377,6 +379,7 @@ def table_from_records(
 ) -> Table:
     """Build a table of dictionaries, one per row, whose keys are the columns, except for those in `index`.
 
+    records  may contain the `interval_columns` of a column
     format   number format; `formats` are those of single columns
     changes  bold marks a change for the better; otherwise an arrow in a title decides which value is best
     compare_within  keys; only rows with equal values of these are compared
@@ -385,7 +388,12 @@ def table_from_records(
     fixed = dict.fromkeys(COUNT_COLUMNS, COUNT) | dict(formats or {})
     better = {name: "neither" if name in fixed else "higher" for row in records for name in row} if changes else {}
     names = dict.fromkeys(name for row in records for name in row if name not in index)
-    columns = [Column(name, name, better=better.get(name), format=fixed.get(name, format)) for name in names]
+    ends = {end for name in names for end in interval_columns(name)}
+    columns = [
+        Column(name, name, better=better.get(name), format=fixed.get(name, format))
+        for name in names
+        if name not in ends
+    ]
     labels = [Index(name, keep=True) for name in index]
     bold: Bold = "change" if changes else "best"
     built = table(records, title, index=labels, columns=columns, note=note, bold=bold, compare_within=compare_within)

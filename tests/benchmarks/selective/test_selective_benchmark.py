@@ -168,13 +168,34 @@ def test_raw_and_calibrated_are_judged_on_the_same_rows_and_the_fit_is_on_others
             by.setdefault((row["backbone"], row["metric"], row["measure"]), {})[row["calibrated"]] = row
     for (_, metric, measure), pair in by.items():
         assert {row["n"] for row in pair.values()} == {500 if metric == "accuracy" else 450}  # one accuracy of a model
-        assert all((row["low"] is None) == (metric == "ece") for row in pair.values())
-        assert metric == "ece" or all(row["low"] < row["value"] < row["high"] for row in pair.values())
+        assert all(row["low"] < row["value"] < row["high"] for row in pair.values())
         if measure != "mc-dropout":
             assert set(pair) == {False, True}
             if metric == "accuracy":  # one temperature changes no answer
                 assert pair[False]["value"] == pair[True]["value"]
     assert {(row["n"], row["split"]) for row in study.rows if row["metric"] == "temperature"} == {(50, "val")}
+
+
+def test_intervals_of_coverage_and_ece_follow_a_bootstrap_over_rows(held, study):
+    """Coverage: percentiles. ECE: below its value there is room for the bias of few rows."""
+    each = next(entry for entry in held if entry.model == "vgg11.tv_in1k")
+    dump, random = each.load(), np.random.default_rng(1)
+    _, test = selective.temperature_split(dump, Plan())
+    p = softmax(dump.logits[test, 0].astype(np.float64), 1.0)
+    right, coverages, eces = p.argmax(1) == dump.labels[test], [], []
+    for _ in range(400):
+        drawn = random.integers(len(test), size=len(test))
+        ends = np.flatnonzero(np.diff(np.sort(-p.max(1)[drawn]), append=np.inf)) + 1  # copies of a row are ties
+        risks = risks_of(1 - p.max(1)[drawn], ~right[drawn])
+        coverages.append(max((end for end in ends if risks[end - 1] <= 0.1 + 1e-9), default=0) / len(test))
+        eces.append(ece_of(p[drawn], dump.labels[test][drawn]))
+    rows = {
+        row["metric"]: row for row in study.frame.where(backbone=each.model, calibrated=False, measure=(None, "msp"))
+    }
+    sac, ece = rows["sac@0.9"], rows["ece"]
+    assert [sac["low"], sac["high"]] == pytest.approx(np.quantile(coverages, [0.025, 0.975]), abs=0.05)
+    assert 0 <= ece["low"] < ece["value"] < ece["high"]
+    assert ece["high"] - ece["low"] >= np.ptp(np.quantile(eces, [0.025, 0.975])) - 0.01
 
 
 def test_entropy_has_no_ece_and_mc_dropout_neither(study):
@@ -684,7 +705,7 @@ def test_the_table_for_a_newcomer(study):
     for head, better in (("right ↑", max), ("ECE ↓", min), ("keeps@99 ↑", max)):
         column = [cells(table, name)[head] for name in names]
         best = better(column, key=lambda cell: cell.value)  # those that are written alike are bold alike
-        assert {str(cell) for cell in column if cell.best} == {str(best)}
+        assert {cell.value_text for cell in column if cell.best} == {best.value_text}
     assert "500 images" in table.note and "of 450" in table.note and "50 others" in table.note
     assert len(reports.scores(study.frame, 5).rows) == 5 and "The 5 best of" in reports.scores(study.frame, 5).note
 

@@ -11,7 +11,19 @@ from typing import Any
 from nescio.analysis.evaluation_rows import MC_DROPOUT
 from nescio.benchmarks import pretrained
 from nescio.benchmarks.cood import NAME, SEVERITY
-from nescio.benchmarks.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values
+from nescio.benchmarks.pretrained import (
+    ENTROPY,
+    LEAST,
+    LEAST_SHARE,
+    PARAMS,
+    RHO,
+    TOP,
+    USUAL,
+    Axis,
+    Cloud,
+    Models,
+    Values,
+)
 from nescio.networks import families, regimes
 from nescio.report.blocks import Blocks, Figure, Story, Tabs, flatten, tables_of
 from nescio.report.charts import OTHERS, Box, box_chart, heat_figure, levels_figure
@@ -65,10 +77,10 @@ class GradedModels:
     def axes(self) -> dict[str, Axis]:
         """The properties of models in scatter plots."""
         return {
-            "detects": Axis(f"AUROC at {self.middle}", self.aurocs(self.middle)),
-            "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.usual)),
+            "detects": Axis(f"AUROC at {self.middle}", self.aurocs(self.middle), least=LEAST_SHARE),
+            "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.usual), least=LEAST_SHARE),
             PARAMS: Axis(PARAMS, self.models.params),
-            "accuracy": Axis("accuracy", self.models.get("accuracy")),
+            "accuracy": Axis("accuracy", self.models.get("accuracy"), least=LEAST_SHARE),
         }
 
     def best(self) -> str | None:

@@ -13,6 +13,7 @@ from nescio import metrics
 from nescio.analysis.calibration import Temperature, temperature_or_reason
 from nescio.analysis.comparison import compare
 from nescio.analysis.evaluation_rows import MC_DROPOUT, dropout_mean, labelled_in_distribution
+from nescio.analysis.intervals import bootstrap
 from nescio.analysis.thresholds import stratified_split
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark
@@ -30,9 +31,10 @@ from nescio.work.launchers import Failure
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 
-NAME, VERSION = "selective", 5
+NAME, VERSION = "selective", 6
 SCORECARD = "scorecard"  # evaluation of one model
 DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model to the best (`reference`) by a metric (`criterion`)
+RESAMPLES = 1000  # of the intervals of ECE and of coverages
 AMONG = 10  # models, the best by a metric, that are tested against the first of them
 OF_SOFTMAX = ("msp", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
@@ -241,8 +243,20 @@ class ScoredModel(ModelRows):
         for name in OF_SOFTMAX:
             if name in self.plan.measures:
                 self.add_ranking(name, whole.u[name][test], outcomes.wrong, calibrated)
+        self.add_intervals(predictions.take(test), calibrated)
         if "entropy" in self.plan.measures and not calibrated:
             self.omit(NO_ECE, measure="entropy", metric="ece", shared=True)
+
+    def add_intervals(self, predictions: Predictions, calibrated: bool) -> None:
+        """95 % intervals of ECE, and of the coverages at an accuracy by msp, from a bootstrap over rows."""
+        coverages = [f"sac@{share:g}" for share in self.plan.accuracies] if USUAL in self.plan.measures else []
+        intervals = bootstrap(
+            predictions, measures=(USUAL,), metrics=["ece", *coverages], resamples=RESAMPLES, seed=self.plan.seed
+        )
+        for row in self.rows:
+            interval = intervals.get((row["measure"], row["metric"]))
+            if interval and row["calibrated"] == calibrated and row["low"] is None:
+                row["low"], row["high"] = interval.low, interval.high
 
     def add_dropout(self, predictions: Predictions, test: Array) -> None:
         """Accuracy under MC-dropout, and how the entropy of its mean ranks its predictions (appendix K)."""

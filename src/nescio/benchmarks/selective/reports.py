@@ -11,7 +11,19 @@ from statistics import fmean, median
 from nescio.analysis.evaluation_rows import MC_DROPOUT
 from nescio.analysis.model_choice import pareto_front
 from nescio.benchmarks import pretrained
-from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
+from nescio.benchmarks.pretrained import (
+    LEAST,
+    LEAST_SHARE,
+    PARAMS,
+    TOP,
+    USUAL,
+    Axis,
+    Cloud,
+    Models,
+    Values,
+    gains,
+    models_of,
+)
 from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FEWEST, NAME, SCORECARD, TENTH
 from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
@@ -30,7 +42,7 @@ BESIDE_CARD = "aurc_over"  # metric that a scorecard does not show
 METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
 # what reports need of their rows
 ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
-CHANGED = f"{pretrained.COUNTERPART}; or a temperature, or answers under dropout"
+CHANGED = f"{pretrained.COUNTERPART}; or two models with a temperature, or with answers under dropout"
 SCALED = (
     f"a model whose temperature could be fitted: on {TENTH * FEWEST:,} rows or more, right and wrong ones among them"
 )
@@ -70,7 +82,7 @@ KEEPS = "Keeps: share of images that it may predict, the most confident first, a
 
 
 @report("selective/models")
-def scores(frame: Frame, most: int | None = None) -> Table:
+def scores(frame: Frame, most: int | None = None, intervals: bool = True) -> Table:
     """One line per model, the one that knows best when it is wrong first; `most`: only so many."""
     models = models_of(frame)
     strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
@@ -89,7 +101,15 @@ def scores(frame: Frame, most: int | None = None) -> Table:
         "params": (models.params, ""),
     }
     order = {name: auroc.get(name, 0) for name in models.sizes}
-    return pretrained.models_table("Which models know when they are wrong?", order, columns, most)
+    around = {
+        "right ↑": models.interval("accuracy"),
+        "notices ↑": models.interval("auroc", USUAL),
+        "ECE ↓": models.interval("ece"),
+        "ECE, T ↓": models.interval("ece", calibrated=True),
+        **{f"keeps@{100 * share:g} ↑": models.interval(f"sac@{share:g}", USUAL) for share in (common, strict)},
+    }
+    title = "Which models know when they are wrong?"
+    return pretrained.models_table(title, order, columns, most, around if intervals else None)
 
 
 @report("selective/table2", needs=pretrained.UNDER_DROPOUT)
@@ -222,7 +242,7 @@ def change_figure(frame: Frame, name: str, metric: str, title: str) -> Blocks:
     points = [row | {"value": row[metric]} for row in changes]
     caption = "One point per model against its own counterpart: above the line it got better. The bar is the median."
     records = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
-    return Figure(name, title, caption, lambda: changes_chart(points, axis), records) if points else None
+    return Figure(name, title, caption, lambda: changes_chart(points, axis), records) if len(points) > 1 else None
 
 
 # ---- clouds of models
@@ -231,7 +251,7 @@ BOTH = "Right: it knows better when it is wrong. Up: it claims what it keeps. Cl
 KEPT = "Up: it may answer more before its kept answers are wrong too often."
 LIMITED = "Of two models above each other, the upper one is better at the same size."
 HEATED = "Above the level line the model got better, right of the upright one the temperature is above 1."
-LEAST_SHARE = 0.02  # an axis of shares spans two points at least
+LEAST_COVERAGE = 0.1  # minimum span of an axis of coverages
 ONE = (("x", 1.0), ("y", 0.0))
 CLOUDS = (
     Cloud("fig1", "Ranking and calibration of every model", "auroc", "ece", BOTH, ERRORS),
@@ -252,7 +272,12 @@ def axes_of(models: Models) -> dict[str, Axis]:
     axes = {
         PARAMS: Axis(PARAMS, models.params),
         "accuracy": Axis("accuracy", models.get("accuracy"), models.interval("accuracy"), LEAST_SHARE),
-        "coverage": Axis(f"coverage at {100 * strict:g} % accuracy", keeps(models, strict), least=0.1),
+        "coverage": Axis(
+            f"coverage at {100 * strict:g} % accuracy",
+            keeps(models, strict),
+            models.interval(f"sac@{strict:g}", USUAL),
+            LEAST_COVERAGE,
+        ),
         "temperature": Axis("temperature", models.get("temperature", calibrated=True), least=0.2),
     }
     for prefix, calibrated in (("", False), ("scaled ", True)):
@@ -260,7 +285,16 @@ def axes_of(models: Models) -> dict[str, Axis]:
         around = models.interval("auroc", USUAL, calibrated)
         axes[f"{prefix}auroc"] = Axis("AUROC of wrong against right predictions", aurocs, around, LEAST_SHARE)
         minus = {name: -math.log10(value) for name, value in eces.items() if value}
-        axes[f"{prefix}ece"] = Axis("calibration: −log₁₀ ECE (0.1 is 1, 0.01 is 2)", minus, least=math.log10(2))
+        smallest = min(filter(None, eces.values()), default=1.0) / 2  # where intervals that include 0 are cut
+        ends = {
+            name: (-math.log10(high), -math.log10(max(low, smallest)))
+            for name, (low, high) in models.interval("ece", calibrated=calibrated).items()
+            if name in minus
+        }
+        cut = any(models.interval("ece", calibrated=calibrated)[name][0] < smallest for name in ends)
+        note = "Intervals that include an ECE of 0 are cut." if cut else ""
+        label = "calibration: −log₁₀ ECE (0.1 is 1, 0.01 is 2)"
+        axes[f"{prefix}ece"] = Axis(label, minus, ends, math.log10(2), note)
     for metric, word in METRICS.items():
         gained = {name: 100 * value for name, value in _gained(changes, metric).items()}
         axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gained, least=2.0)
@@ -273,10 +307,12 @@ def cloud(frame: Frame, spec: Cloud) -> Blocks:
     return spec.figure(models, axes_of(models))
 
 
-@report("selective/pareto")
-def pareto(frame: Frame) -> Table:
+@report("selective/pareto", needs="two models or more")
+def pareto(frame: Frame) -> Table | None:
     """The models that no other one beats in two things at once, and in which two."""
     models = models_of(frame)
+    if len(models.sizes) < 2:
+        return None
     strict, sizes, accuracy = strictest(models), models.params, models.get("accuracy")
     coverage, auroc, ece = keeps(models, strict), models.get("auroc", USUAL), models.get("ece")
     goods = {"AUROC": auroc, "ECE": {name: -value for name, value in ece.items()}, f"SAC@{strict:g}": coverage}
@@ -302,7 +338,7 @@ def pareto(frame: Frame) -> Table:
 # ---- risk–coverage curves
 
 
-@report("selective/fig2", needs=ERRORS)
+@report("selective/fig2", needs="two models or more with right and wrong answers")
 def fig_2(frame: Frame) -> Blocks:
     """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges."""
     curves, models = risk_coverage(frame), models_of(frame)
@@ -329,7 +365,7 @@ def curve_models(models: Models, curves: Mapping[str, Curve]) -> dict[str, str]:
     auroc, accuracy, covers = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
     ranked = sorted((name for name in auroc if name in curves), key=lambda name: -auroc[name])
     if len(ranked) < 2:
-        return dict.fromkeys(ranked, "the only one")
+        return {}
     best, *between, worst = ranked
     more = {name: covers[name] for name in between if covers.get(name, 0) > covers.get(worst, 0)}
     under = [name for name in more if accuracy.get(name, 0) < accuracy.get(worst, 0)]
@@ -406,7 +442,7 @@ SECTIONS = (
 def first_look(study: Study) -> list[Table]:
     """The tables for the terminal: what fits it and can be read without the page."""
     kept = f"keeps@{100 * strictest(models_of(study.frame)):g} ↑"
-    look = scores(study.frame, TOP).select("right ↑", "notices ↑", "ECE ↓", kept, "params")
+    look = scores(study.frame, TOP, intervals=False).select("right ↑", "notices ↑", "ECE ↓", kept, "params")
     changes = regime_table(study.frame).select("models", "AUROC median", "AUROC better", "ECE median", "ECE better")
     return [table for table in (look, changes) if table]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -27,16 +28,20 @@ from nescio.report.charts.style import (
     SELECTED,
     SERIES_COLOURS,
     SHAPES,
+    WIDTH,
     Chart,
     finish,
 )
-from nescio.report.format import format_millions, format_number
+from nescio.report.format import format_millions, format_number, interval_columns
 from nescio.rows import Row
 
 OTHERS = "others"  # name of points without a colour of their own
-NAMED_POINTS = 15  # a scatter plot of more points shows no names and intervals
+NAMED_POINTS = 15  # a scatter plot of more points names those of the front only, and shows no intervals
+HEIGHT = 420  # pixels of a scatter plot with sizes
+NAME_LETTER, NAME_LIMIT = 6, 260  # pixels of a letter of a name at a mark; pixels at which it is cut
 HEAT_EXPONENT = 4  # of the opacity scale of a heat map, which separates the upper values
 SMALL, LARGE = 24, 420  # square pixels of the smallest and the largest model
+LEAST_CHANGE = 0.02  # minimum span of an axis of relative changes
 GOLDEN = 0.618034  # golden ratio: multiples of it modulo 1 spread points evenly
 JITTER = 0.7  # share of a column's width that its points are spread over
 
@@ -170,8 +175,8 @@ def scatter_chart(
     """Scatter plot of two numbers, coloured and shaped by `name`; a click on a legend entry selects its points.
 
     points  each has `name` (OTHERS is grey), the numbers under the keys x and y, and the keys of `tips`; optional are
-            `parameters` (size of the mark), `distilled` (a dot in it), and "NUMBER, from" and "NUMBER, to" (interval).
-            Up to NAMED_POINTS points show their intervals and their `model`
+            `parameters` (size of the mark), `distilled` (a dot in it), and `interval_columns` of the numbers. Up to
+            NAMED_POINTS points show their intervals and their `model`; of more points, those of the front are named
     tips    further entries of tooltips: key of the points → title
     front   points of a dashed line
     links   pairs of points that a line connects
@@ -194,14 +199,12 @@ def scatter_chart(
     if any(point.get("distilled") for point in points):
         dots = base.transform_filter("datum.dot == 1").mark_point(filled=True, size=10, color=COLOUR["ink"])
         layers.append(dots.encode(opacity=alt.condition(only, alt.value(1), alt.value(0))))
-    if few and all("model" in point for point in points):
-        labels = [{"x": float(p[x]), "y": float(p[y]), "model": str(p["model"])} for p in points]
-        text = data(labels).mark_text(dy=-13, fontSize=11, limit=220, color=COLOUR["ink"])
-        layers.append(text.encode(*axes, alt.Text("model:N")))
+    named = [point for point in points if "model" in point and (few or (point[x], point[y]) in front)]
+    layers += _name_layers(named, points, x, y, axes, log)
     if len(front) > 1:
         line = data([{"x": float(a), "y": float(b)} for a, b in front])
         layers.append(line.mark_line(strokeDash=DASHED, strokeWidth=1.25, color=COLOUR["ink"]).encode(*axes))
-    return finish(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", 420 if sized else 340)
+    return finish(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", HEIGHT if sized else 340)
 
 
 def _scatter_axes(points: Sequence[Row], x: str, y: str, log: bool, spans: tuple[float, float]) -> tuple[Any, Any]:
@@ -227,9 +230,56 @@ def _scatter_marks(base: Layer, names: Sequence[str], sized: bool, only: Any) ->
     return marks.encode(Series("name", names, colours or SERIES_COLOURS, legend=key).colour(), shape, **looks)
 
 
+def _name_layers(
+    named: Sequence[Row], points: Sequence[Row], x: str, y: str, axes: Sequence[Any], log: bool
+) -> list[Layer]:
+    """Names of points, each on the side of its mark where it overlaps the fewest other names and marks."""
+    across = _pixels([math.log(point[x]) if log else point[x] for point in points], WIDTH)
+    up = _pixels([-point[y] for point in points], HEIGHT)
+    taken = [(a - 8, b - 8, a + 8, b + 8) for a, b in zip(across, up, strict=True)]
+    labels: dict[tuple[str, str], list[Row]] = {}
+    for point, a, b in zip(points, across, up, strict=True):
+        if point not in named:
+            continue
+        width = min(NAME_LIMIT, NAME_LETTER * len(str(point["model"])))
+        boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
+        for align, left in (("left", a + 9), ("right", a - 9 - width)):
+            for baseline, top in (("bottom", b - 18), ("top", b + 5)):
+                if left >= 0 and left + width <= WIDTH:
+                    boxes[align, baseline] = left, top, left + width, top + 13
+        boxes = boxes or {("left", "bottom"): (a + 9, b - 18, a + 9 + width, b - 5)}
+        side = min(boxes, key=lambda side: sum(_overlap(boxes[side], box) for box in taken))
+        taken.append(boxes[side])
+        labels.setdefault(side, []).append({"x": float(point[x]), "y": float(point[y]), "model": str(point["model"])})
+    return [
+        data(rows)
+        .mark_text(
+            align=align,
+            baseline=baseline,
+            dx=9 if align == "left" else -9,
+            dy=-5 if baseline == "bottom" else 5,
+            fontSize=11,
+            limit=NAME_LIMIT,
+            color=COLOUR["ink"],
+        )
+        .encode(*axes, alt.Text("model:N"))
+        for (align, baseline), rows in labels.items()
+    ]
+
+
+def _pixels(values: Sequence[float], size: float) -> list[float]:
+    """Approximate positions of values on an axis."""
+    low, high = min(values), max(values)
+    return [size * (value - low) / (high - low or 1) for value in values]
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
 def _ends(points: Sequence[Row], name: str) -> list[float]:
     """Both ends of the intervals of a number."""
-    ends = [point.get(f"{name}, {end}") for point in points for end in ("from", "to")]
+    ends = [point.get(end) for point in points for end in interval_columns(name)]
     return [float(end) for end in ends if end is not None]
 
 
@@ -294,12 +344,17 @@ def changes_chart(points: Sequence[Row], title: str) -> Chart:
     axis = alt.Axis(values=list(range(len(kinds))), labelExpr=f"{labels}[datum.value]", labelOverlap=False, grid=False)
     scale = alt.Scale(domain=[-0.5, len(kinds) - 0.5], nice=False)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(format="+.1~%"))
+    y = y.scale(**_domain([{"value": 0.0}, *rows], "value", LEAST_CHANGE))
     tips = tooltips(("model:N", "model"), ("than:N", "compared with"), ("value:Q", title, "+.2%"))
     marks = data(rows).mark_point(filled=True, size=46, opacity=0.6, color=COLOUR["accent"])
     bars = data(medians).mark_rule(strokeWidth=2, color=COLOUR["ink"])
+    x = alt.X("x:Q", title=None, scale=scale, axis=axis)
     layers = [
         *guide_line("y", 0.0, field="value", color=COLOUR["soft"]),
-        marks.encode(alt.X("x:Q", title=None, scale=scale, axis=axis), y, tooltip=tips),
+        marks.encode(x, y, tooltip=tips),
         bars.encode(alt.X("left:Q", scale=scale, axis=axis, title=None), alt.X2("right:Q"), y),
     ]
+    if len(rows) <= NAMED_POINTS:
+        names = data(rows).mark_text(align="left", dx=6, dy=-8, fontSize=11, color=COLOUR["ink"])
+        layers.append(names.encode(x, y, alt.Text("model:N")))
     return finish(layers, f"{title} of {len(rows)} models by {', '.join(kinds)}; positive is better.", 340)

@@ -64,7 +64,7 @@ def _config() -> dict[str, Any]:
     axis = {"labelColor": COLOUR["soft"], "titleColor": COLOUR["soft"], "gridColor": COLOUR["rule"], "domain": False}
     axis |= {"ticks": False, "labelPadding": 8, "titlePadding": 12, "labelFontSize": 12, "titleFontSize": 12}
     legend = {"orient": "top", "direction": "horizontal", "title": None, "labelColor": COLOUR["ink"], "offset": 12}
-    legend |= {"labelFontSize": 12, "labelLimit": 260, "symbolStrokeWidth": 2, "columnPadding": 16, "padding": 0}
+    legend |= {"labelFontSize": 12, "labelLimit": 340, "symbolStrokeWidth": 2, "columnPadding": 16, "padding": 0}
     return {
         "background": "transparent",
         "font": FONT,

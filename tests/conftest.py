@@ -96,7 +96,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("fresh_process") is None or "NESCIO_FRESH_PROCESS" in os.environ:
         return None
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    environment = os.environ | {"NESCIO_FRESH_PROCESS": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment |= {"NESCIO_FRESH_PROCESS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plug-ins of others warn
     done = subprocess.run(words, cwd=pyfuncitem.config.rootpath, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return True

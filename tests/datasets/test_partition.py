@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from nescio.cli import main
 from nescio.datasets import partition as imagenot
-from nescio.datasets.partition import Partition, class_means, draw, partition
+from nescio.datasets.partition import Partition, class_means, partition
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
 from tests.support.paths import TESTS
@@ -277,48 +276,6 @@ def test_what_is_no_partition_is_a_sentence(tmp_path):
         Partition.load(tmp_path / "short.json")
 
 
-# ---- the picture
-
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_the_picture_shows_every_class_on_its_side():
-    from nescio.report.dendrogram import MAX_NAME
-
-    means, _ = planted((3, 7))
-    made = partition(means, [f"class <{number}> & more" for number in range(9)] + ["a long name " * 9])
-    root = ElementTree.fromstring(draw(made))
-    short = {name[: MAX_NAME - 1]: name for name in made.classes}
-    leaves = {
-        short[text.text[: MAX_NAME - 1]]: text
-        for text in root.iter(f"{SVG}text")
-        if (text.text or "")[: MAX_NAME - 1] in short
-    }
-    assert set(leaves) == set(made.classes)
-    assert len(leaves[made.classes[9]].text) <= MAX_NAME
-    colours = {
-        name: leaves[made.classes[label]].get("fill")
-        for name, label in (("in", made.inside[0]), ("out", made.outside[0]))
-    }
-    by_colour = {
-        name: {n for n, leaf in leaves.items() if leaf.get("fill") == colour} for name, colour in colours.items()
-    }
-    assert by_colour["in"] == {made.classes[label] for label in made.inside}
-    assert by_colour["out"] == {made.classes[label] for label in made.outside}
-    shown = sorted(leaves, key=lambda name: float(leaves[name].get("transform").rstrip(")").split(",")[1]))
-    assert shown == [made.classes[label] for label in made.order]  # no branches cross
-    branches = [path for path in root.iter(f"{SVG}path") if "line mark" in (path.get("aria-roledescription") or "")]
-    assert len(branches) == 9
-    assert draw(made) == draw(made)
-
-
-def test_lines_of_a_large_picture_do_not_touch():
-    held = np.load(TESTS / "data" / "class_means_1000.npz")
-    root = ElementTree.fromstring(draw(partition(held["means"])))
-    assert float(root.get("height")) > 1000 * 14
-
-
 # ---- real data and reference models
 
 
@@ -374,15 +331,14 @@ def weights(tmp_path_factory):
 # ---- the command
 
 
-def test_the_command_writes_draws_and_prints(digits, tmp_path, capsys):
-    to, tree = tmp_path / "imagenot.json", tmp_path / "pictures" / "tree.svg"
-    assert main(["imagenot", "--data", "digits", "--output", str(to), "--tree", str(tree)]) == 0
+def test_the_command_writes_and_prints(digits, tmp_path, capsys):
+    to = tmp_path / "imagenot.json"
+    assert main(["imagenot", "--data", "digits", "--output", str(to)]) == 0
     out = capsys.readouterr().out
     assert "in-distribution (3)" in out and "out-of-distribution (3)" in out and "4 of 10 classes" in out
     made = Partition.load(to)
     made.check(digits)
     assert made.inside == (0, 4, 6) and made.features == "pixels"
-    assert tree.read_text("utf-8") == draw(made)
     assert main(["imagenot", "--data", "digits", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(to.read_text("utf-8"))
 
@@ -472,7 +428,6 @@ def test_wrong_weights_are_a_sentence(weights, tmp_path, capsys):
     [
         (["--features", "resnet18"], "name its weights with --weights"),
         (["--features", "x", "--weights", "a", "--store", "b"], "Both --weights and --store"),
-        (["--tree", "tree.png"], "must end in .svg"),
         (["--features", "0123456789abcdef", "--store", "nowhere"], "no trained network"),
     ],
 )

@@ -4,7 +4,7 @@ Ward's tree is built from the class means of a reference model's features. The s
 in-distribution, and equally many classes of the other side are out-of-distribution (UIMNET, section 2).
 
 examples:
-  nescio imagenot --data digits --output imagenot.json --tree tree.svg
+  nescio imagenot --data digits --output imagenot.json
   nescio imagenot --data folder:birds@224 --features resnet18 --weights resnet18.safetensors --output imagenot.json
   nescio imagenot --data cifar100 --features 3f9a0c21d4be7788 --store store --output imagenot.json
   nescio imagenot --data cifar100 --features train.npz --output imagenot.json
@@ -23,7 +23,6 @@ import numpy as np
 from nescio.commands._output import TextOrJson, say
 from nescio.commands._work import DATA, check_device, print_notes
 from nescio.errors import BadInput
-from nescio.files import write_file
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, nested, option
 
@@ -48,7 +47,6 @@ class Options:
     preprocessing: Preprocessing = nested(Preprocessing())
     device: str = option("auto")
     output: str | None = option(None)
-    tree: str | None = option(None, "SVG file to draw the class tree to", metavar="FILE")
     format: TextOrJson = option("text")
 
 
@@ -61,8 +59,6 @@ def run(options: Options) -> int:
     if options.preprocessing.set_fields and not options.weights:
         flag = options.preprocessing.set_fields[0].replace("_", "-")
         raise BadInput(f"--{flag} is of a timm model with --weights, and none is named: omit it.")
-    if options.tree and Path(options.tree).suffix != ".svg":
-        raise BadInput(f"--tree writes SVG: {options.tree} must end in .svg.")
     check_device(options.device)
     dataset = datasets.load(options.data, options.root)
     print_notes(dataset)
@@ -70,15 +66,12 @@ def run(options: Options) -> int:
     split = imagenot.imagenot(dataset, means, features)
     if options.output:
         split.save(options.output)
-    if options.tree:
-        write_file(options.tree, imagenot.draw(split))
     if options.format == "json":
         say(split.to_json())
         return 0
     _show(split)
-    for path, what in ((options.output, "The partition"), (options.tree, "The tree")):
-        if path:
-            say(f"{what} is {path}.")
+    if options.output:
+        say(f"The partition is {options.output}.")
     return 0
 
 

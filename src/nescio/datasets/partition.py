@@ -256,18 +256,3 @@ def class_means_of(predictions: Predictions, dataset: Dataset) -> Array:
             "of other data?"
         )
     return class_means(predictions.embeddings, predictions.labels, classes)
-
-
-# ---- the tree as a picture
-
-
-def draw(tree: Partition) -> str:
-    """The dendrogram as SVG: classes in dendrogram order, in- and out-of-distribution ones coloured and marked."""
-    from nescio.report.dendrogram import dendrogram_svg
-
-    sides = dict.fromkeys(tree.order, "neither")
-    sides |= dict.fromkeys(tree.inside, "in-distribution") | dict.fromkeys(tree.outside, "out-of-distribution")
-    kinds = ("in-distribution", "out-of-distribution", "neither")
-    title = f"{tree.dataset or 'Classes'}: {len(tree.inside)} in-distribution, {len(tree.outside)} out-of-distribution"
-    note = f"Ward tree of the class means of {tree.features or 'the features'}"
-    return dendrogram_svg(tree.linkage, tree.classes, [sides[label] for label in sorted(sides)], kinds, title, note)

@@ -17,6 +17,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._calibration import ece, require_confidence, row_blocks
 from nescio.metrics._outcomes import Outcomes, as_whole, checked, outcomes, top_outcomes
+from nescio.metrics._ranking import Ranking
 from nescio.metrics._spec import metric
 
 LEVEL, RESAMPLES = 0.9, 200  # level of a diagram's band, and number of its resamples
@@ -89,8 +90,8 @@ def isotonic(values: Array, weights: Array) -> Array:
 
 def corp(confidence: ArrayLike, right: ArrayLike) -> CorpCurve:
     """The bin-free reliability diagram of confidences (n,) and truth values (n,)."""
-    values, group, count = np.unique(np.asarray(confidence, np.float64), return_inverse=True, return_counts=True)
-    return CorpCurve(values, count, np.bincount(group, right) / count)
+    groups = Ranking(confidence, right)
+    return CorpCurve(groups.values, groups.sizes, groups.inside / groups.sizes)
 
 
 def corp_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> CorpCurve:

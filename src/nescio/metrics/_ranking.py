@@ -116,6 +116,13 @@ class Ranking:
         """Σᵢ E(positives among the i most confident rows) / i."""
         return total_share(*self.runs)
 
+    @cached_property
+    def best_total_share(self) -> float:
+        """`total_share` with every positive row last."""
+        if self.positives == 0 or self.negatives == 0:
+            return float(self.positives)
+        return total_share(np.array([self.negatives, self.n]), np.array([0, self.positives]))
+
     def _dot(self, a: Array, b: Array) -> int:
         return int(np.dot(a, b) if self.n < INT64_ROWS else np.dot(a.astype(object), b.astype(object)))
 

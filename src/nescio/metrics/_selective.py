@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._ranking import CACHED, Ranking, as_share, ranking, row_count, total_share
+from nescio.metrics._ranking import CACHED, Ranking, as_share, ranking, row_count
 from nescio.metrics._spec import metric
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -51,7 +51,7 @@ def e_aurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     limit for many rows is r + (1 − r)·ln(1 − r). The r²/2 of Galil et al. 2023, appendix C, is not that area.
     """
     r = ranking(u, wrong, "wrong")
-    return (r.total_share - _best_total(r)) / r.n
+    return (r.total_share - r.best_total_share) / r.n
 
 
 @metric("ranking", better="lower", prepared=True)
@@ -62,7 +62,7 @@ def naurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """
     r = ranking(u, wrong, "wrong")
     _require_both_outcomes(r, "NAURC")
-    return (r.total_share - _best_total(r)) / (r.positives - _best_total(r))
+    return (r.total_share - r.best_total_share) / (r.positives - r.best_total_share)
 
 
 @metric("ranking", better="lower", prepared=True)
@@ -149,17 +149,10 @@ def raulc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """
     r = ranking(u, wrong, "wrong")
     _require_both_outcomes(r, "rAULC")
-    return (r.positives - r.total_share) / (r.positives - _best_total(r))
+    return (r.positives - r.total_share) / (r.positives - r.best_total_share)
 
 
 def _require_both_outcomes(r: Ranking, what: str) -> None:
     if r.positives == 0 or r.negatives == 0:
         every = "right" if r.positives == 0 else "wrong"
         raise Undefined(f"{what} is undefined: all predictions are {every}, so no order is better than another.")
-
-
-def _best_total(r: Ranking) -> float:
-    """Σᵢ Eᵢ/i with every error last."""
-    if r.positives == 0 or r.negatives == 0:
-        return float(r.positives)
-    return total_share(np.array([r.negatives, r.n]), np.array([0, r.positives]))

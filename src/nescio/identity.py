@@ -108,8 +108,13 @@ def map_content(name: str, change: Callable[[str], str]) -> str:
     return ContentName(renamed, change(name.content)) if isinstance(name, ContentName) else renamed
 
 
+PLAIN = (str, int, bool)  # plain types, checked first because they are by far the most common
+
+
 def content_names(value: Any) -> dict[str, ContentName]:
     """Content → its name, for all content names in a config."""
+    if value is None or type(value) in PLAIN:
+        return {}
     if isinstance(value, ContentName):
         return {value.content: value}
     inner: Iterable[Any] = ()
@@ -126,7 +131,6 @@ def content_names(value: Any) -> dict[str, ContentName]:
 
 
 WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
-PLAIN = (str, int, bool)  # plain types, checked first because they are by far the most common
 
 
 def canonical(value: Any) -> Any:
@@ -137,20 +141,20 @@ def canonical(value: Any) -> Any:
         return value.content
     if isinstance(value, (bool, str)):
         return value
+    if isinstance(value, (tuple, list)):
+        return [canonical(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain_fields(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
         if not math.isfinite(value):
             raise BadInput(f"{float(value)} is not allowed in a config: it must be a finite number.")
         return float(value)
-    if isinstance(value, (tuple, list)):
-        return [canonical(item) for item in value]
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             raise BadInput("The keys of a mapping in a config must be texts.")
         return {name: canonical(item) for name, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain_fields(value)
     cls = type(value)
     raise BadInput(
         f"A config cannot contain {cls.__module__}.{cls.__qualname__}: "
@@ -212,9 +216,6 @@ class Validated:
 
     def __post_init__(self) -> None:
         cls: type = type(self)
-        if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
-            name = f"{cls.__module__}.{cls.__qualname__}"
-            raise BadInput(f"{name} has fields but is not a dataclass: put @dataclass(frozen=True) above it.")
         for name, hint in _hints(cls).items():
             value = getattr(self, name)
             try:
@@ -251,6 +252,10 @@ def describe_type(hint: Any) -> str:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
+    """Field → its type."""
+    if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise BadInput(f"{name} has fields but is not a dataclass: put @dataclass(frozen=True) above it.")
     hints = typing.get_type_hints(cls)
     return {attribute.name: hints[attribute.name] for attribute in fields(cls)}
 
@@ -266,6 +271,8 @@ def coerce(value: Any, hint: Any) -> Any:
         return value
     origin, arguments = _form(hint)
     if origin in (types.UnionType, typing.Union):
+        if value is None and types.NoneType in arguments:
+            return None
         for kind in sorted(arguments, key=lambda kind: kind is not type(value)):  # the exact type first
             try:
                 return coerce(value, kind)

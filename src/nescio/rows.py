@@ -16,11 +16,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_small
 from nescio.identity import ContentName
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 Row = dict[str, Any]
 
@@ -277,13 +280,24 @@ def from_parquet(
     if count > MAX_ROWS:
         raise BadInput(f"{path} announces {count:,} rows, more than {MAX_ROWS:,}: it is damaged.")
     try:
-        rows: list[Row] = file.read().to_pylist()  # read_table would import pandas
+        rows: list[Row] = file.read(_filled_columns(file.metadata), use_threads=False).to_pylist()
     except (OSError, ValueError, OverflowError) as error:
         raise BadInput(f"{path} is not a Parquet file of rows: {error}.") from None
-    if lacking := [name for name in needed if any(row[name] is None for row in rows)]:
+    if lacking := [name for name in needed if any(row.get(name) is None for row in rows)]:
         raise BadInput(f"{path} has a row without a {lacking[0]}: nescio writes it in every row.")
     empty = dict.fromkeys(types)
     return [empty | row for row in rows]
+
+
+def _filled_columns(metadata: FileMetaData) -> list[str]:
+    """The columns with a value in some row: in most files most columns have none."""
+    chunks = [
+        metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)
+    ]
+    empty = (chunk.statistics is not None and chunk.statistics.null_count == chunk.num_values for chunk in chunks)
+    return list(
+        dict.fromkeys(chunk.path_in_schema for chunk, is_empty in zip(chunks, empty, strict=True) if not is_empty)
+    )
 
 
 def without_empty(rows: Iterable[Mapping[str, Any]]) -> list[Row]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -99,48 +97,3 @@ def test_classify_by_mean_agrees_with_loops() -> None:
     assert len(wrong) == len(u) == 24 - 3 * 2
     assert wrong.mean() < 0.5 and (u <= 0).all()
     assert classify_by_mean(embeddings, labels, 8, 0) is None
-
-
-OUTSIDE = """
-from dataclasses import dataclass
-from typing import ClassVar
-from nescio import measures
-from nescio.evaluations import Evaluation, Headline, evaluation
-
-
-@evaluation("two-best", question="Do the two most likely classes share the probability?")
-@dataclass(frozen=True)
-class TwoBest(Evaluation):
-    headlines: ClassVar = (Headline("accuracy", "higher", by_score=False, title="small-gap share"),)
-    level: float = 0.5
-
-    def image_sets(self, subject):
-        subject.require_logits()
-        return {"test": subject.test_images}
-
-    def measure(self, outputs, subject, results):
-        gap = measures.uncertainty("gap", outputs["test"])
-        results.add("accuracy", float((gap < self.level).mean()), len(gap))
-"""
-
-
-def test_an_outside_evaluation_of_one_file_is_on_the_leaderboard(tmp_path: Path, run_nescio: object = None) -> None:
-    import json
-    import subprocess
-    import sys
-
-    plugin = tmp_path / "two_best.py"
-    plugin.write_text(OUTSIDE)
-    words = ["run", "all", "--plugin", str(plugin), "--methods", "erm,mc-dropout", "--backbone", "mlp"]
-    words += ["--evaluations", "two-best,calibration", "--seeds", "1", "--ensemble-sizes", "none", "--epochs", "1"]
-    words += ["--store", str(tmp_path / "store"), "--workers", "0"]
-    done = subprocess.run([sys.executable, "-m", "nescio", *words], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "store" / "report").glob("*/index.html"))
-    assert len(pages) == 1 and "small-gap share" in pages[0].read_text()
-    again = subprocess.run(
-        [sys.executable, "-m", "nescio", *words, "--format", "json"], capture_output=True, text=True, cwd=tmp_path
-    )
-    rows = json.loads(again.stdout)
-    rows = rows["rows"] if isinstance(rows, dict) else rows
-    assert {row["method"] for row in rows if row["evaluation"] == "two-best"} == {"erm", "mc-dropout"}

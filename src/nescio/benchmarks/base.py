@@ -177,7 +177,7 @@ def keep(study: Study, store: Store) -> None:
         with store.work("study", config, version=study.version or 0, title=study.benchmark) as step_folder:
             if step_folder is not None:
                 step_folder.env["number"] = 1 + max(
-                    (n for run in kept(store) if (n := _number(run)) < math.inf), default=0
+                    (number for run in kept(store) if (number := _number(run)) < math.inf), default=0
                 )
                 step_folder.env["made"] = asdict(current_provenance())
                 for name, data in (content | current_config()).items():
@@ -190,7 +190,7 @@ def keep(study: Study, store: Store) -> None:
 
 def kept(store: Store) -> list[KeptRun]:
     """The finished studies of a store, the newest first: by the number each got when it was kept, not by a clock."""
-    runs = [run for run in store.runs() if (run.stage, run.state) == ("study", "finished")]
+    runs = [run for run in store.runs("study") if run.state == "finished"]
     return sorted(runs, key=lambda run: (_number(run), run.folder.stat().st_mtime_ns), reverse=True)
 
 

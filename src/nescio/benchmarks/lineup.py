@@ -291,10 +291,12 @@ def strength_of(trial: Trial) -> float | None:
 def describe_training(groups: Iterable[NetworkGroup], work: Work) -> None:
     """Add facts about the trained networks to the table of networks."""
     if not work.is_dry_run:
+        described = list(work.networks)
         for group in groups:
             facts = RowBuilder(group.columns)
             facts.describe(**training_facts(group, work.context))
-            work.networks = merge_networks([*work.networks, *facts.networks])
+            described += facts.networks
+        work.networks = merge_networks(described)
 
 
 def training_facts(group: NetworkGroup, context: Context) -> NetworkFacts:

@@ -215,4 +215,6 @@ def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
         for path in sorted((source / room).rglob("*"))
         if path.suffix in (".py", ".html", ".css", ".js")
     ]
-    return sha256(repr((code, can_draw(), nescio.__version__, files(study), others)).encode()).hexdigest()
+    return sha256(
+        repr((code, can_draw(), nescio.__version__, study.key or files(study), study.times, others)).encode()
+    ).hexdigest()

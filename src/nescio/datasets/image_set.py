@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from nescio.datasets.readers import load, registry
 from nescio.datasets.splits import split_dataset
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import IN_KEYS, VALUES_IN_KEYS, Validated, seed_for, tag
+from nescio.identity import IN_KEYS, VALUES_IN_KEYS, Validated, canonical, seed_for, tag
 from nescio.specs import DatasetName
 from nescio.work.store import Store
 
@@ -73,26 +73,31 @@ class ImageSet(Validated):
     def load(self, root: str | Path | None = None, store: Store | None = None) -> LoadedImages:
         """The rows. Images are decoded only to find the readable ones, which a store caches."""
         where = None if root is None else str(root)
-        rows = replace(self, readable=False, view=None, change=None)  # these do not select rows
-        loaded = _loaded(rows, where, os.environ.get("NESCIO_DATA"), os.getcwd())
+        loaded = _loaded(self._all_rows, where, os.environ.get("NESCIO_DATA"), os.getcwd())
         if self.readable:
             from nescio.datasets.pixel_cache import readable_images
 
             if store is None:
                 raise BadInput("Which images can be read is kept in a store: name one.")
             loaded, _ = readable_images(loaded, store)
-        return replace(loaded, set=self)
+        return loaded if loaded.set is self else replace(loaded, set=self)
+
+    @cached_property
+    def _all_rows(self) -> ImageSet:
+        """The set without the fields that select no rows."""
+        return replace(self, readable=False, view=None, change=None)
 
     def with_content_name(self, root: str | Path | None = None) -> ImageSet:
         """The same set by its absolute name, with a digest of its content for keys and seeds."""
         if registry[DatasetName.parse(self.data).kind].selectors:
             return replace(self, data=name_for_keys(self.data, root))
-        dataset = replace(self, readable=False).load(root).dataset
-        return replace(self, data=content_name(absolute_name(str(self.data)), dataset))
+        name = content_name(absolute_name(str(self.data)), self._all_rows.load(root).dataset)
+        unchanged = name == self.data and canonical(name) == canonical(self.data)
+        return self if unchanged else replace(self, data=name)
 
     def load_revision(self, root: str | Path | None = None) -> str:
         """The checksum of the data that the set is taken from."""
-        return replace(self, readable=False).load(root).revision
+        return self._all_rows.load(root).revision
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ Outside packages add evaluations by the entry-point group `nescio.evaluations`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -209,7 +210,7 @@ def average_predictions(members: Sequence[Predictions]) -> Predictions:
     return stacked.replace(embeddings=joined.astype(np.float32), scores=scores)
 
 
-class Evaluation(Validated):
+class Evaluation(Validated, ABC):
     """One kind of evaluation. A subclass is a frozen dataclass; its fields are settings, and part of keys."""
 
     name: ClassVar[str] = ""
@@ -220,17 +221,17 @@ class Evaluation(Validated):
     headlines: ClassVar[tuple[Headline, ...]] = ()  # the first is the one of a single column
     siblings: ClassVar[bool] = False  # it evaluates networks that differ in their seeds alone, stacked
 
+    @abstractmethod
     def image_sets(self, subject: Subject) -> Mapping[str, ImageSet]:
         """The images whose predictions it reads, by name; Inapplicable if the subject cannot be evaluated."""
-        raise NotImplementedError
 
     def prediction_steps(self, subject: Subject, images: ImageSet) -> Sequence[Step] | None:
         """Steps that predict one image set; None: outputs of every network, shared with other evaluations."""
         return None
 
+    @abstractmethod
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> Files | None:
         """Add the results of one subject; return further files of the step, if there are any."""
-        raise NotImplementedError
 
     @property
     def title(self) -> str:
@@ -256,6 +257,8 @@ def evaluation(name: str, *, question: str, version: int = 1) -> Callable[[E], E
     def register(cls: E) -> E:
         if "__dataclass_fields__" not in vars(cls):
             raise BadInput(f"The evaluation {name} is not a dataclass: put @dataclass(frozen=True) above the class.")
+        if missing := sorted(cls.__abstractmethods__):
+            raise BadInput(f"The evaluation {name} has no method {missing[0]}: it needs image_sets and measure.")
         if not has_tag(cls):
             tag(f"evaluation:{name}")(cls)
         cls.name, cls.question, cls.version = name, question, version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, get_args
 
 from nescio.datasets.image_set import ImageSet
@@ -46,13 +46,19 @@ def plan_steps(subjects: Iterable[Subject], evaluations: Sequence[Evaluation], r
         for images in sets.values():
             fields.setdefault(images, set()).update(evaluation.fields)
     dtype: Literal["float32", "float16"] = max((evaluation.dtype for _, evaluation, _ in pairs), default="float32")
-    predicted: dict[tuple[Network, ImageSet], Step] = {}
 
+    @cache
+    def parent_of(network: Network) -> Step | str:
+        return network.parent(root)
+
+    @cache
+    def named(images: ImageSet) -> ImageSet:
+        return images.with_content_name(root)
+
+    @cache
     def predictions_of(network: Network, images: ImageSet) -> Step:
-        if (network, images) not in predicted:
-            spec = output_spec(fields[images], dtype)
-            predicted[network, images] = predict_step(network, images, root=root, output_spec=spec)
-        return predicted[network, images]
+        spec = output_spec(fields[images], dtype)
+        return predict_step(network, named(images), root=root, output_spec=spec, parent=parent_of(network))
 
     for subject, evaluation, sets in pairs:
         networks = subject.group.networks

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -32,13 +33,11 @@ class Shifted(Evaluation):
         Headline("raulc", "higher", title="rAULC under shift", columns={"shift": ALL}),
     )
     dtype: ClassVar[Literal["float32", "float16"]] = "float16"  # there are many image sets
+    scores: tuple[str, ...]
 
+    @abstractmethod
     def changes(self, data: str, root: str | None) -> Iterable[Change]:
         """The changes of the images of a dataset; BadInput for unknown ones."""
-        raise NotImplementedError
-
-    def score_names(self) -> Sequence[str]:
-        return ("native", "entropy")
 
     def image_sets(self, subject: Subject) -> dict[str, ImageSet]:
         subject.require_logits()
@@ -58,7 +57,7 @@ class Shifted(Evaluation):
             level: Columns = {"split": "test", "shift": shift, "severity": float(severity)}
             for metric in OUTCOMES:
                 results.attempt(metric, partial(parse_metric(metric), outcomes), outcomes.n, **level)
-            computed = compute_scores(predictions, self.score_names(), results)
+            computed = compute_scores(predictions, self.scores, results)
             rank_rows(computed, outcomes.wrong, RANKING, results, **level)
             wrong.setdefault(shift, []).append(outcomes.wrong)
             scores.setdefault(shift, []).append(computed)
@@ -96,9 +95,6 @@ class CorruptionShift(Shifted):
             return made_here
         return published_corruptions(self.files, data, self.corruptions, self.severities, root)
 
-    def score_names(self) -> Sequence[str]:
-        return self.scores
-
 
 @evaluation("rotation", question="Does uncertainty rank right and wrong predictions of rotated images?")
 @dataclass(frozen=True)
@@ -113,6 +109,3 @@ class RotationShift(Shifted):
 
     def changes(self, data: str, root: str | None) -> Iterable[Change]:
         return [Rotation(float(angle)) for angle in self.degrees]
-
-    def score_names(self) -> Sequence[str]:
-        return self.scores

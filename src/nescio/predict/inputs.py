@@ -34,7 +34,7 @@ def with_view_of(images: ImageSet, network: Network, root: str | Path | None = N
     if images.view is not None:
         return images
     if network.trial is not None:
-        dataset = replace(images, readable=False).load(root).dataset
+        dataset = (replace(images, readable=False) if images.readable else images).load(root).dataset
         backing = dataset.train.backing if len(dataset.train) else dataset.test.backing
         encoded = backing.encoded if isinstance(backing, Pixels) else backing
         crop = encoded.crop if isinstance(encoded, EncodedImages) else network.view.crop

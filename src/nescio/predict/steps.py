@@ -35,7 +35,6 @@ from nescio.predictions.files import save
 from nescio.predictions.model_predictions import FACTS, PREDICTIONS, STAGE
 from nescio.predictions.shards import concatenate
 from nescio.runtime import Runtime, runtime_for
-from nescio.training import train_step
 from nescio.work.locks import WORK
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import SHARD_OF, Context, Files, Step
@@ -58,6 +57,7 @@ def predict_step(
     compile: bool = False,
     ranges: Sequence[slice] = (),
     title: str = "",
+    parent: Step | str | None = None,
 ) -> Step:
     """The step that predicts images; a network that is not trained yet is trained first.
 
@@ -65,14 +65,16 @@ def predict_step(
     ranges   row ranges from `row_ranges`: each is predicted by a step of its own, and this step joins them; key and
              predictions are the same without them
     title    shown in progress (default: network and data)
+    parent   `network.parent(root)`, if it is shared by several steps
     """
     if network.trial is not None and network.trial.task == "segmentation":
         raise BadInput(f"{network.name} predicts a class for every pixel: count its pixels with count_step instead.")
     images = with_view_of(images.with_content_name(root), network, root)
     config = {"images": images, "keeping": output_spec, **network.identity}
+    parent = parent or network.parent(root)
     if not title:
-        title = train_step(network.trial, root).title if network.trial else f"{network.name} on {images.data}"
-    parents = (network.parent(root), images.load_revision(root))
+        title = parent.title if isinstance(parent, Step) else f"{network.name} on {images.data}"
+    parents = (parent, images.load_revision(root))
     make = partial(_predict, network=network, images=images, output_spec=output_spec, batch=batch, compile=compile)
     whole = Step(title, STAGE, config, make, parents, PREDICT)
     if len(ranges) < 2:

@@ -381,21 +381,24 @@ class Work:
 
     def collect(self, steps: Iterable[Step]) -> list[Step]:
         """Collect rows and reasons of finished evaluations; return the readable evaluations."""
-        taken = []
+        collected, networks, times = [], list(self.networks), list(self.times)
         for step in steps:
             if not step.finished(self.store):
                 continue
             try:
                 rows, reasons = step.rows(self.store)
-                self.networks = merge_networks([*self.networks, *step.networks(self.store)])
-                self.times = merge_networks([*self.times, *step.times(self.store)])
+                networks += step.networks(self.store)
+                times += step.times(self.store)
             except StoreError as error:
                 self.failures.append(Failure(step.title, str(error)))
                 continue
-            self.rows += [row | {"key": step.key} for row in rows]
+            for row in rows:
+                row["key"] = step.key
+            self.rows += rows
             self.reasons += [reason for reason in reasons if reason not in self.reasons]
-            taken.append(step)
-        return taken
+            collected.append(step)
+        self.networks, self.times = merge_networks(networks), merge_networks(times)
+        return collected
 
     def evaluate(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         """Run evaluations and collect their rows; return the readable evaluations."""

@@ -36,7 +36,9 @@ class TwoBest(Evaluation):
         gap = measures.uncertainty("gap", outputs["test"])
         results.add("small_gap", float((gap < self.level).mean()), len(gap))
 """
-WORDS = "--methods erm,mixup,simclr --backbone mlp --seeds 1 --ensemble-sizes none --epochs 1 --batch-size 128 --workers 0"
+WORDS = (
+    "--methods erm,mixup,simclr --backbone mlp --seeds 1 --ensemble-sizes none --epochs 1 --batch-size 128 --workers 0"
+)
 
 
 def install(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from nescio.datasets import decode
 from nescio.datasets.image_set import ImageSet, _loaded
 from nescio.datasets.names import name_for_keys, same_images
 from nescio.datasets.readers import _load
-from nescio.datasets.retrieval import part_spec, shots_spec
+from nescio.datasets.subsets import part_spec, shots_spec
 from nescio.identity import ContentName, canonical, content_names, map_content, seed_for
 from nescio.methods import registry as methods
 from nescio.networks.models import network_of_trial

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from nescio.datasets import AUGMENTATIONS, Batches, batches, builders, decode, readers, split_dataset
-from nescio.datasets.pixels import EncodedImages, Pixels
+from nescio.datasets.images import EncodedImages, Pixels
 from nescio.errors import BadInput
 
 torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from PIL import Image
 from nescio.datasets import Batches, builders, decode, image_set, load, readers, split_dataset
 from nescio.datasets.dense import CITYSCAPES
 from nescio.datasets.image_set import ImageSet
-from nescio.datasets.pixels import ImageFiles
+from nescio.datasets.images import ImageFiles
 from nescio.datasets.shifts import levels
 from nescio.errors import BadInput
 from tests.support.shapes import grey_png
@@ -170,7 +170,8 @@ def test_a_folder_that_is_no_level_of_a_shift_is_named(tmp_path, folder, sentenc
 
 
 def names(images):
-    return [Path(source).stem for source in images.load().images.sources()]
+    loaded = images.load()
+    return [Path(loaded.source(row)).stem for row in range(len(loaded))]
 
 
 def test_a_sample_is_of_the_same_images_at_every_level(tmp_path):

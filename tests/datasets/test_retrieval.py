@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from nescio import datasets
-from nescio.datasets import load, retrieval
+from nescio.datasets import load, retrieval, subsets
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.specs import numbers
@@ -44,7 +44,7 @@ def test_cub_is_divided_by_classes(cub):
     assert found.classes == ("001.Auk", "002.Bat", "003.Cat", "004.Dog") and found.shape == (8, 8)
     assert found.train.labels.tolist() == [0, 1, 1, 0] and found.test.labels.tolist() == [3, 2, 3, 2]
     assert shades(found.test) == pytest.approx([20, 60, 140, 160], abs=3)
-    assert retrieval.disjoint(found)
+    assert subsets.disjoint(found)
     assert datasets.load(f"cub200:{cub / 'CUB_200_2011'}@8").revision == found.revision
 
 
@@ -134,9 +134,9 @@ def test_a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_te
 
 def test_names_of_parts_are_short_and_exact():
     classes = (*range(11318, 22634), 3)
-    assert retrieval.part_spec("sop", classes) == "part:sop#11318-22633,3"
+    assert subsets.part_spec("sop", classes) == "part:sop#11318-22633,3"
     assert numbers("11318-22633,3") == classes
-    assert retrieval.shots_spec("digits", (7, 8), None, 1) == "shots:digits#7-8#all#1"
+    assert subsets.shots_spec("digits", (7, 8), None, 1) == "shots:digits#7-8#all#1"
 
 
 def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
@@ -158,8 +158,8 @@ def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
 
 
 def test_images_of_files_are_resized_to_those_that_were_learnt(cub):
-    assert retrieval.in_size("cub200", 16, cub) == "cub200@16" and retrieval.in_size("cub200@8", 16, cub) == "cub200@8"
-    assert retrieval.in_size("digits", 16, None) == "digits"  # arrays stay as they are
+    assert subsets.in_size("cub200", 16, cub) == "cub200@16" and subsets.in_size("cub200@8", 16, cub) == "cub200@8"
+    assert subsets.in_size("digits", 16, None) == "digits"  # arrays stay as they are
 
 
 def test_a_part_keeps_the_votes(tmp_path):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from nescio.datasets import binary, china_flower, dense, retrieval, scenes, standard  # noqa: F401  (importing registers)
+from nescio.datasets import dense, image_folders, npz, retrieval, scenes, standard, subsets  # noqa: F401 (they register)
 from nescio.datasets.builders import dataset_from_arrays, dataset_from_files
 from nescio.datasets.images import Dataset, Images
 from nescio.datasets.readers import DatasetRequest, dataset, load, registry, requested_path

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from nescio.arrays.parallel import thread_count
 from nescio.datasets.decode import decode
-from nescio.datasets.images import Dataset, Images
-from nescio.datasets.pixels import EncodedImages, ImageFiles, Pixels
+from nescio.datasets.images import Dataset, EncodedImages, ImageFiles, Images, Pixels
 from nescio.errors import BadInput
 from nescio.identity import seed_for
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.datasets import decode
-from nescio.datasets.images import Dataset, Images
-from nescio.datasets.pixels import EncodedImages, Pixels
+from nescio.datasets.images import Dataset, EncodedImages, Images, Pixels
 from nescio.errors import BadInput
 
 P = TypeVar("P", str, Path)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,12 @@ from nescio.arrays.parallel import thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.progress import track
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Item = TypeVar("Item")
+Source: TypeAlias = str | bytes | Array  # an image: a path, encoded bytes, or an array (h, w, ch)
 
 RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -31,12 +37,12 @@ CROP = 0.875  # central share of a large image that is used: 224 of 256
 
 
 def decode(
-    data: Any, size: int, crop: float = CROP, box: Sequence[float] | None = None, height: int | None = None
+    data: Source, size: int, crop: float = CROP, box: Sequence[float] | None = None, height: int | None = None
 ) -> NDArray[np.uint8]:
-    """One image, a path, encoded bytes or an array, as RGB (size, size, 3): its central square, resized.
+    """One image as RGB (size, size, 3): its central square, resized.
 
     The square is `crop` of the shorter side, or all of it in an image that is not larger than `size`; an image of just
-    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, names a cut of it. With a
+    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, selects a cut of it. With a
     `height`, (height, size, 3) of the largest central cut of that shape, in place of the square.
     """
     from PIL import Image
@@ -56,8 +62,8 @@ def decode(
     return np.array(image.resize(goal, Image.Resampling.BILINEAR, box=cut))
 
 
-def rgb(data: Any) -> Any:
-    """One image, a path, encoded bytes or an array, as a Pillow image in colour."""
+def rgb(data: Source) -> Image:
+    """One image as a Pillow image in colour."""
     from PIL import Image
 
     if isinstance(data, np.ndarray):
@@ -66,12 +72,12 @@ def rgb(data: Any) -> Any:
         return _eight_bits(_upright(file), _named(data)).convert("RGB")
 
 
-def _named(data: Any) -> str:
+def _named(data: str | bytes) -> str:
     return data if isinstance(data, str) else "An encoded image"
 
 
 @contextmanager
-def opened(data: Any) -> Iterator[Any]:
+def opened(data: str | bytes) -> Iterator[Image]:
     """The Pillow image of a path or of encoded bytes; raises every fault as one BadInput."""
     from PIL import Image
 
@@ -101,7 +107,7 @@ _libtiff = threading.local()  # an error about the image that this thread reads
 
 
 @cache
-def _listen_to_libtiff() -> Any:
+def _listen_to_libtiff() -> object:
     """libtiff prints errors and may continue with wrong pixels; this handler passes them to `opened` instead."""
     from PIL import _imaging
 
@@ -114,19 +120,18 @@ def _listen_to_libtiff() -> Any:
     return handler  # referenced, because libtiff calls it
 
 
-def _upright(image: Any) -> Any:
+def _upright(image: Image) -> Image:
     """The image rotated by the orientation in its EXIF data."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     try:
-        turned = image.getexif().get(ORIENTATION, 1) != 1
+        rotated = image.getexif().get(ORIENTATION, 1) != 1
     except Exception:  # damaged EXIF data of a readable image is ignored
         return image
-    upright: Image.Image | None = ImageOps.exif_transpose(image) if turned else image
-    return upright
+    return ImageOps.exif_transpose(image) if rotated else image
 
 
-def _eight_bits(image: Any, what: str) -> Any:
+def _eight_bits(image: Image, what: str) -> Image:
     """Grey images of 16 bits with their values divided by 257; Pillow would truncate them at 255."""
     from PIL import Image
 
@@ -138,18 +143,13 @@ def _eight_bits(image: Any, what: str) -> Any:
     return Image.fromarray((values // 257).astype(np.uint8))
 
 
-def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray[np.uint8]:
-    """Many images at once, (n, size, size, 3), on as many threads as there are cores."""
-    return on_threads(lambda source: decode(source, size, crop), sources, (size, size, 3))
-
-
 def on_threads(
-    one: Callable[[Any], Any], sources: Sequence[Any], shape: tuple[int, ...], what: str = "decoding images"
+    one: Callable[[Item], Array], items: Sequence[Item], shape: tuple[int, ...], what: str = "decoding images"
 ) -> NDArray[np.uint8]:
     """(n, *shape): a function of each item, on as many threads as there are cores."""
-    out = np.empty((len(sources), *shape), np.uint8)
+    out = np.empty((len(items), *shape), np.uint8)
     with ThreadPoolExecutor(thread_count()) as pool:
-        for row, image in enumerate(track(pool.map(one, sources), what, total=len(sources))):
+        for row, image in enumerate(track(pool.map(one, items), what, total=len(items))):
             out[row] = image
     return out
 
@@ -164,27 +164,23 @@ def frame(path: str, shape: tuple[int, int], goal: tuple[int, int]) -> NDArray[n
 
 
 def check_head(path: str, shape: tuple[int, int]) -> None:
-    """Refuses a file that is no image of this shape, or is cut short; a JPEG that has its end is not decoded."""
+    """Raise BadInput for a file that is no image of this shape, or is cut short. A JPEG with its end is not decoded."""
     with opened(path) as file:
         if file.getexif().get(ORIENTATION, 1) < 5:  # the others are rotated when they are decoded
             _check_shape(path, file, shape)
-        if file.format != "JPEG" or not _has_end(path):
+        with open(path, "rb") as end:
+            end.seek(-len(END_OF_JPEG), os.SEEK_END)
+            whole = file.format == "JPEG" and end.read() == END_OF_JPEG  # some cameras append more data
+        if not whole:
             file.load()
 
 
-def _has_end(path: str) -> bool:
-    """Whether the last bytes of a file are a JPEG's end of image; some cameras append more data."""
-    with open(path, "rb") as file:
-        file.seek(-len(END_OF_JPEG), os.SEEK_END)
-        return file.read() == END_OF_JPEG
-
-
 @contextmanager
-def opened_map(path: str) -> Iterator[Any]:
+def opened_map(path: str) -> Iterator[Image]:
     """The Pillow image of a PNG that has a number for every pixel, as it was written.
 
-    Pillow stretches grey values of 2 and 4 bits to 0 to 255, and programs that shrink PNGs rely on it: so the file does
-    not tell class 3 from class 51.
+    Pillow stretches grey values of 2 and 4 bits to 0 to 255, and programs that shrink PNGs rely on it. Class 3 and
+    class 51 would then be the same.
     """
     with opened(path) as file:
         if file.format != "PNG":
@@ -201,8 +197,8 @@ def opened_map(path: str) -> Iterator[Any]:
 
 
 def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: Array) -> NDArray[np.uint8]:
-    """A label map of this shape, scaled to another one by the nearest pixel: (h, w, 1). `table` (256,) gives the class
-    of every value in the file, −1 where it has none."""
+    """A label map of this shape, scaled to another one by the nearest pixel: (h, w, 1). `table` (256,) is the class of
+    every value in the file, −1 for values without a class."""
     from PIL import Image
 
     with opened_map(path) as file:
@@ -214,11 +210,13 @@ def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: A
         labels = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
     if labels.min() < 0:
         valid = np.flatnonzero(table >= 0)
-        raise BadInput(f"{path} holds labels that name no class: they must be among {_spans(valid)}.")
+        spans = np.split(valid, np.flatnonzero(np.diff(valid) > 1) + 1)
+        listed = ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}–{span[-1]}" for span in spans)
+        raise BadInput(f"{path} contains labels without a class: they must be among {listed}.")
     return labels.astype(np.uint8)[..., None]
 
 
-def _check_shape(path: str, image: Any, shape: tuple[int, int]) -> None:
+def _check_shape(path: str, image: Image, shape: tuple[int, int]) -> None:
     if image.size[::-1] != shape:
         width, height = image.size
         raise BadInput(
@@ -227,14 +225,8 @@ def _check_shape(path: str, image: Any, shape: tuple[int, int]) -> None:
         )
 
 
-def _spans(numbers: Array) -> str:
-    """0–18, 255."""
-    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)
-
-
-def thumbnail(source: Any, side: int = 96) -> bytes:
-    """A small PNG of an image, `side` pixels at most; images that are small already stay as they are."""
+def thumbnail(source: Source, side: int = 96) -> bytes:
+    """A PNG of an image, reduced to at most `side` pixels."""
     image = rgb(source)
     if max(image.size) > side:
         image.thumbnail((side, side))

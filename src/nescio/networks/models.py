@@ -17,7 +17,6 @@ from torch import nn
 from nescio import datasets
 from nescio.checkpoints import check_frame, read_entries, read_weights
 from nescio.datasets.names import name_for_keys
-from nescio.datasets.pixels import Pixels
 from nescio.datasets.view import View
 from nescio.errors import BadInput, did_you_mean
 from nescio.identity import ContentName, canonical
@@ -160,9 +159,8 @@ def network_of_trial(trial: Trial, root: str | Path | None = None) -> Network:
 
 def _crop(data: datasets.Dataset) -> float:
     """The share of a large image that training used."""
-    backing = data.train.backing
-    encoded = backing.encoded if isinstance(backing, Pixels) else backing
-    return 1.0 if encoded is None else float(encoded.crop)
+    files = data.train.backing.files
+    return 1.0 if files is None else files.crop
 
 
 def stored_network(key: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:

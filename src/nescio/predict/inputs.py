@@ -16,7 +16,7 @@ from nescio.arrays.parallel import blocks
 from nescio.datasets import Batches, pixel_cache
 from nescio.datasets.feed import Normalizer, device_batches
 from nescio.datasets.image_set import ImageSet, LoadedImages
-from nescio.datasets.pixels import ConcatBacking, EncodedImages, Pixels
+from nescio.datasets.images import ConcatBacking
 from nescio.networks.network import Network
 from nescio.runtime import Runtime
 from nescio.work.store import Store
@@ -36,8 +36,7 @@ def with_view_of(images: ImageSet, network: Network, root: str | Path | None = N
     if network.trial is not None:
         dataset = (replace(images, readable=False) if images.readable else images).load(root).dataset
         backing = dataset.train.backing if len(dataset.train) else dataset.test.backing
-        encoded = backing.encoded if isinstance(backing, Pixels) else backing
-        crop = encoded.crop if isinstance(encoded, EncodedImages) else network.view.crop
+        crop = network.view.crop if backing.files is None else backing.files.crop
         if (
             network.view.shape == dataset.shape
             and crop == network.view.crop

@@ -19,9 +19,9 @@ from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_wi
 from nescio.benchmarks.classes import divided
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names
 from nescio.benchmarks.uimnet import NAME, SCORECARD, SEARCH, VERSION, Plan
-from nescio.datasets.binary import binary_spec, data_of
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import name_for_keys
+from nescio.datasets.subsets import binary_spec, data_of
 from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods

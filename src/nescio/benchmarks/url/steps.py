@@ -20,7 +20,7 @@ from nescio.benchmarks.recipes import refuse_fixed
 from nescio.benchmarks.url import NAME, VERSION, Plan
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import name_for_keys, same_images
-from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
+from nescio.datasets.subsets import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
 from nescio.evaluations import Evaluation, Subject, TargetSet
 from nescio.evaluations.cost import NetworkCost

@@ -10,8 +10,8 @@ from nescio import BadInput, Predictions, Undefined, measures, metrics, stack
 from nescio.analysis import calibration
 from nescio.analysis.calibration import temperature
 from nescio.analysis.scorecard import scorecard
-from nescio.report import short_story
 from nescio.report.blocks import Prose
+from nescio.report.scorecards.stories import short_story
 from nescio.rows import COLUMNS
 
 

@@ -14,7 +14,7 @@ from nescio.errors import BadInput
 from nescio.networks.exportable import exportable_network
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import list_stored_predictions
-from nescio.report.scorecards import scorecard_tables
+from nescio.report.scorecards.tables import scorecard_tables
 from nescio.rows import from_parquet
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store

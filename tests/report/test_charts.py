@@ -11,10 +11,20 @@ import numpy as np
 import pytest
 
 from nescio.analysis.curves import corp_points
-from nescio.report import charts
-from nescio.report.charts import DARK, PAPER, Box, on_page, on_paper
+from nescio.report.charts.curves import (
+    bars_chart,
+    corp_chart,
+    cost_chart,
+    histogram_chart,
+    models_chart,
+    reliability_chart,
+    risk_coverage_chart,
+)
+from nescio.report.charts.levels import Box, box_chart, levels_chart, levels_figure
+from nescio.report.charts.points import OTHERS, changes_chart, dots_chart, heat_chart, intervals_chart, scatter_chart
+from nescio.report.charts.style import DARK, PAPER, SELECTED, on_page, on_paper
 from nescio.report.pages import chart_data
-from nescio.report.scorecards import interval_points
+from nescio.report.scorecards.figures import interval_points
 from tests.support.samples import sample_card, sample_comparison
 
 POINTS = [
@@ -27,7 +37,7 @@ POINTS = [
         "x": at + 1.0,
         "y": 2.0,
     }
-    for name in ("vit", "cnn", charts.OTHERS)
+    for name in ("vit", "cnn", OTHERS)
     for at in range(3)
 ]
 LEVELS = {f"severity {at}": {f"m{k}": 0.5 + 0.01 * k * at + (k == 9) for k in range(10)} for at in range(3)}
@@ -46,16 +56,16 @@ def cases() -> dict[str, Callable[[], Any]]:
     curves = sample_card().curves
     risk = curves["risk_coverage"]
     return {
-        "risk": lambda: charts.risk_coverage_chart(risk),
-        "reliability": lambda: charts.reliability_chart(curves["reliability"]),
-        "corp": lambda: charts.corp_chart(corp_points(curves["corp"])),
-        "cost": lambda: charts.cost_chart(curves["cost"]()),
-        "histogram": lambda: charts.histogram_chart(curves["histogram"]),
-        "models": lambda: charts.models_chart({"a": risk, "b": risk}),
-        "intervals": lambda: charts.intervals_chart(interval_points(sample_comparison())),
-        "dots": lambda: charts.dots_chart(DOTS, "AUC", ("oracle", 0.99)),
-        "heat": lambda: charts.heat_chart(CELLS, "AUC", 0.5),
-        "cloud": lambda: charts.scatter_chart(
+        "risk": lambda: risk_coverage_chart(risk),
+        "reliability": lambda: reliability_chart(curves["reliability"]),
+        "corp": lambda: corp_chart(corp_points(curves["corp"])),
+        "cost": lambda: cost_chart(curves["cost"]()),
+        "histogram": lambda: histogram_chart(curves["histogram"]),
+        "models": lambda: models_chart({"a": risk, "b": risk}),
+        "intervals": lambda: intervals_chart(interval_points(sample_comparison())),
+        "dots": lambda: dots_chart(DOTS, "AUC", ("oracle", 0.99)),
+        "heat": lambda: heat_chart(CELLS, "AUC", 0.5),
+        "cloud": lambda: scatter_chart(
             POINTS,
             "x",
             "y",
@@ -65,13 +75,11 @@ def cases() -> dict[str, Callable[[], Any]]:
             links=[(POINTS[0], POINTS[1])],
             guides=[("x", 1.5), ("y", 2.0)],
         ),
-        "scatter": lambda: charts.scatter_chart(
-            [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 2, "y": 1}], "x", "y"
-        ),
-        "changes": lambda: charts.changes_chart(CHANGES, "improvement"),
-        "boxes": lambda: charts.box_chart(LEVELS, "AUROC", lines=LINES, unconnected=("severity 2",), guide=0.5),
-        "levels": lambda: charts.levels_chart(LINES, "gain", guide=0.0, format="+.2%", ticks={"severity 0": "s0"}),
-        "bars": lambda: charts.bars_chart([0.1, 0.2, 0.9], [0, 0.5, 1], "NC", ("chance", 0.3), "Histogram."),
+        "scatter": lambda: scatter_chart([{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 2, "y": 1}], "x", "y"),
+        "changes": lambda: changes_chart(CHANGES, "improvement"),
+        "boxes": lambda: box_chart(LEVELS, "AUROC", lines=LINES, unconnected=("severity 2",), guide=0.5),
+        "levels": lambda: levels_chart(LINES, "gain", guide=0.0, format="+.2%", ticks={"severity 0": "s0"}),
+        "bars": lambda: bars_chart([0.1, 0.2, 0.9], [0, 0.5, 1], "NC", ("chance", 0.3), "Histogram."),
     }
 
 
@@ -100,7 +108,7 @@ def test_on_paper_a_chart_becomes_svg_with_fixed_colours(chart: Any) -> None:
 
 def test_a_menu_can_set_what_a_chart_shows() -> None:
     for name in ("risk", "histogram", "models", "intervals"):
-        assert any(part.get("name") == charts.SELECTED for part in on_page(cases()[name]()).get("params", ())), name
+        assert any(part.get("name") == SELECTED for part in on_page(cases()[name]()).get("params", ())), name
 
 
 def test_tooltips_name_what_is_pointed_at() -> None:
@@ -118,7 +126,7 @@ def test_no_two_ticks_of_an_axis_have_one_label() -> None:
     import vl_convert
 
     line = {"erm": {"clean": 0.019, "1": 0.032, "5": 0.112}}
-    labels = re.findall(r">([\d.]+)</text>", vl_convert.vegalite_to_svg(on_paper(charts.levels_chart(line, "ECE"))))
+    labels = re.findall(r">([\d.]+)</text>", vl_convert.vegalite_to_svg(on_paper(levels_chart(line, "ECE"))))
     assert {"0.1", "0.12"} <= set(labels) and len(labels) == len(set(labels))
 
 
@@ -131,12 +139,12 @@ def test_boxes_are_tukeys() -> None:
 
 def test_points_of_levels_are_a_table() -> None:
     names = ("regime", "severity", "gain")
-    figure = charts.levels_figure("key", "Title", "words", LINES, names, guide=0.0)
+    figure = levels_figure("key", "Title", "words", LINES, names, guide=0.0)
     assert figure.points[0] == {"regime": "best", "severity": "severity 0", "gain": 0.9} and len(figure.points) == 4
-    lines = on_page(charts.levels_chart(LINES, "gain", guide=0.0))
+    lines = on_page(levels_chart(LINES, "gain", guide=0.0))
     assert (figure.key, figure.title, figure.caption) == ("key", "Title", "words") and on_page(figure.chart()) == lines
-    boxes = charts.levels_figure("key", "Title", "words", LEVELS, ("severity", "model", "gain"), charts.box_chart)
-    assert on_page(boxes.chart()) == on_page(charts.box_chart(LEVELS, "gain")) and len(boxes.points) == 30
+    boxes = levels_figure("key", "Title", "words", LEVELS, ("severity", "model", "gain"), box_chart)
+    assert on_page(boxes.chart()) == on_page(box_chart(LEVELS, "gain")) and len(boxes.points) == 30
 
 
 def luminance(colour: str) -> float:
@@ -163,7 +171,9 @@ def test_names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
 
     import vl_convert
 
-    from nescio.report.charts import histogram_chart, intervals_chart, models_chart, on_paper
+    from nescio.report.charts.curves import histogram_chart, models_chart
+    from nescio.report.charts.points import intervals_chart
+    from nescio.report.charts.style import on_paper
 
     names = ['it\'s "odd"\nname', "back\\slash", "<b>&amp;", "a.b[0]", ","]
     curve = {"msp": ([0.5, 1.0], [0.1, 0.2])}

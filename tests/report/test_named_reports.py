@@ -13,7 +13,7 @@ from nescio.errors import BadInput
 from nescio.registry import Registry
 from nescio.report import named_reports as room
 from nescio.report.blocks import Blocks, Details, Figure
-from nescio.report.charts import levels_chart
+from nescio.report.charts.levels import levels_chart
 from nescio.report.frame import Frame
 from nescio.report.named_reports import Report, find_report, report, report_names, run_reports, write_reports
 from nescio.report.studies import Study

@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
-from nescio import report
 from nescio.report import pages
 from nescio.report.blocks import Definitions, Details, Figure, Gallery, Section, Story, Tabs
-from nescio.report.charts import heat_chart
+from nescio.report.charts.points import heat_chart
+from nescio.report.pages import render_page, write_page
 from nescio.report.scorecards import figures
 from nescio.report.scorecards.questions import PREDICTIONS
+from nescio.report.scorecards.stories import all_rows, scorecard_story
+from nescio.report.scorecards.tables import scorecard_tables
 from nescio.report.tables import Cell, Table
+from nescio.report.text import markdown
 from tests.support.samples import row, sample_card, sample_comparison
 
 CHROMIUM = next(
@@ -39,7 +42,7 @@ NASTY = "</script><script>document.title='broken'</script><img src=x onerror=ale
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "one.html"
-    path.write_text(report.render_page(report.scorecard_story([sample_card()], title="What digits-svm knows")))
+    path.write_text(render_page(scorecard_story([sample_card()], title="What digits-svm knows")))
     return path
 
 
@@ -49,7 +52,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for card, less in zip(cards, (0, 0.01, 0.1), strict=True):
         card.rows = [held | {"value": held["value"] - less} for held in card.rows]
     path = tmp_path_factory.mktemp("page") / "several.html"
-    path.write_text(report.render_page(report.scorecard_story(cards, sample_comparison(), "Three models")))
+    path.write_text(render_page(scorecard_story(cards, sample_comparison(), "Three models")))
     return path
 
 
@@ -112,7 +115,7 @@ def test_no_address_that_a_browser_would_open(several: Path) -> None:
 def test_every_cell_of_every_table_is_on_the_page(one: Path) -> None:
     cells = Reader(one.read_text()).cells
     text = one.read_text()
-    for table in report.scorecard_tables(sample_card().rows):
+    for table in scorecard_tables(sample_card().rows):
         for (labels, _), cell in table.cells().items():
             assert labels[0].replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓") in cells
             assert str(cell) in cells
@@ -150,7 +153,7 @@ def test_names_are_text_whatever_they_hold() -> None:
     card.reasons.append({"measure": NASTY, "metric": None, "split": NASTY, "reason": NASTY})
     card.curves["risk_coverage"][NASTY] = card.curves["risk_coverage"]["msp"]
     card.curves["histogram"]["msp"]["out"][NASTY] = card.curves["histogram"]["msp"]["right"]
-    text = report.render_page(report.scorecard_story([card, sample_card(name=NASTY)], title=NASTY))
+    text = render_page(scorecard_story([card, sample_card(name=NASTY)], title=NASTY))
     tags = [tag for tag, _ in Reader(text).elements]
     assert tags.count("script") == 4 and "img" not in tags
     assert f"<h1>{escape(NASTY)}</h1>" in text
@@ -162,10 +165,10 @@ def test_names_are_text_whatever_they_hold() -> None:
 def test_a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
     card = sample_card()
     card.curves = {name: card.curves[name] for name in kept}
-    text = report.render_page(report.scorecard_story([card]))
+    text = render_page(scorecard_story([card]))
     assert text.count("<figure ") == len(kept) == len(figures_of(text))
     card.curves, card.rows, card.reasons, card.notes = {}, [], [], []
-    nothing = Reader(report.render_page(report.scorecard_story([card, card])))
+    nothing = Reader(render_page(scorecard_story([card, card])))
     assert "table" not in [tag for tag, _ in nothing.elements]
 
 
@@ -176,7 +179,7 @@ def test_thirty_models_fit_into_five_megabytes(monkeypatch: pytest.MonkeyPatch) 
     card.curves = card.curves | {"risk_coverage": lines, "histogram": shapes}
     points = figures.PAGE_POINTS // 10  # three models with the points that thirty would get
     monkeypatch.setattr(figures, "PAGE_POINTS", points)
-    size = len(report.render_page(report.scorecard_story([card] * 3)).encode())
+    size = len(render_page(scorecard_story([card] * 3)).encode())
     fixed = len(pages._bundle().encode())
     assert fixed + 10 * (size - fixed) < 5_000_000
 
@@ -302,7 +305,7 @@ def test_a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
     }
     card.curves["histogram"] = {NASTY: card.curves["histogram"]["msp"] | {"out": {NASTY: np.arange(30)}}}
     path = tmp_path / "nasty.html"
-    path.write_text(report.render_page(report.scorecard_story([card, sample_card(name="b")], title=NASTY)))
+    path.write_text(render_page(scorecard_story([card, sample_card(name="b")], title=NASTY)))
     dom, log = browse(path, "--dump-dom", folder=tmp_path)
     assert console(log) == [] and "<title>broken</title>" not in dom
     assert "<svg" in chart(dom, "risk-0") and "<svg" in chart(dom, "histogram-0")
@@ -319,7 +322,7 @@ def test_screenshots_for_a_person_to_look_at(several: Path, tmp_path: Path, sche
 def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path) -> None:
     cells = [{"line": "a", "column": name, "value": 0.5, "n": 1} for name in "xy"]
     options = {key: [Figure(key, key, "caption", lambda: heat_chart(cells, "AUC", 0))] for key in ("one", "two")}
-    text = report.render_page(Story("t", [], [Section("s", "S", [Tabs("menu", options)])]))
+    text = render_page(Story("t", [], [Section("s", "S", [Tabs("menu", options)])]))
     turn = """<script>addEventListener("load", () => setTimeout(() => {
       const before = [...document.querySelectorAll(".chart")].filter(each => each.querySelector("svg")).length;
       const select = document.querySelector("select.turn");
@@ -338,14 +341,14 @@ def test_figures_of_a_menu_are_drawn_when_their_option_is_chosen(tmp_path: Path)
 
 def test_write_page_fills_a_folder(tmp_path: Path) -> None:
     cards = [sample_card(name="predictions/forest.npz"), sample_card(name="predictions/tree.npz")]
-    story = report.scorecard_story(cards, sample_comparison())
-    path = report.write_page(story, tmp_path / "new" / "out", rows=report.all_rows(cards), files={"extra.bin": b"x"})
+    story = scorecard_story(cards, sample_comparison())
+    path = write_page(story, tmp_path / "new" / "out", rows=all_rows(cards), files={"extra.bin": b"x"})
     assert path == tmp_path / "new" / "out" / "index.html"
     names = ["extra.bin", "index.html", "rows.csv", "tables.csv", "tables.md", "tables.tex"]
     assert sorted(child.name for child in path.parent.iterdir()) == names
     assert "<h1>forest.npz · tree.npz</h1>" in path.read_text()
-    assert (path.parent / "tables.md").read_text() == report.markdown(story)
-    linked = report.write_page(story, tmp_path / "linked", others={"../cood/index.html": "Graded"}).read_text()
+    assert (path.parent / "tables.md").read_text() == markdown(story)
+    linked = write_page(story, tmp_path / "linked", others={"../cood/index.html": "Graded"}).read_text()
     assert '<a href="../cood/index.html">Graded</a>' in linked
 
 
@@ -362,10 +365,10 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
     story = Story(
         "t", [], [Section("S", "S", blocks), Section("E", "only figures", [Figure("d", "", "", lambda: None)])]
     )
-    text = report.write_page(story, tmp_path).read_text()
+    text = write_page(story, tmp_path).read_text()
     assert "<figure" not in text and pages.UNDRAWN[:20] in text and "only figures" not in text
     assert text.count("<dd>why</dd>") == 2 and "<option" in text and 'value="one"' not in text
-    cards = report.write_page(report.scorecard_story([sample_card()]), tmp_path / "cards").read_text()
+    cards = write_page(scorecard_story([sample_card()]), tmp_path / "cards").read_text()
     assert "<figure" not in cards and PREDICTIONS in cards and len(cards) < 300_000
 
 
@@ -375,26 +378,26 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
 def test_intervals_stand_under_their_values() -> None:
     card = sample_card()
     card.rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
-    text = report.render_page(report.scorecard_story([card]))
+    text = render_page(scorecard_story([card]))
     assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text
 
 
 def test_labels_have_columns_of_their_own_and_a_group_is_named_once() -> None:
     lines = tuple(((name, k), (Cell(0.5, spread=0.1),)) for name in "ab" for k in "12")
-    text = report.render_page(Story("t", [], [Section("s", "S", [Table("T", ("method", "k"), ("x",), lines)])]))
+    text = render_page(Story("t", [], [Section("s", "S", [Table("T", ("method", "k"), ("x",), lines)])]))
     assert text.count('<tr class="first">') == 2 and text.count('<tr class="same">') == 2
     assert '<td class="label">2</td><td>0.5000<span class="spread"> ± 0.1000</span></td>' in text
 
 
 def test_a_table_that_is_called_as_its_section_has_no_heading_of_its_own() -> None:
     table = Table("S", ("a",), ("x",), ((("p",), (None,)),))
-    text = report.render_page(Story("t", [], [Section("s", "S", [table, Details("F", [table])])]))
+    text = render_page(Story("t", [], [Section("s", "S", [table, Details("F", [table])])]))
     assert text.count(">S</h") == 2 and "<h2>S</h2>" in text and "not measured" in text  # once more inside the fold
 
 
 def test_pictures_lie_in_the_page_itself() -> None:
     gallery = Gallery(((b"\x89PNG", NASTY, "NC 0.5"),))
-    text = report.render_page(Story("t", [], [Section("s", "S", [gallery])]))
+    text = render_page(Story("t", [], [Section("s", "S", [gallery])]))
     (image,) = [attributes for tag, attributes in Reader(text).elements if tag == "img"]
     assert image["src"] == "data:image/png;base64,iVBORw==" and image["alt"] == f"{NASTY}, NC 0.5"
 
@@ -403,7 +406,7 @@ def test_sections_have_links_and_models_have_anchors_of_their_own(several: Path)
     links = [a["href"] for t, a in Reader(several.read_text()).elements if t == "a"]
     assert links == ["#model-0", "#model-1", "#model-2"]
     story = Story("t", [], [Section("What helps?", "A", [Definitions([("a", "b")])]), Section("What helps!", "B", [])])
-    ids = [a.get("id") for t, a in Reader(report.render_page(story)).elements if t == "section"]
+    ids = [a.get("id") for t, a in Reader(render_page(story)).elements if t == "section"]
     assert ids == ["what-helps", "what-helps-1"]
 
 
@@ -418,7 +421,7 @@ def test_a_column_of_words_breaks_and_is_not_cut_off(tmp_path: Path) -> None:
     table = Table("Pareto", ("model",), (*"abcde", "on the fronts of"), lines)
     page = tmp_path / "index.html"
     measured = "document.title=[...document.querySelectorAll('.scroll')].map(s=>s.scrollWidth-s.clientWidth).join()"
-    text = report.render_page(Story("t", [], [Section("s", "S", [table])]))
+    text = render_page(Story("t", [], [Section("s", "S", [table])]))
     assert '<td class="text">AUROC by parameters' in text
     page.write_text(text.replace("</body>", f"<script>{measured}</script></body>"))
     dom, _ = browse(page, "--dump-dom", "--window-size=1300,2000", folder=tmp_path)

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nescio import report
+from nescio.report.pages import render_page
 from nescio.report.scorecards.prose import COMPARISON, DIFFERENCES, GAPS
 from nescio.report.scorecards.questions import MISCLASSIFICATION, PREDICTIONS
+from nescio.report.scorecards.stories import scorecard_story
+from nescio.report.scorecards.tables import scorecard_tables
 from nescio.report.tables import Cell, Table, table
+from nescio.report.text import format_records, json_text, latex, markdown, print_terminal, rows_csv, tables_csv
 from nescio.rows import COLUMNS
 from tests.support.samples import row, sample_card, sample_comparison
 
@@ -26,15 +29,15 @@ def printed(source: Any, width: int = 160) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    report.print_terminal(source, Console(file=out, width=width))
+    print_terminal(source, Console(file=out, width=width))
     return out.getvalue()
 
 
 def test_ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
     comparison = sample_comparison()
     comparison.rows.append(row("accuracy", 0.5, split="other", method="tree", rank=None, best=None))
-    story = report.scorecard_story([], comparison)
-    plain, marked, tex, page = printed(story), report.markdown(story), report.latex(story), report.render_page(story)
+    story = scorecard_story([], comparison)
+    plain, marked, tex, page = printed(story), markdown(story), latex(story), render_page(story)
     assert "#1* 0.9000 [" in plain and "#3 0.8000 [" in plain
     assert "* after the rank" in plain
     assert r"| **#2\* 0.8900 [0.8800, 0.9020]** | #3 0.8000 [" in marked and r"\* after the rank" in marked
@@ -44,21 +47,21 @@ def test_ranks_and_the_group_of_the_best_survive_in_every_form() -> None:
 
 
 def test_markdown_tables_hold_the_cells_and_survive_marks_in_names() -> None:
-    text = report.markdown(report.scorecard_tables(sample_card().rows))
+    text = markdown(scorecard_tables(sample_card().rows))
     assert f"### {MISCLASSIFICATION}" in text and "| measure | AUROC ↑ | AURC ↓ |" in text
     assert "| max\\_logit | **0.7000** | 0.7000 |" in text
-    odd = report.markdown(table([row("auroc", 0.5, "a|b*c")]))
+    odd = markdown(table([row("auroc", 0.5, "a|b*c")]))
     assert "| a\\|b\\*c | 0.5000 |" in odd
     widths = {line.replace("\\|", "").count("|") for line in odd.splitlines() if line.startswith("|")}
     assert widths == {3}
-    assert report.markdown([]) == "" and report.latex([]) == ""
+    assert markdown([]) == "" and latex([]) == ""
 
 
 def test_latex_escapes_names_and_marks_the_best() -> None:
-    text = report.latex(table([row("auroc", 0.5, "a_b&c%"), row("auroc", -0.7, "d")]))
+    text = latex(table([row("auroc", 0.5, "a_b&c%"), row("auroc", -0.7, "d")]))
     assert r"a\_b\&c\% & \textbf{0.5000} \\" in text and r"d & $-$0.7000 \\" in text
     assert r"AUROC $\uparrow$" in text and text.count(r"\begin{table}") == text.count(r"\end{table}") == 1
-    everything = report.latex(report.scorecard_story([sample_card()]))
+    everything = latex(scorecard_story([sample_card()]))
     assert all(mark not in everything for mark in "↑↓γ−")
     for line in everything.splitlines():
         assert line.count("{") - line.count(r"\{") == line.count("}") - line.count(r"\}")
@@ -67,14 +70,14 @@ def test_latex_escapes_names_and_marks_the_best() -> None:
 def test_latex_names_a_group_once_and_has_a_column_for_each_label() -> None:
     cell = Cell(0.5)
     made = Table("T", ("method", "k"), ("x",), ((("a", "1"), (cell,)), (("a", "5"), (cell,)), (("b", "1"), (None,))))
-    text = report.latex(made)
+    text = latex(made)
     assert r"\begin{tabular}{llr}" in text and "    a & 1 & 0.5000" in text and "     & 5 & 0.5000" in text
     assert text.count(r"\addlinespace") == 1 and "b & 1 & --" in text
 
 
 def test_csv_gives_the_rows_back_in_full_precision() -> None:
     rows = [row("auroc", 1 / 3, "a,b", n=np.int64(7)), row("accuracy", np.float32(0.5), low=0.25, rank=1)]
-    held = list(csv.DictReader(io.StringIO(report.rows_csv(rows))))
+    held = list(csv.DictReader(io.StringIO(rows_csv(rows))))
     assert list(held[0]) == [*(name for name in COLUMNS if name in held[0]), "rank"]
     assert float(held[0]["value"]) == 1 / 3 and held[0]["measure"] == "a,b" and held[0]["n"] == "7"
     assert held[0]["low"] == "" and held[1]["rank"] == "1"
@@ -82,7 +85,7 @@ def test_csv_gives_the_rows_back_in_full_precision() -> None:
 
 def test_csv_of_tables_holds_numbers_and_texts() -> None:
     made = Table("T", ("a", "b"), ("x", "y"), ((("p", "q"), (Cell(1 / 3, spread=0.1), None)),))
-    (line,) = csv.DictReader(io.StringIO(report.tables_csv([made])))
+    (line,) = csv.DictReader(io.StringIO(tables_csv([made])))
     assert float(line["value"]) == 1 / 3 and float(line["spread"]) == 0.1 and line["low"] == ""
     assert line["row"] == "p · q" and line["column"] == "x" and line["text"] == "0.3333 ± 0.1000"
 
@@ -96,17 +99,17 @@ def test_json_is_strict() -> None:
     def refuse(constant: str) -> Any:
         raise AssertionError(constant)
 
-    back = json.loads(report.json_text({"files": [{"file": "ü.npz", "rows": rows}]}), parse_constant=refuse)
+    back = json.loads(json_text({"files": [{"file": "ü.npz", "rows": rows}]}), parse_constant=refuse)
     assert back["files"][0]["rows"][0]["value"] is None and back["files"][0]["rows"][1]["n"] == 3
     assert back["files"][0]["rows"][1]["low"] is None and back["files"][0]["file"] == "ü.npz"
-    assert json.loads(report.json_text(SimpleNamespace(rows=[{"value": 1.5}]))) == [{"value": 1.5}]
+    assert json.loads(json_text(SimpleNamespace(rows=[{"value": 1.5}]))) == [{"value": 1.5}]
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_terminal_shows_every_value_at_any_width(width: int) -> None:
-    text = printed(report.scorecard_story([sample_card()]), width)
+    text = printed(scorecard_story([sample_card()]), width)
     assert max(map(len, text.splitlines())) <= width
-    for made in report.scorecard_tables(sample_card().rows):
+    for made in scorecard_tables(sample_card().rows):
         assert all(str(cell) in text for cell in made.cells().values())
     assert GAPS in text and "…" not in text
 
@@ -122,7 +125,7 @@ def test_terminal_prints_names_as_they_are() -> None:
 
 
 def test_terminal_names_the_models_and_says_what_they_know() -> None:
-    text = printed(report.scorecard_story([sample_card(name="forest")], sample_comparison()), 100)
+    text = printed(scorecard_story([sample_card(name="forest")], sample_comparison()), 100)
     assert text.startswith("forest\n3 of 400 rows") and "90.0 %, n = 400" in text  # warnings come first
     assert text.index(PREDICTIONS) < text.index(COMPARISON)
     assert f"{MISCLASSIFICATION}: calibrated" in text and DIFFERENCES in text
@@ -130,10 +133,10 @@ def test_terminal_names_the_models_and_says_what_they_know() -> None:
 
 def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
     code = (
-        "import sys, io, nescio.report as r, nescio.report.named_reports, nescio.report.studies;"
+        "import sys, io, nescio.report.named_reports, nescio.report.studies, nescio.report.text as r;"
         "from rich.console import Console;"
         "rows = [{'metric': 'auroc', 'measure': 'a', 'value': 0.5, 'split': 'test'}];"
-        "t = r.scorecard_tables(rows);"
+        "from nescio.report.scorecards.tables import scorecard_tables; t = scorecard_tables(rows);"
         "r.print_terminal(t, Console(file=io.StringIO())); r.markdown(t); r.latex(t); "
         "r.rows_csv(rows); r.json_text(rows);"
         "heavy = {'pandas', 'polars', 'altair', 'jinja2', 'vl_convert', 'torch', 'sklearn'} & set(sys.modules);"
@@ -145,19 +148,19 @@ def test_reports_import_nothing_heavy_before_a_page_is_written() -> None:
 @pytest.mark.parametrize("form", ["table", "csv", "markdown", "latex"])
 def test_grid_holds_every_text(form: str) -> None:
     rows = [{"name": "auroc", "sentence": "Chance of a pair."}, {"name": "e_aurc", "sentence": None, "better": "lower"}]
-    text = report.format_records(rows, form)
+    text = format_records(rows, form)
     assert all(word in text.replace("\\_", "_") for word in ("name", "auroc", "e_aurc", "Chance of a pair.", "better"))
     assert text.endswith("\n") and "None" not in text
 
 
 def test_a_spreadsheet_computes_nothing() -> None:
     formula = '=HYPERLINK("http://x","y")'
-    text = report.rows_csv([{"method": formula, "metric": "+x", "value": -0.5, "measure": "-1.5"}])
+    text = rows_csv([{"method": formula, "metric": "+x", "value": -0.5, "measure": "-1.5"}])
     (held,) = csv.DictReader(io.StringIO(text))
     assert held["method"] == f"'{formula}" and held["metric"] == "'+x"
     assert held["value"] == "-0.5" and held["measure"] == "-1.5"  # numbers stay numbers
     table = Table("@title", ("model",), ("=head",), ((("-name",), (Cell(-0.25),)),))
-    (cell,) = csv.DictReader(io.StringIO(report.tables_csv([table])))
+    (cell,) = csv.DictReader(io.StringIO(tables_csv([table])))
     assert (cell["table"], cell["row"], cell["column"]) == ("'@title", "'-name", "'=head")
     assert cell["value"] == "-0.25" and cell["text"].startswith("-0.25")
-    assert report.format_records([{"name": "=1+1"}], "csv") == "name\n'=1+1\n"
+    assert format_records([{"name": "=1+1"}], "csv") == "name\n'=1+1\n"

@@ -11,7 +11,7 @@ from nescio.analysis.model_choice import pareto_front
 from nescio.networks import families, regimes
 from nescio.predictions.model_predictions import OWN, ModelPredictions
 from nescio.report.blocks import Block, Details, Figure, SectionSpec, Story, collapse_tables, figures_of
-from nescio.report.charts import NAMED_POINTS, OTHERS, scatter_chart
+from nescio.report.charts.points import NAMED_POINTS, OTHERS, scatter_chart
 from nescio.report.format import format_millions, interval_columns
 from nescio.report.frame import Frame
 from nescio.report.named_reports import find_report
@@ -162,10 +162,12 @@ def models_table(
     intervals  head → 95 % intervals of the numbers
     """
     names = sorted(order, key=lambda name: (-order[name], name))
-    rows = [{"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names]
+    rows: list[Row] = [
+        {"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names
+    ]
     for head, around in (intervals or {}).items():
-        for row in rows:
-            row |= zip(interval_columns(head), around.get(row["model"], (None, None)), strict=True)
+        for name, row in zip(names, rows, strict=True):
+            row.update(zip(interval_columns(head), around.get(name, ()), strict=False))
     first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
     meanings = [meaning for values, meaning in columns.values() if values]
     brackets = "In brackets: 95 % intervals" if any((intervals or {}).values()) else ""

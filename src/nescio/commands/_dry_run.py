@@ -8,8 +8,8 @@ from datetime import timedelta
 from shutil import disk_usage
 
 from nescio.commands._output import json_of, say, size_text
-from nescio.report import format_records
 from nescio.report.format import plural
+from nescio.report.text import format_records
 from nescio.work.dry_run import StageCost
 from nescio.work.steps import Context
 

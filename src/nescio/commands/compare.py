@@ -38,8 +38,11 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio import report
     from nescio.analysis.comparison import compare
+    from nescio.report.pages import write_page
+    from nescio.report.scorecards.prose import comparison_verdicts
+    from nescio.report.scorecards.stories import scorecard_story, short_comparison
+    from nescio.report.text import print_terminal
 
     names = model_names(options.files)
     models = {name: options.inputs.read(file, options.seed) for name, file in zip(names, options.files, strict=True)}
@@ -57,18 +60,18 @@ def run(options: Options) -> int:
         ood_share=options.ood_share,
     )
     name_options(options, comparison)
-    story = report.scorecard_story([], comparison)
+    story = scorecard_story([], comparison)
     if options.output:
-        written = report.write_page(story, options.output, rows=comparison.rows)
+        written = write_page(story, options.output, rows=comparison.rows)
 
     def show() -> None:
-        report.print_terminal(story if options.all else report.short_comparison(comparison))
+        print_terminal(story if options.all else short_comparison(comparison))
         if options.output:
             say(f"\nWrote the page to {written}.")
 
     def plain() -> dict[str, Any]:
         fields = {name: getattr(comparison, name) for name in ("rows", "differences", "reasons", "notes")}
-        return fields | {"verdict": report.comparison_verdicts(comparison)}
+        return fields | {"verdict": comparison_verdicts(comparison)}
 
     emit(options.format, table=show, plain=plain, rows=lambda: comparison.rows, story=lambda: story)
     return 0

@@ -96,8 +96,8 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio import report
     from nescio.analysis.bootstrap import check_resampling
+    from nescio.report.scorecards.stories import all_rows, scorecard_story, short_story
 
     if options.predictions is not None or options.score_maps:
         return _pixels(options)
@@ -122,8 +122,8 @@ def run(options: Options) -> int:
             f"{empty.name} contains nothing to evaluate: {'; '.join([*empty.notes][:3]) or 'it has no predictions.'} "
             "Name its outputs with --map logits=NAME or --map probs=NAME, and the true classes with --map labels=NAME."
         )
-    story = partial(report.scorecard_story, cards, compared, incomparable=incomparable)
-    short = story if options.all else partial(report.short_story, cards, compared, incomparable)
+    story = partial(scorecard_story, cards, compared, incomparable=incomparable)
+    short = story if options.all else partial(short_story, cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")
     plain = {"files": [{"file": card.name, **{field: getattr(card, field) for field in parts}} for card in cards]}
     for file, card in zip(plain["files"], cards, strict=True):
@@ -131,20 +131,21 @@ def run(options: Options) -> int:
             file["choices"] = [
                 {**asdict(choice), "beats_baseline": choice.beats_baseline} for choice in card.score_choices
             ]
-    return _print_evaluation(options, story, short, report.all_rows(cards), plain)
+    return _print_evaluation(options, story, short, all_rows(cards), plain)
 
 
 def _print_evaluation(
     options: Options, story: Callable[[], Any], short: Callable[[], Any], rows: Any, plain: Any
 ) -> int:
     """Write the page if --output is given, and print the result of `short`, or `plain` as JSON."""
-    from nescio import report
+    from nescio.report.pages import write_page
+    from nescio.report.text import print_terminal
 
     if options.output:
-        written = report.write_page(story(), options.output, rows=rows)
+        written = write_page(story(), options.output, rows=rows)
 
     def show() -> None:
-        report.print_terminal(short())
+        print_terminal(short())
         if options.output:
             say(f"Wrote the page to {written}.")
 
@@ -253,7 +254,7 @@ def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list
 def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[Any, str]:
     """(the comparison of the models by the metrics of the summary, the reason if there is none)"""
     from nescio.analysis.comparison import compare
-    from nescio.report.scorecards import HEADLINE_METRICS
+    from nescio.report.scorecards.questions import HEADLINE_METRICS
 
     if len(models) < 2:
         return None, ""

@@ -16,7 +16,7 @@ from nescio.commands._output import json_of, say
 
 def run(options: Options) -> int:
     from nescio.methods import registry
-    from nescio.report import format_records
+    from nescio.report.text import format_records
 
     names = [registry[options.name].name] if options.name else sorted(registry)
     methods = [_facts(name, registry[name]) for name in names]

@@ -37,7 +37,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.report import format_records
+    from nescio.report.text import format_records
     from nescio.work.slurm import with_queue
     from nescio.work.store import Store
 

@@ -37,7 +37,7 @@ class Options:
 def run(options: Options) -> int:
     from nescio.methods import registry
     from nescio.progress import track
-    from nescio.report import format_records
+    from nescio.report.text import format_records
     from nescio.testing.evidence import observe, small_trial
 
     if not options.spectral_check > 0:

@@ -151,7 +151,7 @@ def _print_cost_estimate(options: Options) -> int:
     from nescio.commands import _zoo_steps
     from nescio.commands._dry_run import print_costs
     from nescio.predictions.model_predictions import predictions_from_store
-    from nescio.report import format_records
+    from nescio.report.text import format_records
     from nescio.work.dry_run import DryRun, costs
     from nescio.work.launchers import make_launcher
 

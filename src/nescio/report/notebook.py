@@ -9,24 +9,14 @@ from typing import Any
 from nescio.analysis.results import Comparison, Scorecard
 from nescio.errors import BadInput, Undefined
 from nescio.report.blocks import Story
-from nescio.report.charts import (
-    Chart,
-    histogram_chart,
-    intervals_chart,
-    on_paper,
-    reliability_chart,
-    risk_coverage_chart,
-)
+from nescio.report.charts.curves import histogram_chart, reliability_chart, risk_coverage_chart
 from nescio.report.charts.lazy import alt
+from nescio.report.charts.points import intervals_chart
+from nescio.report.charts.style import Chart, on_paper
 from nescio.report.pages import write_page
-from nescio.report.scorecards import (
-    comparison_label,
-    comparison_tables,
-    essentials,
-    interval_points,
-    measures_of,
-    scorecard_story,
-)
+from nescio.report.scorecards.figures import interval_points, measures_of
+from nescio.report.scorecards.stories import scorecard_story
+from nescio.report.scorecards.tables import comparison_label, comparison_tables, essentials
 from nescio.report.tables import MISSING, Table
 
 Result = Scorecard | Comparison

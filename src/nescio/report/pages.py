@@ -29,7 +29,7 @@ from nescio.report.blocks import (
     tables_of,
     without_figures,
 )
-from nescio.report.charts import DARK, PAPER, SELECTED, on_page, on_paper
+from nescio.report.charts.style import DARK, PAPER, SELECTED, on_page, on_paper
 from nescio.report.tables import Table
 from nescio.report.text import format_records, latex, markdown, render_code, rows_csv, tables_csv, to_plain
 from nescio.rows import Row

@@ -22,7 +22,9 @@ from nescio.arrays.types import Array
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import kind
 from nescio.report.blocks import Blocks, Definitions, Details, Figure, Gallery, SectionSpec, Story, sections_of
-from nescio.report.charts import Chart, bars_chart, intervals_chart
+from nescio.report.charts.curves import bars_chart
+from nescio.report.charts.points import intervals_chart
+from nescio.report.charts.style import Chart
 from nescio.report.format import format_interval, format_number
 from nescio.report.tables import COUNT, Column, Formatter, Index, NumberFormat, Table, decimals, percents, table
 from nescio.rows import Row

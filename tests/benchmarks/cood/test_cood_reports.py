@@ -24,7 +24,7 @@ from nescio.commands.parsing import add_options
 from nescio.networks import families, regimes
 from nescio.options import options_of
 from nescio.report.blocks import Details, Figure, Tabs, figures_of, tables_of, walk
-from nescio.report.charts import Box, box_chart, levels_chart
+from nescio.report.charts.levels import Box, box_chart, levels_chart
 from nescio.report.frame import Frame
 from nescio.report.named_reports import Report, report_names, run_reports, write_reports
 from nescio.report.named_reports import registry as all_reports

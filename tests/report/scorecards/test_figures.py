@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from nescio.report.scorecards import interval_points, measures_of
-from nescio.report.scorecards.figures import MIN_POINTS, models_panel, scorecard_panel, thin_curves
+from nescio.report.scorecards.figures import (
+    MIN_POINTS,
+    interval_points,
+    measures_of,
+    models_panel,
+    scorecard_panel,
+    thin_curves,
+)
 from tests.support.samples import sample_card, sample_comparison
 
 

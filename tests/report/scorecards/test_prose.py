@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from nescio import report
 from nescio.analysis.results import Scorecard
 from nescio.analysis.score_sets import ScoreSet
+from nescio.report.blocks import Story
 from nescio.report.format import format_percent
-from nescio.report.scorecards import best_measures, comparison_verdicts, scorecard_verdicts
-from nescio.report.scorecards.prose import further_options, limit_names, missing_options, models_verdicts
+from nescio.report.pages import render_page
+from nescio.report.scorecards.prose import (
+    best_measures,
+    comparison_verdicts,
+    further_options,
+    limit_names,
+    missing_options,
+    models_verdicts,
+    scorecard_verdicts,
+)
 from tests.support.samples import row, sample_card, sample_comparison
 
 
@@ -108,7 +116,7 @@ def test_best_measures_compare_every_ood_set_with_the_baseline() -> None:
     raw = ScoreSet({"msp": u, "vim": u}, {"msp": {"sea": ood}, "vim": {"sea": ood + 2}})
     (line,) = best_measures(Scorecard("", raw=raw))
     assert line.index("sea") < line.index("`vim`") < line.index("0.9") < line.index("`msp`: 0.5")
-    page = report.render_page(report.Story("scores", [line], []))
+    page = render_page(Story("scores", [line], []))
     assert "<code>vim</code>" in page and "<code>msp</code>" in page and "`vim" not in page
 
 

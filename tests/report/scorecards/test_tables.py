@@ -6,13 +6,6 @@ import pytest
 
 from nescio import metrics
 from nescio.report.blocks import Details
-from nescio.report.scorecards import (
-    comparison_tables,
-    essentials,
-    scorecard_blocks,
-    scorecard_tables,
-    summary,
-)
 from nescio.report.scorecards.prose import UNRELIABLE
 from nescio.report.scorecards.questions import (
     HUMAN,
@@ -22,7 +15,14 @@ from nescio.report.scorecards.questions import (
     PREDICTIONS,
     RETRIEVAL,
 )
-from nescio.report.scorecards.tables import short_comparison_table
+from nescio.report.scorecards.tables import (
+    comparison_tables,
+    essentials,
+    scorecard_blocks,
+    scorecard_tables,
+    short_comparison_table,
+    summary,
+)
 from nescio.report.tables import Cell, Table
 from tests.support.samples import row, sample_card, sample_comparison, sample_rows
 

@@ -20,7 +20,7 @@ from nescio.benchmarks.all.leaderboard import (
 from nescio.errors import Undefined
 from nescio.metrics import spearman
 from nescio.report.blocks import Blocks, Details, Figure, SectionSpec, Story, Tabs
-from nescio.report.charts import heat_chart, scatter_chart
+from nescio.report.charts.points import heat_chart, scatter_chart
 from nescio.report.format import format_number
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report

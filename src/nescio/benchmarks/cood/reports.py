@@ -26,7 +26,8 @@ from nescio.benchmarks.pretrained import (
 )
 from nescio.networks import families, regimes
 from nescio.report.blocks import Blocks, Figure, Story, Tabs, flatten, tables_of
-from nescio.report.charts import OTHERS, Box, box_chart, heat_figure, levels_figure
+from nescio.report.charts.levels import Box, box_chart, levels_figure
+from nescio.report.charts.points import OTHERS, heat_figure
 from nescio.report.format import format_millions, format_number, of_hundred, plural
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report

@@ -9,7 +9,7 @@ from nescio.benchmarks.posthoc import MISTAKES, QUESTIONS, TRANSFORMERS
 from nescio.evaluations.posthoc import AMONG_BEST
 from nescio.networks.families import architecture
 from nescio.report.blocks import Blocks, Figure, Prose, SectionSpec, Story, Tabs
-from nescio.report.charts import heat_chart
+from nescio.report.charts.points import heat_chart
 from nescio.report.format import format_number, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import dataset_label, network_label, seeds_label

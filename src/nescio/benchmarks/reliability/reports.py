@@ -13,7 +13,8 @@ from nescio.analysis.representations.downstream import ACCURACIES
 from nescio.analysis.representations.downstream import LOSSES as HEADS
 from nescio.measures.siblings import SCORES
 from nescio.report.blocks import Block, Blocks, Figure, SectionSpec, Story, collapse_tables
-from nescio.report.charts import heat_figure, levels_figure
+from nescio.report.charts.levels import levels_figure
+from nescio.report.charts.points import heat_figure
 from nescio.report.format import count_in_words, format_number, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import ARROWS, dataset_label, metric_legend

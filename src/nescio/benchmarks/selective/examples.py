@@ -9,7 +9,7 @@ import numpy as np
 from nescio import metrics
 from nescio.analysis.metric_specs import parse_metric
 from nescio.report.blocks import Figure
-from nescio.report.charts import curves_figure
+from nescio.report.charts.curves import curves_figure
 from nescio.report.frame import Frame
 from nescio.report.labels import metric_label
 from nescio.report.named_reports import report

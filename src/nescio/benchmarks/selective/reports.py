@@ -28,11 +28,12 @@ from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FEWEST, NAM
 from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
 from nescio.report.blocks import Block, Blocks, Figure, Story
-from nescio.report.charts import Curve, changes_chart, curves_figure
+from nescio.report.charts.curves import Curve, curves_figure
+from nescio.report.charts.points import changes_chart
 from nescio.report.format import describe_best, format_millions, format_percent, of_hundred, plural
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report
-from nescio.report.scorecards import scorecard_blocks
+from nescio.report.scorecards.tables import scorecard_blocks
 from nescio.report.studies import Study
 from nescio.report.tables import Formatter, NumberFormat, Table, decimals, percents, table_from_records
 from nescio.rows import Row

@@ -11,7 +11,7 @@ import numpy as np
 from nescio.errors import Undefined
 from nescio.metrics import spearman
 from nescio.report.blocks import Blocks, Figure, SectionSpec, Story, Tabs
-from nescio.report.charts import scatter_chart
+from nescio.report.charts.points import scatter_chart
 from nescio.report.format import format_number, join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.gaussians import singular_gaussians

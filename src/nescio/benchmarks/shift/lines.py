@@ -11,7 +11,7 @@ from nescio.errors import BadInput
 from nescio.evaluations.base import NATIVE
 from nescio.evaluations.shift import ALL, CLEAN, RANKING
 from nescio.report.blocks import Panel
-from nescio.report.charts import levels_figure
+from nescio.report.charts.levels import levels_figure
 from nescio.report.format import join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import bare_label, dataset_label, direction_of, network_label

@@ -31,7 +31,7 @@ from nescio.benchmarks.shift.lines import (
 from nescio.evaluations.base import ENTROPY, NATIVE
 from nescio.evaluations.shift import CLEAN, RANKING
 from nescio.report.blocks import Blocks, SectionSpec, Story, Tabs, flatten
-from nescio.report.charts import heat_figure
+from nescio.report.charts.points import heat_figure
 from nescio.report.format import count_methods, format_number, join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.gaussians import singular_gaussians

@@ -12,7 +12,7 @@ from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
 from nescio.benchmarks.uimnet import SCORECARD, SEARCH
 from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
-from nescio.report.charts import dots_chart, heat_figure, scatter_chart
+from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart
 from nescio.report.format import count_in_words, describe_best, format_number, of_hundred, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import calibration_label, group_reasons

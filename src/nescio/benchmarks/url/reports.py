@@ -11,7 +11,8 @@ from typing import Any
 
 from nescio.analysis.significance import welch_t_tests
 from nescio.report.blocks import Blocks, Figure, Panel, SectionSpec, Story
-from nescio.report.charts import dots_chart, heat_figure, levels_figure, scatter_chart
+from nescio.report.charts.levels import levels_figure
+from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart
 from nescio.report.format import (
     count_in_words,
     count_methods,

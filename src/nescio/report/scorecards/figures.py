@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from nescio.analysis.curves import GUIDES, corp_points
 from nescio.report.blocks import Figure, Panel
-from nescio.report.charts import (
-    Chart,
+from nescio.report.charts.curves import (
     corp_chart,
     cost_chart,
     histogram_chart,
-    intervals_chart,
     models_chart,
     reliability_chart,
     risk_coverage_chart,
 )
+from nescio.report.charts.points import intervals_chart
+from nescio.report.charts.style import Chart
 from nescio.report.labels import measure_sort_key
 from nescio.report.scorecards.prose import CAPTIONS
 from nescio.report.scorecards.questions import model_name

@@ -742,14 +742,17 @@ def test_labels_outside_the_classes_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        ({"x": np.zeros(3)}, "it holds x; x_train, y_train, x_test, y_test were expected"),
+        ({"x": np.zeros(3)}, "it contains x; x_train, y_train, x_test, y_test were expected"),
         (
             {"x_train": np.zeros((4, 8, 8))},
             r"must be uint8, from 0 to 255: save \(255 \* x\)\.round\(\)\.astype\(np\.uint8\)",
         ),
-        ({"x_train": np.full((4, 8, 8), 200.0)}, r"float64 training .*: save x\.round\(\)\.astype\(np\.uint8\)"),
-        ({"x_test": np.full((4, 8, 8), 200)}, r"int64 test .*: save x\.astype\(np\.uint8\)"),
-        ({"x_train": np.full((4, 8, 8), -2.0)}, r"float64 training .*from 0 to 255\.$"),
+        (
+            {"x_train": np.full((4, 8, 8), 200.0)},
+            r"training images .*float64.*: save x\.round\(\)\.astype\(np\.uint8\)",
+        ),
+        ({"x_test": np.full((4, 8, 8), 200)}, r"test images .*int64.*: save x\.astype\(np\.uint8\)"),
+        ({"x_train": np.full((4, 8, 8), -2.0)}, r"training images .*float64.*from 0 to 255\.$"),
         ({"x_test": np.zeros((4, 3, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
         ({"x_train": np.zeros((4, 1, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
         ({"x_train": np.zeros((4, 8, 8, 4), np.uint8)}, r"1 or 3 channels: keep .* x\[\.\.\., :3\]"),
@@ -815,7 +818,7 @@ def test_folders_that_are_no_classes_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"empty .* images \(.bmp, "):
         load(f"folder:{tmp_path}/b")
     (tmp_path / "c").mkdir()
-    with pytest.raises(BadInput, match="holds no folders"):
+    with pytest.raises(BadInput, match="contains no folders"):
         load(f"folder:{tmp_path}/c")
     (tmp_path / "d").write_bytes(b"")
     with pytest.raises(BadInput, match="not a folder"):

@@ -173,7 +173,7 @@ def test_the_smallest_cases():
         (np.zeros((0, 3)), None, "at least two classes"),
         (np.zeros(3), None, r"shape \(3,\)"),
         (np.zeros((3, 0)), None, r"shape \(3, 0\)"),
-        ([["a"], ["b"]], None, "must hold numbers"),
+        ([["a"], ["b"]], None, "must be numbers"),
         ([[0.0], [np.nan]], None, "mean of class 1 is not finite"),
         (np.zeros((3, 1)), ["a", "b"], "2 names and 3 class means"),
     ],

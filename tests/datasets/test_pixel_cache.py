@@ -237,15 +237,6 @@ def test_too_small_a_disk_is_said_before_anything_is_decoded(tmp_path, monkeypat
     assert np.load(cache_pixels(images, View(32, 32), store)).shape == (6, 32, 32, 3)
 
 
-def test_the_size_is_said_first_and_the_rate_last(tmp_path):
-    lines = []
-    cache_pixels(
-        labelled(f"npz:{pack(tmp_path / 'set.npz', n=6)}"), View(32, 36), Store(tmp_path / "store"), lines.append
-    )
-    assert "6 images at 32 × 32 of 36, center, bicubic, 18.4 kB, are decoded into" in lines[0]
-    assert "decoded 6 images in" in lines[1] and lines[1].endswith("images/s.")
-
-
 SLOW = """
 import os, sys, time
 from nescio.datasets import pixel_cache as pixels

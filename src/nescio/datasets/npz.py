@@ -31,22 +31,20 @@ def npz(request: DatasetRequest) -> Dataset:
         _check_arrays(arrays)
         names = arrays.get("classes", arrays.get("wnids"))
         classes = _named_by_labels(arrays) if names is None else _class_names(names)
-        if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
-            if request.size:
-                raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
-            train = arrays["x_train"], arrays["y_train"]
-            return _with_extras(
-                dataset_from_arrays(path.stem, train, (arrays["x_test"], arrays["y_test"]), classes), arrays
-            )
-        if {"x_test", "y_test"} <= arrays.keys() and not request.size:
-            test = arrays["x_test"], arrays["y_test"]
-            return _with_extras(dataset_from_arrays(path.stem, (test[0][:0], test[1][:0]), test, classes), arrays)
         if {"blob", "offsets", "y", "split"} <= arrays.keys():
             return _pack(path.stem, arrays, classes, request)
-        raise BadInput(
-            f"it holds {', '.join(arrays) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
-            "or blob, offsets, y, split."
-        )
+        if not {"x_test", "y_test"} <= arrays.keys():
+            raise BadInput(
+                f"it contains {', '.join(arrays) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
+                "or blob, offsets, y, split."
+            )
+        if request.size:
+            raise BadInput("it contains images as arrays, which cannot be resized: leave the size out.")
+        images, labels = test = arrays["x_test"], arrays["y_test"]
+        train = images[:0], labels[:0]
+        if {"x_train", "y_train"} <= arrays.keys():
+            train = arrays["x_train"], arrays["y_train"]
+        return _with_extras(dataset_from_arrays(path.stem, train, test, classes), arrays)
 
 
 def _class_names(names: Array) -> list[str]:
@@ -59,7 +57,7 @@ def _class_names(names: Array) -> list[str]:
     class_names: list[str] = names.tolist()
     if len(set(class_names)) < len(class_names):
         twice = next(word for word in class_names if class_names.count(word) > 1)
-        raise BadInput(f"its classes contain the name {twice!r} twice: give every class a name of its own.")
+        raise BadInput(f"its classes contain the name {twice!r} twice: give every class another name.")
     return class_names
 
 
@@ -77,12 +75,12 @@ def _check_arrays(arrays: Mapping[str, Array]) -> None:
         if name == "void" and (array.ndim or array.dtype.kind not in "iu"):
             raise BadInput(f"void has shape {array.shape} of {array.dtype}: it must be one whole number.")
         if name != "void" and not array.ndim:
-            raise BadInput(f"{name} holds one value: it must hold one for every row.")
+            raise BadInput(f"{name} holds one value: it must have one for every row.")
 
 
 def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
-    """The dataset with the votes and groups that an npz file holds beside its images."""
-    parts = {}
+    """The dataset with the votes and groups in an npz file."""
+    subsets = {}
     for word in ("train", "test"):
         images: Images = getattr(dataset, word)
         votes = arrays.get(f"annotations_{word}")
@@ -100,32 +98,28 @@ def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
             raise BadInput(
                 f"annotations_{word} has votes for {votes.shape[1]} classes, and there are {len(dataset.classes)}."
             )
-        parts[word] = replace(images, annotations=votes, groups=groups)
+        subsets[word] = replace(images, annotations=votes, groups=groups)
     void = int(arrays["void"]) if "void" in arrays else None
-    return replace(dataset, **parts, void=void)
+    return replace(dataset, **subsets, void=void)
 
 
 def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, request: DatasetRequest) -> Dataset:
-    blob, cut, labels, subset_names = (arrays[key] for key in ("blob", "offsets", "y", "split"))
-    if not len(cut) - 1 == len(labels) == len(subset_names):
+    """Encoded images end to end in `blob`."""
+    blob, cut, labels, splits = (arrays[key] for key in ("blob", "offsets", "y", "split"))
+    if not len(cut) - 1 == len(labels) == len(splits):
         raise BadInput(
-            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(subset_names)}: make them equal."
+            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(splits)}: make them equal."
         )
-    if (
-        cut.dtype.kind not in "iu"
-        or subset_names.dtype.kind != "U"
-        or any(array.ndim > 1 for array in (blob, cut, subset_names))
-    ):
-        raise BadInput("offsets must hold whole numbers, split the words train and test, and each one axis.")
+    if cut.dtype.kind not in "iu" or splits.dtype.kind != "U" or max(blob.ndim, cut.ndim, splits.ndim) > 1:
+        raise BadInput("offsets must be whole numbers, split the words train and test, and each one axis.")
     if blob.dtype != np.uint8 or cut[0] < 0 or (np.diff(cut) <= 0).any() or cut[-1] > len(blob):
         raise BadInput("offsets must rise and stay inside blob, which must be uint8.")
     images = [blob[start:end].tobytes() for start, end in pairwise(cut.tolist())]
-    held_out = "test" if (subset_names == "test").any() else "val"
-    rows = [np.flatnonzero(subset_names == word) for word in ("train", held_out)]
+    held_out = "test" if (splits == "test").any() else "val"
+    rows = [np.flatnonzero(splits == word) for word in ("train", held_out)]
     if request.required == "all":
         rows = [rows[0][:0], np.arange(len(labels))]
     train, test = (([images[row] for row in subset], labels[subset]) for subset in rows)
-    # A small image is used whole.
-    first = next((encoded_images[0] for encoded_images, _ in (train, test) if encoded_images), None)
+    first = next(iter(train[0] + test[0]), None)
     size = request.size or (min(decode.rgb(first).size) if first else 1)
-    return dataset_from_files(name, train, test, classes, size, crop=1.0)
+    return dataset_from_files(name, train, test, classes, size, crop=1.0)  # small images are used whole

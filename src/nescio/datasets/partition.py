@@ -14,12 +14,13 @@ height comes first, a single class before a merged one, and of two single classe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
@@ -59,28 +60,19 @@ class Partition:
     features: str = ""
 
     def save(self, path: str | Path) -> Path:
-        """Writes the partition as JSON, with its dataset and features."""
+        """Write the partition as JSON, with its dataset and features."""
         return write_file(path, self.to_json() + "\n")
 
     def to_json(self) -> str:
-        values = {
-            "kind": KIND,
-            "rule": RULE,
-            "dataset": self.dataset,
-            "revision": self.revision,
-            "features": self.features,
-            "inside": self.inside,
-            "outside": self.outside,
-            "classes": self.classes,
-            "order": self.order,
-            "linkage": self.linkage.tolist(),
-        }
+        names = ("dataset", "revision", "features", "inside", "outside", "classes", "order")
+        values = {"kind": KIND, "rule": RULE, **{name: getattr(self, name) for name in names}}
+        values["linkage"] = self.linkage.tolist()
         lines = (f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
         return "{\n" + ",\n".join(lines) + "\n}"
 
     @staticmethod
     def load(path: str | Path) -> Partition:
-        """Reads a file of `save` and checks that its sides follow from its tree by the rule."""
+        """Read a file of `save`, and check that its sides follow from its tree by the rule."""
         try:
             content = read_json(path)
         except FileNotFoundError:
@@ -92,14 +84,12 @@ class Partition:
         if content.get("rule") != RULE:
             raise BadInput(f"{path} was made by rule {content.get('rule')}; this version of nescio uses rule {RULE}.")
         names = [entry.name for entry in fields(Partition)]
-        missing = [name for name in names if name not in content]
-        if missing:
+        if missing := [name for name in names if name not in content]:
             raise BadInput(f"{path} has no {missing[0]}: make it again with `nescio imagenot`.")
-        values: Any = {
-            name: tuple(content[name]) if isinstance(content[name], list) else content[name] for name in names
-        }
+        values = {name: tuple(value) if isinstance(value := content[name], list) else value for name in names}
         try:
-            loaded = Partition(**{**values, "linkage": np.asarray(content["linkage"], np.float64)})
+            values["linkage"] = np.asarray(content["linkage"], np.float64)
+            loaded = Partition(**values)
             _check_tree(loaded.linkage)
             sides = _sides(loaded.linkage)
         except (ValueError, TypeError, IndexError):
@@ -111,7 +101,7 @@ class Partition:
         return loaded
 
     def check(self, dataset: Dataset) -> None:
-        """Raises BadInput when the partition was made from other data."""
+        """Raise BadInput if the partition is of other data."""
         if (self.revision, self.classes) != (dataset.revision, dataset.classes):
             raise BadInput(
                 f"The partition is of {self.dataset or 'unnamed data'}, revision {self.revision or 'unknown'}, "
@@ -119,14 +109,13 @@ class Partition:
             )
 
 
-def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
+def partition(means: ArrayLike, classes: Sequence[str] | None = None) -> Partition:
     """In- and out-of-distribution classes of class means (C, d), by the rule of this module (UIMNET §2).
 
-    Ward's tree merges, again and again, the two sets of classes whose union adds least to the sum of squares within
-    sets: ‖m_A − m_B‖² · |A||B| / (|A| + |B|), every class counting as one. The partition is invariant to rotating,
-    translating and scaling the features. Renumbering the classes changes the sides only where numbers break a tie: two
-    equally large children of the root, two merges that are exactly as good, or a cut that falls between two single
-    sisters, of which the smaller number is then out-of-distribution.
+    Ward's tree repeatedly merges the two sets of classes whose union adds least to the sum of squares within sets:
+    ‖m_A − m_B‖² · |A||B| / (|A| + |B|), every class counting as one. The partition is invariant to rotating,
+    translating and scaling the features. Class numbers break three kinds of ties: equally large children of the root,
+    equally good merges, and a cut between two single sisters, of which the smaller number is out-of-distribution.
 
     classes  names of the classes; their numbers unless given
     """
@@ -134,12 +123,11 @@ def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
 
     means = np.asarray(means)
     if means.ndim != 2 or means.dtype.kind not in "fiub" or not means.shape[1]:
-        raise BadInput(f"means has shape {means.shape}: it must hold numbers, (classes, features).")
+        raise BadInput(f"means has shape {means.shape}: it must be numbers, (classes, features).")
     if len(means) < 2:
         raise BadInput(f"A partition needs at least two classes, and means has {len(means)}.")
     means = means.astype(np.float64)
-    bad = ~np.isfinite(means).all(1)
-    if bad.any():
+    if (bad := ~np.isfinite(means).all(1)).any():
         raise BadInput(f"The mean of class {int(np.argmax(bad))} is not finite: correct its features.")
     names = tuple(map(str, range(len(means)))) if classes is None else tuple(map(str, classes))
     if len(names) != len(means):
@@ -163,7 +151,7 @@ def _sides(tree: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ..
 
 
 def _check_tree(tree: Array) -> None:
-    """Raises ValueError unless every class and every merge but the last is merged exactly once, after its creation.
+    """Raise ValueError unless every class and every merge but the last is merged exactly once, after its creation.
 
     SciPy does not check the children in a tree of one merge, and would read memory outside the tree.
     """
@@ -178,16 +166,16 @@ def _check_tree(tree: Array) -> None:
         raise ValueError
 
 
-def imagenot(dataset: Dataset, means: Any, features: str) -> Partition:
-    """The partition of a dataset from its class means; `features` says what they are means of."""
-    made = partition(means, dataset.classes)
-    return replace(made, dataset=dataset.name, revision=dataset.revision, features=features)
+def imagenot(dataset: Dataset, means: ArrayLike, features: str) -> Partition:
+    """The partition of a dataset from its class means; `features` describes what they are means of."""
+    classes = partition(means, dataset.classes)
+    return replace(classes, dataset=dataset.name, revision=dataset.revision, features=features)
 
 
 # ---- class means, of a reference model's features of the training images
 
 
-def class_means(features: Any, labels: Any, classes: int | None = None) -> Array:
+def class_means(features: ArrayLike, labels: ArrayLike, classes: int | None = None) -> Array:
     """Mean feature vector of every class, (C, d): m_c = 1/n_c Σ_{i: y_i = c} φ(x_i), summed in float64.
 
     features  (n, …); what follows the first axis is flattened
@@ -201,11 +189,13 @@ def class_means(features: Any, labels: Any, classes: int | None = None) -> Array
         raise BadInput(
             f"features has {len(features)} rows, labels has {len(labels)}: they must describe the same rows."
         )
-    width = int(np.prod(features.shape[1:]))
-    rows = blocks(len(labels), max(1, BLOCK_VALUES // max(1, width)))
-    return _means(
-        ((features[block], labels[block]) for block in rows), int(labels.max()) + 1 if classes is None else classes
-    )
+    rows = _row_blocks(len(labels), int(np.prod(features.shape[1:])))
+    pairs = ((features[block], labels[block]) for block in rows)
+    return _means(pairs, int(labels.max()) + 1 if classes is None else classes)
+
+
+def _row_blocks(n: int, width: int) -> list[slice]:
+    return blocks(n, max(1, BLOCK_VALUES // max(1, width)))
 
 
 def _means(pairs: Iterable[tuple[Array, Array]], classes: int) -> Array:
@@ -222,10 +212,6 @@ def _means(pairs: Iterable[tuple[Array, Array]], classes: int) -> Array:
         sums = sums if sums.shape[1] else np.zeros((classes, flat.shape[1]))
         sums[present] += np.add.reduceat(flat[order], starts, axis=0, dtype=np.float64)
         counts += np.bincount(labels, minlength=classes)
-    return _divided(sums, counts)
-
-
-def _divided(sums: Array, counts: Array) -> Array:
     if not counts.all():
         raise BadInput(f"Class {int(np.argmin(counts > 0))} has no row: every class needs one, or it has no mean.")
     return np.asarray(sums / counts[:, None])
@@ -233,26 +219,33 @@ def _divided(sums: Array, counts: Array) -> Array:
 
 def pixel_means(dataset: Dataset) -> Array:
     """Mean training image of every class, pixels from 0 to 1; needs no model."""
-    images = dataset.train
-    rows = blocks(len(images.labels), max(1, BLOCK_VALUES // (dataset.size**2 * dataset.channels)))
-
-    def read() -> Iterator[tuple[Array, Array]]:
-        for block in track(rows, "pixels"):
-            some = images.take(np.arange(block.start, block.stop))
-            yield some.pixels, some.labels
-
-    return _means(read(), len(dataset.classes)) / 255
+    rows = _row_blocks(len(dataset.train), dataset.size**2 * dataset.channels)
+    subsets = (dataset.train.take(np.arange(block.start, block.stop)) for block in track(rows, "pixels"))
+    return _means(((subset.pixels, subset.labels) for subset in subsets), len(dataset.classes)) / 255
 
 
 def class_means_of(predictions: Predictions, dataset: Dataset) -> Array:
     """Class means of the embeddings of a reference network, whose predictions have the labels of the dataset."""
-    if predictions.embeddings is None or predictions.labels is None:
-        lacking = "embeddings" if predictions.embeddings is None else "labels"
-        raise BadInput(f"The predictions have no {lacking}: class means need embeddings (n, d) and labels (n,).")
-    classes = len(dataset.classes)
-    if int(predictions.labels.max()) >= classes:
+    embeddings, labels, classes = predictions.embeddings, predictions.labels, len(dataset.classes)
+    if embeddings is None or labels is None:
+        missing = "embeddings" if embeddings is None else "labels"
+        raise BadInput(f"The predictions have no {missing}: class means need embeddings (n, d) and labels (n,).")
+    if int(labels.max()) >= classes:
         raise BadInput(
-            f"The predictions have label {predictions.labels.max()}, {dataset.name} has {classes} classes: are they "
-            "of other data?"
+            f"The predictions have label {labels.max()}, {dataset.name} has {classes} classes: are they of other data?"
         )
-    return class_means(predictions.embeddings, predictions.labels, classes)
+    return class_means(embeddings, labels, classes)
+
+
+# ---- the tree as a picture
+
+
+def draw(tree: Partition) -> str:
+    """The dendrogram as SVG: classes in dendrogram order, in- and out-of-distribution ones coloured and marked."""
+    from nescio.report.dendrogram import dendrogram_svg
+
+    inside, outside, neither = kinds = ("in-distribution", "out-of-distribution", "neither")
+    sides = [inside if n in tree.inside else outside if n in tree.outside else neither for n in range(len(tree.order))]
+    title = f"{tree.dataset or 'Classes'}: {len(tree.inside)} in-distribution, {len(tree.outside)} out-of-distribution"
+    note = f"Ward tree of the class means of {tree.features or 'the features'}"
+    return dendrogram_svg(tree.linkage, tree.classes, sides, kinds, title, note)

@@ -226,6 +226,16 @@ def test_votes_that_cannot_be_counted(few):
         Predictions(labels=[0, 1], logits=np.eye(2), annotations=[[1.0, 2.0], [few, 1.0]])
 
 
+@pytest.mark.parametrize("flags", [[True, False, True, True], [1, 0, 1, 1]])
+def test_load_of_tensors_with_in_distribution(tmp_path, flags):
+    torch = pytest.importorskip("torch")
+    torch.save(
+        {"labels": torch.arange(4) % 2, "logits": torch.eye(4)[:, :2], "in_distribution": torch.tensor(flags)},
+        tmp_path / "a.pt",
+    )
+    assert Predictions.load(tmp_path / "a.pt").in_distribution.tolist() == [True, False, True, True]
+
+
 @pytest.mark.filterwarnings("ignore:torch.quantize_per", "ignore:Sparse CSR")
 def test_tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
     torch = pytest.importorskip("torch")

@@ -99,7 +99,7 @@ class Predictions:
         classes = 0 if scores_given.logits is None else int(scores_given.logits.shape[2])
         if classes > MOST_CLASSES:
             raise BadInput(f"there are {classes:,} classes, and predictions may have {MOST_CLASSES:,}: give fewer.")
-        all_outside = in_distribution is not None and not np.any(in_distribution)
+        all_outside = in_distribution is not None and not np.any(in_distribution if flags is None else flags)
         ids = inputs.class_ids(labels, predicted, class_names, classes, all_outside)
         known_notes = (*inputs.sentences(notes), *scores_given.notes, *ids.notes)
         self._set_fields(
@@ -340,7 +340,7 @@ class Predictions:
 
         names    field -> the name that it has in the file, e.g. {"logits": "predictions", "labels": "label_ids"};
                  other names that are no fields are then passed over
-        outside  every row is of a class that was not in training, unless the file has `in_distribution`
+        ood      every row is of a class that was not in training, unless the file has `in_distribution`
         """
         from nescio.predictions.files import load
 

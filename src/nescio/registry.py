@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from nescio.errors import BadInput, did_you_mean
+from nescio.errors import BadInput, FaultyPlugin, did_you_mean
 
 T = TypeVar("T")
 PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, by name
@@ -87,6 +87,12 @@ def source_file(function: object) -> str:
         return "an unknown file"
     folder = Path.cwd()
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
+
+
+def plugin_fault(kind: str, name: str, function: object, error: Exception) -> FaultyPlugin:
+    """One sentence about an error of plug-in code, with the name and the file of the plug-in."""
+    reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+    return FaultyPlugin(f"The {kind} {name} ({source_file(function)}) fails: {reason.rstrip('.')}.")
 
 
 class Registry(Generic[T]):

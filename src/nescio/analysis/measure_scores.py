@@ -8,10 +8,13 @@ from functools import partial
 from nescio import measures
 from nescio.analysis.cross_fitting import Fit, Score, cross_fitted_all
 from nescio.arrays.types import Array
-from nescio.errors import BadInput, Undefined
+from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.measures import Measure
+from nescio.metrics import spearman
 from nescio.predictions import Predictions
+from nescio.registry import is_plugin_code, source_file
 
+SAME_ORDER = 0.9999  # minimum Spearman correlation of equivalent measures, which rounding lowers
 LARGE = 20_000_000  # above this many probabilities slow measures take longer than all others together
 
 
@@ -44,7 +47,7 @@ class MeasureScores:
         for measure in measures.registry.parts():
             name = measure.name
             if raw and measure.equivalent_to and self.only is None:
-                self._omit(name, Undefined(f"Equivalent to {measure.equivalent_to}; reported as it."))
+                self._omit(name, self._alias_reason(measure, measure.equivalent_to, rows))
             selected = measure.equivalent_to is None if self.only is None else name in self.only
             if not selected or (not raw and (measure.kind != "plain" or "logits" not in measure.needs)):
                 continue
@@ -57,6 +60,24 @@ class MeasureScores:
         for name in measures.score_names(rows) if raw else ():
             if self.only is None or name in self.only:
                 yield name, measures.find_measure(name, rows).function
+
+    def _alias_reason(self, measure: Measure, other: str, rows: Predictions) -> ValueError:
+        """Why an alias is omitted; for a plug-in whose order differs from the other measure, this fault."""
+        reason = Undefined(f"Equivalent to {other}; reported as it.")
+        if not is_plugin_code(measure.function) or measure.kind != "plain":
+            return reason
+        alias = f"The measure {measure.name} ({source_file(measure.function)}) is declared equivalent to {other}"
+        if other not in measures.registry:
+            return FaultyPlugin(f"{alias}, and there is no measure of this name.")
+        try:
+            correlation = spearman(measure.compute(rows), measures.uncertainty(other, rows))
+        except Undefined:
+            return reason
+        except FaultyPlugin as fault:
+            return fault
+        if correlation >= SAME_ORDER:
+            return reason
+        return FaultyPlugin(f"{alias}, but orders rows differently: Spearman's correlation is {correlation:.3f}.")
 
     def _omission_reason(self, measure: Measure, rows: Predictions, raw: bool) -> str | None:
         if measure.slow and not (self.slow or self.has_train) and self.only is None and is_large(rows):

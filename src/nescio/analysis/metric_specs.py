@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, Undefined
 from nescio.metrics import Metric, registry
+from nescio.registry import is_plugin_code, plugin_fault
 from nescio.specs import parameter
 
 
@@ -30,7 +31,14 @@ class MetricSpec:
         return self.options.get(name, signature(self.metric.function).parameters[name].default)
 
     def __call__(self, *arrays: Any) -> float:
-        return float(self.metric.function(*arrays, **self.options))
+        try:
+            return float(self.metric.function(*arrays, **self.options))
+        except (Undefined, MemoryError):
+            raise
+        except Exception as error:  # another's code can raise anything
+            if not is_plugin_code(self.metric.function):
+                raise
+            raise plugin_fault("metric", self.label, self.metric.function, error) from error
 
 
 def parse_metric(label: str) -> MetricSpec:

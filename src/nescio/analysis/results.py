@@ -16,6 +16,7 @@ from nescio.analysis.resamplers import Resampler
 from nescio.analysis.score_sets import ScoreSet
 from nescio.errors import BadInput, FaultyPlugin, Undefined, did_you_mean
 from nescio.metrics import DEFAULT_OOD_SHARE
+from nescio.registry import is_plugin_code, source_file
 from nescio.rows import Row
 
 if TYPE_CHECKING:
@@ -148,10 +149,12 @@ class Scorecard(ResultRows):
             self.reasons.append(entry)
 
     def add_failure(self, measure: str, split: str, reason: ValueError) -> None:
-        """Record why a measure has no rows; faults of plug-ins become notes too."""
+        """Record why a measure has no rows; those of plug-ins become notes too, with their files."""
         self.add_reason(measure, None, split, str(reason))
         if isinstance(reason, FaultyPlugin):
             self.add_note(str(reason))
+        elif measure in measures.registry and is_plugin_code(function := measures.registry[measure].function):
+            self.add_note(f"The measure {measure} ({source_file(function)}) has no numbers: {reason}")
 
     def add_note(self, sentence: str) -> None:
         """Add a note once."""

@@ -19,10 +19,11 @@ from nescio.analysis.metric_specs import MetricSpec
 from nescio.analysis.results import RowSource, Scorecard
 from nescio.analysis.score_sets import ScoreSet, ValidationScores
 from nescio.arrays.types import Array
-from nescio.errors import BadInput, Undefined, did_you_mean
-from nescio.measures import summary
+from nescio.errors import BadInput, FaultyPlugin, Undefined, did_you_mean
+from nescio.measures import Measure, summary
 from nescio.predictions import Predictions
 from nescio.progress import track
+from nescio.registry import source_file
 from nescio.rows import Row
 
 
@@ -128,18 +129,23 @@ class ScorecardBuilder:
             self._add_kinds(kinds, EvaluatedRows(everything, u_all=u), replace(cell, measure=measure))
 
     def _gallery_scores(self, everything: Predictions) -> Mapping[str, Array]:
+        gallery = [measure for measure in measures.registry.parts() if measure.kind == "gallery"]
         try:
             if not (self.views or self.siblings or everything.views):
                 raise Undefined("It compares views of an image, or sibling networks: give views or siblings.")
             scores = measures.gallery_scores(everything, self.views, self.siblings)
         except (Undefined, BadInput) as reason:
-            for measure in measures.registry.parts():
-                if measure.kind == "gallery":
-                    self.card.add_reason(measure.name, None, self.split, str(reason))
+            for measure in gallery:
+                self.card.add_failure(measure.name, self.split, reason)
             return {}
         for name, reason_text in scores.reasons.items():
             self.card.add_reason(name, None, self.split, reason_text)
-        return scores.u
+        others = [measure for measure in gallery if measure.name not in {*scores.u, *scores.reasons}]
+        u = {m.name: self._score(partial(self._gallery_score, m), everything, m.name, self.split) for m in others}
+        return {**scores.u, **{name: values for name, values in u.items() if values is not None}}
+
+    def _gallery_score(self, measure: Measure, everything: Predictions) -> Array:
+        return measure.checked(lambda rows: measure.function(rows, self.views, self.siblings), everything)
 
     def _add_measures(
         self, rows: EvaluatedRows, ood: Mapping[str, Predictions], cell: ScorecardCell, everything: Predictions | None
@@ -253,12 +259,15 @@ class ScorecardBuilder:
     def _add_value(self, source: PreparedMetrics, spec: MetricSpec, cell: ScorecardCell) -> None:
         try:
             value = float(source.value(spec))
-        except Undefined as reason:
+        except (Undefined, FaultyPlugin) as reason:
             self.card.add_reason(cell.measure, spec.label, cell.split, str(reason))
+            if isinstance(reason, FaultyPlugin):
+                self.card.add_note(str(reason))
             return
         if not np.isfinite(value):
-            reason_text = f"The metric gave {value}, which is not a number."
-            self.card.add_reason(cell.measure, spec.label, cell.split, reason_text)
+            metric = f"The metric {spec.label} ({source_file(spec.metric.function)})"
+            self.card.add_reason(cell.measure, spec.label, cell.split, f"{metric} gave {value}, which is not a number.")
+            self.card.add_note(f"{metric} gave a value that is not a finite number.")
             return
         row = {"measure": cell.measure, "metric": spec.label, "value": value, "n": source.n, "split": cell.split}
         self.card.rows.append(cell.columns | source.columns | row)

@@ -13,7 +13,7 @@ import numpy as np
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.predictions import Predictions
-from nescio.registry import Registry, is_plugin_code, source_file
+from nescio.registry import Registry, is_plugin_code, plugin_fault, source_file
 
 Kind = Literal[
     "plain",  # f(predictions) -> u (n,)
@@ -106,9 +106,7 @@ class Measure:
         except Exception as error:  # another's code can raise anything
             if not is_plugin_code(self.function):
                 raise
-            reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-            where = f"The measure {self.name} ({source_file(self.function)})"
-            raise FaultyPlugin(f"{where} fails: {reason.rstrip('.')}.") from error
+            raise plugin_fault("measure", self.name, self.function, error) from error
 
 
 registry: Registry[Measure] = Registry(

@@ -43,20 +43,17 @@ PRIVATE = (
 NAMES_PENDING = {
     "benchmarks/all",
     "benchmarks/base",
-    "benchmarks/checks",
     "benchmarks/costs",
     "benchmarks/lineup",
     "benchmarks/model_search",
     "benchmarks/names",
     "benchmarks/posthoc",
-    "benchmarks/recipes",
     "benchmarks/sensitivity",
     "benchmarks/shift",
     "benchmarks/url",
 }
 PROSE_PENDING = {
     "benchmarks/all",
-    "benchmarks/checks",
     "benchmarks/classes",
     "benchmarks/costs",
     "benchmarks/lineup",

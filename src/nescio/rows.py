@@ -133,7 +133,7 @@ CHECKSUM, UNKNOWN = "nescio.sha256", b"0" * 64  # key of the file's metadata; it
 # ---- making rows
 
 
-def network_id(facts: Mapping[str, Any], *more: Any) -> str | None:
+def network_id(facts: Mapping[str, object], *more: object) -> str | None:
     """The identifier of the network with these columns; None if they name none.
 
     more  further facts that tell two networks apart
@@ -197,13 +197,13 @@ class RowBuilder:
         """Note measured times, which differ between runs."""
         self.times.append(self._named(facts))
 
-    def _named(self, facts: Mapping[str, Any]) -> Row:
+    def _named(self, facts: Mapping[str, object]) -> Row:
         return {name: self.facts.get(name) for name in IDENTITY} | {k: v for k, v in facts.items() if v is not None}
 
 
-def merge_networks(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
+def merge_networks(entries: Iterable[Mapping[str, object]]) -> list[Row]:
     """One entry for every network, with all facts about it."""
-    networks: dict[Any, Row] = {}
+    networks: dict[object, Row] = {}
     for entry in entries:
         filled = {name: value for name, value in entry.items() if value is not None}
         networks.setdefault(entry["network"], {}).update(filled)
@@ -213,7 +213,7 @@ def merge_networks(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
 # ---- files
 
 
-def to_parquet(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str] = TYPES) -> bytes:
+def to_parquet(rows: Iterable[Mapping[str, object]], types: Mapping[str, str] = TYPES) -> bytes:
     """The rows as a Parquet file, whose metadata contain the SHA-256 of its bytes with 64 zeros in its place.
 
     types  column → Arrow type
@@ -300,7 +300,7 @@ def _filled_columns(metadata: FileMetaData) -> list[str]:
     )
 
 
-def without_empty(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+def without_empty(rows: Iterable[Mapping[str, object]]) -> list[Row]:
     """The rows without the columns that are empty in all of them."""
     rows = list(rows)
     filled = {name for row in rows for name, value in row.items() if value is not None}

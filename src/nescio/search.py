@@ -6,23 +6,26 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nescio.errors import BadInput, did_you_mean
 from nescio.identity import Validated, names_in_keys, seed_for, tag
 from nescio.specs import literal
 
+if TYPE_CHECKING:
+    from optuna import Trial as OptunaTrial
+
 # ---- search ranges
 
 
 class Search(Protocol):
-    """A range of one field; `rng` needs random() only, `trial` is an Optuna trial."""
+    """A range of one field; `rng` needs random() only."""
 
-    def draw(self, rng: random.Random) -> Any: ...
+    def draw(self, rng: random.Random) -> object: ...
 
-    def suggest(self, trial: Any, name: str) -> Any: ...
+    def suggest(self, trial: OptunaTrial, name: str) -> object: ...
 
-    def beyond(self, value: Any) -> Search | None: ...  # a wider range if the value is near a bound, otherwise None
+    def beyond(self, value: float) -> Search | None: ...  # a wider range if the value is near a bound, otherwise None
 
 
 def _short(x: float) -> float:
@@ -57,7 +60,7 @@ class Uniform:
     def draw(self, rng: random.Random) -> float:
         return _short(self.low + (self.high - self.low) * rng.random())
 
-    def suggest(self, trial: Any, name: str) -> float:
+    def suggest(self, trial: OptunaTrial, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high))
 
     def beyond(self, value: float) -> Uniform | None:
@@ -88,7 +91,7 @@ class LogUniform:
         """`count` values from low to high in equal ratios."""
         return tuple(self.quantile(number / max(1, count - 1)) for number in range(count))
 
-    def suggest(self, trial: Any, name: str) -> float:
+    def suggest(self, trial: OptunaTrial, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high, log=True))
 
     def beyond(self, value: float) -> LogUniform | None:
@@ -107,7 +110,7 @@ class Integers:
     def draw(self, rng: random.Random) -> int:
         return self.low + int(rng.random() * (self.high - self.low + 1))
 
-    def suggest(self, trial: Any, name: str) -> int:
+    def suggest(self, trial: OptunaTrial, name: str) -> int:
         return int(trial.suggest_int(name, self.low, self.high))
 
     def beyond(self, value: int) -> Integers | None:
@@ -122,28 +125,28 @@ class OneOf:
 
     values: tuple[Any, ...]
 
-    def draw(self, rng: random.Random) -> Any:
+    def draw(self, rng: random.Random) -> object:
         return self.values[int(rng.random() * len(self.values))]
 
-    def suggest(self, trial: Any, name: str) -> Any:
+    def suggest(self, trial: OptunaTrial, name: str) -> object:
         named = {str(value): value for value in self.values}  # Optuna keeps texts and numbers, not tuples
         return named[trial.suggest_categorical(name, list(named))]
 
-    def beyond(self, value: Any) -> None:
+    def beyond(self, value: object) -> None:
         return None
 
 
 uniform, log_uniform, integers = Uniform, LogUniform, Integers
 
 
-def choice(*values: Any) -> OneOf:
+def choice(*values: object) -> OneOf:
     return OneOf(values)
 
 
 # ---- hyper-parameters
 
 
-def hparam(default: Any, search: Search | None = None, help: str = "", **later: Any) -> Any:
+def hparam(default: object, search: Search | None = None, help: str = "", **later: object) -> Any:
     """A field of the hyper-parameters: its default, its search range, and a description.
 
     introduced  of a field added later, the value with which older trials were run
@@ -158,7 +161,7 @@ class HParams(Validated):
     """Hyper-parameters of one method: a frozen dataclass whose fields all have defaults."""
 
 
-R = TypeVar("R")
+R = TypeVar("R", bound=HParams)
 
 
 def searched(hparams: type) -> dict[str, Search]:
@@ -203,12 +206,12 @@ def draw(hparams: type[R], trial: int, seed: int = 0) -> R:
     return replace(default, **drawn)  # type: ignore[type-var]
 
 
-def suggest(hparams: type[R], trial: Any, ranges: Mapping[str, Search] | None = None) -> R:
+def suggest(hparams: type[R], trial: OptunaTrial, ranges: Mapping[str, Search] | None = None) -> R:
     """The searched fields as suggested by an Optuna trial, in their ranges or in given ones."""
     return hparams(**{name: search.suggest(trial, name) for name, search in (ranges or searched(hparams)).items()})
 
 
-def extended(best: Any, ranges: Mapping[str, Search]) -> dict[str, Search] | None:
+def extended(best: HParams, ranges: Mapping[str, Search]) -> dict[str, Search] | None:
     """The ranges, widened for fields with the best value near a bound; None if there is no such field."""
     wider = {}
     for name, search in ranges.items():
@@ -217,10 +220,10 @@ def extended(best: Any, ranges: Mapping[str, Search]) -> dict[str, Search] | Non
     return {**ranges, **wider} if wider else None
 
 
-def _allowed(hparams: Any, name: str, search: Any) -> bool:
+def _allowed(hparams: HParams, name: str, search: Search) -> bool:
     """Whether both bounds of a range are valid values."""
     try:
-        return all(replace(hparams, **{name: bound}) is not None for bound in (search.low, search.high))
+        return all(replace(hparams, **{name: bound}) is not None for bound in (search.low, search.high))  # type: ignore[attr-defined]
     except BadInput:
         return False
 
@@ -275,12 +278,12 @@ def guided(
             best[line] = min(
                 best.get(line, (value, suggested[line])),
                 (value, suggested[line]),
-                key=lambda extended_ranges: extended_ranges[0],
+                key=lambda result: result[0],
             )
     return ranges
 
 
-def _defaults(hparams: type) -> dict[str, Any]:
+def _defaults(hparams: type) -> dict[str, object]:
     """The searched fields' defaults in Optuna's format: choices are texts."""
     default = hparams()
     values = {name: (getattr(default, name), search) for name, search in searched(hparams).items()}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from nescio.errors import BadInput
 from nescio.files import parse_json
 from nescio.identity import ContentName, Validated, added_field, tag, values_of
 from nescio.options import option
+from nescio.rows import Row
 from nescio.search import HParams
 
 BUDGET, SPEED = "budget", "speed and memory"  # groups of options
@@ -108,7 +109,7 @@ class Trial(Validated):
         if self.classes is not None and len(set(self.classes)) != max(1, len(self.classes)):
             raise BadInput("Trial.classes must name at least one class, and none twice.")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Row:
         """The columns of a row that identify the network."""
         return {
             "dataset": self.data,
@@ -127,7 +128,7 @@ def from_json(text: str, hparams_of: Callable[[str], type[HParams]]) -> Trial:
 
 
 def from_plain(
-    plain: Any, hparams_of: Callable[[str], type[HParams]], names: Mapping[str, str] = MappingProxyType({})
+    plain: object, hparams_of: Callable[[str], type[HParams]], names: Mapping[str, str] = MappingProxyType({})
 ) -> Trial:
     """The trial of a `canonical` form; `names` are the dataset names by content."""
     values = values_of(Trial, plain)

@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 from nescio import measures
 from nescio.benchmarks import posthoc, sensitivity, shift, uimnet, url
 from nescio.benchmarks.base import registry
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_methods
 from nescio.benchmarks.lineup import average
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, registered_methods, trained_methods
 from nescio.benchmarks.posthoc.steps import groups_of as posthoc_groups
 from nescio.errors import BadInput
 from nescio.evaluations import average_predictions
@@ -27,7 +27,7 @@ def alike_but_for_the_seed(trials, size):
 
 
 def test_names_and_what_is_trained_for_them():
-    assert own_names(("Deep-Ensembles", "erm", "deep-ensemble")) == (DEEP_ENSEMBLE, "erm")
+    assert registered_methods(("Deep-Ensembles", "erm", "deep-ensemble")) == (DEEP_ENSEMBLE, "erm")
     assert trained_methods((DEEP_ENSEMBLE, "sngp")) == ("erm", "sngp")
     assert trained_methods(("sngp",)) == ("sngp",)
 

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import has_tag, tag
-from nescio.options import command_of, instance_of, option
+from nescio.options import command_of, instance_of
 from nescio.provenance import Provenance, current_config, current_provenance
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
@@ -40,6 +40,9 @@ from nescio.work.store import Run as KeptRun
 from nescio.work.store import Store
 from nescio.work.store_errors import Corrupted, StoreError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 BUILT_IN = ("all", "uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
 
 
@@ -51,7 +54,7 @@ class Benchmark:
     version: int  # a change that moves numbers raises it; rows carry it
     plan: type  # a dataclass whose fields are options
     run: Callable[[Any, Work], Any]  # may return the plan with what was left open filled in
-    presets: Mapping[str, Any]
+    presets: Mapping[str, DataclassInstance]
     sentence: str  # one line for lists
     doc: str  # help text with examples
     reports: str  # module with `story(study)` and `first_look(study)`; importing it registers its named reports
@@ -70,7 +73,7 @@ class Benchmark:
         tables: Sequence[Table] = self._module.first_look(study)
         return tables
 
-    def command(self, plan: Mapping[str, Any]) -> str:
+    def command(self, plan: Mapping[str, object]) -> str:
         """The command that runs a plan again; none for a plan that another version of nescio wrote."""
         try:
             return command_of(instance_of(self.plan, plan), ("nescio", "run", self.name), self.presets)
@@ -108,7 +111,7 @@ def benchmark(
     *,
     version: int,
     plan: type,
-    presets: Mapping[str, Any] | None = None,
+    presets: Mapping[str, DataclassInstance] | None = None,
     reports: str | None = None,
     workers: int | None = None,
 ) -> Callable[[Run], Run]:
@@ -129,23 +132,12 @@ def benchmark(
     return register
 
 
-def networks_option(instead_of: str) -> Any:
-    """The field of a plan for networks that exist already; `instead_of` names the fields that are about training."""
-    return option((), instead_of=instead_of)
-
-
-def check_preprocessing(plan: Any) -> None:
-    """Refuse a preprocessing of networks that are not in the plan."""
-    if plan.preprocessing.set_fields and not plan.networks:
-        raise BadInput(f"Preprocessing.{plan.preprocessing.set_fields[0]} is of no effect without networks that exist.")
-
-
-def run(benchmark: Benchmark, plan: Any, work: Work) -> Study:
+def run(benchmark: Benchmark, plan: DataclassInstance, work: Work) -> Study:
     """Does what is missing in the store, keeps the study there and returns it."""
     return study_of(benchmark, benchmark.run(plan, work) or plan, work)
 
 
-def study_of(benchmark: Benchmark, plan: Any, work: Work) -> Study:
+def study_of(benchmark: Benchmark, plan: DataclassInstance, work: Work) -> Study:
     """The study of what a work has gathered, which the store keeps."""
     study = Study(
         benchmark=benchmark.name,

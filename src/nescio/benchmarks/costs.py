@@ -11,7 +11,6 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,6 +21,7 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.networks.network import Network
 from nescio.predict import OutputSpec
+from nescio.rows import Row
 from nescio.runtime import runtime_for
 from nescio.training import fit
 from nescio.trials import Trial
@@ -191,7 +191,7 @@ def _training(trial: Trial, context: Context) -> Cost:
     return Cost(before + epoch * trial.training.epochs, 4 * network.params)
 
 
-_epochs: dict[Any, tuple[float, float]] = {}
+_epochs: dict[object, tuple[float, float]] = {}
 
 
 def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
@@ -248,7 +248,7 @@ def _probing(step: Step, context: Context) -> Cost | None:
     return Cost(PREDICTION + images * len(trials) * one * (classes + VIEWS / BACKWARD), 4 * images * classes)
 
 
-def _config(step: Step) -> dict[str, Any]:
+def _config(step: Step) -> Row:
     return step.config if isinstance(step.config, dict) else {}
 
 
@@ -257,7 +257,7 @@ def _rows_of(images: ImageSet, root: str | None) -> int:
     return len(images.load(root))
 
 
-def _count(images: Any, context: Context) -> int:
+def _count(images: object, context: Context) -> int:
     """Images of a set, or of several; a change moves none."""
     if isinstance(images, (list, tuple)):
         return sum(_count(each, context) for each in images)

@@ -11,12 +11,20 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from nescio import datasets, measures, metrics
+from nescio import backbones, datasets, measures, metrics
 from nescio.analysis.selection import Selection, best_trials
-from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average
-from nescio.benchmarks.recipes import with_fixed
+from nescio.benchmarks.plans import (
+    DEEP_ENSEMBLE,
+    MEMBER,
+    SEED_STRIDE,
+    NetworkPlan,
+    name_of_average,
+    refuse_hparams,
+    registered_methods,
+    with_fixed_hparams,
+)
 from nescio.datasets.image_set import ImageSet
-from nescio.datasets.names import same_images
+from nescio.datasets.names import name_for_keys, same_images
 from nescio.errors import BadInput
 from nescio.evaluations import Evaluation, Subject
 from nescio.evaluations.engine import plan_steps
@@ -29,7 +37,7 @@ from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks
 from nescio.search import HParams, draw, searched
 from nescio.specs import HyperParameter
-from nescio.training import facts_of, title_of, train_step
+from nescio.training import check_batch, check_compiled, facts_of, title_of, train_step
 from nescio.trials import Training, Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, files_of, make_evaluation
@@ -41,6 +49,15 @@ LINE = ("method", "backbone", "spectral")  # columns of what is searched separat
 TRAIN, SEARCH, EVALUATE = "train", "search hyper-parameters", "predict and evaluate"  # stages
 UNDERTRAINED_GAP = 0.05  # below the training accuracy of plain training
 Task = Literal["classification", "segmentation"]
+
+
+P = TypeVar("P", bound=NetworkPlan)
+
+
+def with_registered_names(plan: P, root: str | None) -> P:
+    """The plan with its methods and data by their registered names; existing networks may need test images alone."""
+    data = name_for_keys(plan.data, root, "test" if getattr(plan, "networks", ()) else None)
+    return replace(plan, data=data, methods=registered_methods(plan.methods))  # type: ignore[type-var]
 
 
 def plain_trial(
@@ -77,10 +94,10 @@ def plain_trial(
         spectral=cls.spectral_default,
         trial=number,
         data_seed=seed,
-        init_seed=seed + member * APART,
+        init_seed=seed + member * SEED_STRIDE,
         task=task,
     )
-    return with_fixed(trial, fixed)
+    return with_fixed_hparams(trial, fixed)
 
 
 def average(trials: Sequence[Trial], root: str | None, augment: str | None = None) -> NetworkGroup:
@@ -186,9 +203,9 @@ def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[
     return [average(several, work.context.root) for several in chosen]
 
 
-def line_of(trial: Trial) -> tuple[Any, ...]:
+def line_of(trial: Trial) -> tuple[str, str, float | None]:
     """The key of a separate search: method, backbone and spectral bound."""
-    return tuple(getattr(trial, column) for column in LINE)
+    return trial.method, trial.backbone, trial.spectral
 
 
 def validation_nll(step: Step, store: Store) -> float | None:
@@ -219,6 +236,67 @@ def _validation_nll(step_folder: StepFolder, context: Context, trial: Trial, pre
     results.add("nll", metrics.nll(outcomes), outcomes.n)
     results.describe(strength=strength_of(trial))
     return files_of(results)
+
+
+# ---- refusals before any work
+
+
+def refuse_without_labels(names: Sequence[str], benchmark: str) -> None:
+    """Refuses methods that do not classify."""
+    if mute := [name for name in names if not methods[name].classifies]:
+        raise BadInput(f"{benchmark} compares classifiers, and {mute[0]} learns features without labels: omit it.")
+
+
+def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str] | None = None) -> None:
+    """Refuses measures that neither nescio nor one of these methods has.
+
+    kept  what dumps hold beside scores, where they hold less than a measure may need
+    """
+    if not names:
+        raise BadInput("Plan.measures is empty: name at least one measure, such as entropy.")
+    scores = {"native", *(score for name in of for score in methods[name].scores)}
+    for name in names:
+        if name.removeprefix(measures.SCORE) in scores:
+            continue
+        measure = measures.registry[name]
+        if kept is not None and (measure.kind != "plain" or not set(measure.needs) <= set(kept)):
+            raise BadInput(
+                f"The measure {name} needs more than {' and '.join(kept)} of the test images, and no more is kept for "
+                "every corruption. Take one such as entropy, msp, max_logit or energy."
+            )
+
+
+def refuse_classification(
+    benchmark: str,
+    data: str,
+    names: Sequence[str],
+    fixed: Sequence[str],
+    backbone: str,
+    training: Training,
+    root: str | None,
+) -> None:
+    """Refuse, before any work, classifiers that cannot be trained on these images.
+
+    names  of the trained methods
+    fixed  hyper-parameters, METHOD.FIELD=VALUE
+    """
+    refuse_without_labels(names, benchmark)
+    refuse_hparams(fixed)
+    dataset = datasets.load(data, root)
+    if dataset.train.maps is not None:
+        raise BadInput(f"{data} has a label for every pixel: set task to segmentation.")
+    if len(dataset.classes) < 2:
+        raise BadInput(f"{data} has one class, {dataset.classes[0]}: a classifier needs at least two.")
+    for name in names:
+        check_compiled(training, name)
+    refuse_training(dataset, [backbone], training, len(datasets.split_dataset(dataset, None, 0).train))
+
+
+def refuse_training(dataset: datasets.Dataset, names: Sequence[str], training: Training, rows: int) -> None:
+    """Refuses backbones that cannot see these images, and batches that so many rows cannot fill."""
+    for name in names:
+        backbones.build(name, dataset.channels, dataset.shape)
+    check_batch(training, rows)
 
 
 # ---- evaluation
@@ -328,7 +406,7 @@ def further_seeds(trial: Trial, seeds: int) -> list[Trial]:
 
 def deep_ensemble(trial: Trial, size: int, root: str | None) -> NetworkGroup:
     """The average of networks that differ from a trial in their initial weights alone."""
-    members = [replace(trial, init_seed=trial.init_seed + number * APART) for number in range(size)]
+    members = [replace(trial, init_seed=trial.init_seed + number * SEED_STRIDE) for number in range(size)]
     return average(members, root)
 
 

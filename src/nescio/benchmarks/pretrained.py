@@ -60,7 +60,7 @@ class ModelRows(RowBuilder):
         self.describe(**facts)
 
 
-def config_of(model: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
+def config_of(model: ModelPredictions, facts: Iterable[str], plan: object, settings: Iterable[str]) -> Row:
     """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
     numbers = {name: model.fact_as_number(name) for name in ("params", *facts)}
     config = {"model": model.model, "data": model.data, "facts": numbers}
@@ -78,7 +78,7 @@ class Models:
     columns: dict[tuple[Any, ...], dict[str, float]]
     intervals: dict[tuple[Any, ...], dict[str, tuple[float, float]]] = field(default_factory=dict)
 
-    def get(self, metric: str, measure: str | None = None, calibrated: bool = False, **place: Any) -> Values:
+    def get(self, metric: str, measure: str | None = None, calibrated: bool = False, **place: object) -> Values:
         """Model → a number; `place` names the target, severity, coverage and criterion."""
         return self.columns.get((metric, measure, calibrated, *map(place.get, PLACE)), {})
 

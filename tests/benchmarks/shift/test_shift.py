@@ -16,7 +16,7 @@ import torch
 
 from nescio import datasets, measures, metrics
 from nescio.benchmarks import base, lineup
-from nescio.benchmarks.checks import refuse_classification
+from nescio.benchmarks.lineup import refuse_classification
 from nescio.benchmarks.shift import PRESETS, Plan, reports, steps
 from nescio.benchmarks.shift import lines as shift_lines
 from nescio.cli import main

@@ -12,8 +12,8 @@ from PIL import Image
 
 pytest.importorskip("torch")
 
-from nescio.benchmarks import base
-from nescio.benchmarks.shift import PRESETS, pixels, steps
+from nescio.benchmarks import base, lineup
+from nescio.benchmarks.shift import PRESETS, pixels
 from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
 from nescio.options import options_of
@@ -104,7 +104,7 @@ def test_one_class_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda place: Image.fromarray(np.full((24, 32), 77, np.uint8)).save(place / "labels/1.png"), "name no class"),
+        (lambda place: Image.fromarray(np.full((24, 32), 77, np.uint8)).save(place / "labels/1.png"), "without a"),
         (lambda place: Image.fromarray(np.zeros((20, 32), np.uint8)).save(place / "labels/1.png"), "20 × 32 pixels"),
         (lambda place: (place / "labels/1.png").write_bytes(b"no image"), r"labels.1\.png cannot be read"),
         (lambda place: (place / "images/1.png").write_bytes(b"no image"), r"images.1\.png cannot be read"),
@@ -144,7 +144,7 @@ def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_i
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}", methods=("ddu",), seeds=2)
     assert run(plan, context).pictures
-    trials = shift_trials(steps.with_registered_names(plan), {"ddu": 0})
+    trials = shift_trials(lineup.with_registered_names(plan, None), {"ddu": 0})
     key = f"store:{train_step(next(each[0] for each in trials if each[0].data_seed == 1)).key}"
     asked = replace(plan, methods=("erm",), networks=(key,), measures=("density", "entropy"))
     study = run(asked, context)
@@ -156,7 +156,7 @@ def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_
     context = Context(Store(tmp_path / "store"), device="cpu")
     plan = replace(DENSE, data=f"maps:{folders}")
     before = run(plan, context)
-    ((trial,),) = shift_trials(steps.with_registered_names(plan), {"erm": 0})
+    ((trial,),) = shift_trials(lineup.with_registered_names(plan, None), {"erm": 0})
     shutil.copytree(folders, tmp_path / "alone", ignore=shutil.ignore_patterns("train"))
     alone = run(replace(plan, data=f"maps:{tmp_path / 'alone'}", networks=(f"store:{train_step(trial).key}",)), context)
 

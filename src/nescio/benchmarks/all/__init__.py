@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.names import corruption_names, method_names
-from nescio.benchmarks.recipes import check_fixed, fixed_option
-from nescio.errors import BadInput
-from nescio.identity import Validated, tag
+from nescio.benchmarks.plans import CIFAR, SMALL, NetworkPlan, hparams_option, networks_option
+from nescio.identity import tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "all", 1
-DIGITS = Training(lr=0.1, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, weight_decay=5e-4, augment="shift")
-CIFAR = Training(
-    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
-)
 
 
 @tag("plan:all")
 @dataclass(frozen=True)
-class Plan(Validated):
+class Plan(NetworkPlan):
     """Networks, evaluations and the training budget."""
 
     data: str = option("digits", kind="dataset")
     held_out_classes: int = option(0, "number of last classes to use as a near OOD set", metavar="N")
     methods: tuple[str, ...] = option((), parse=method_names, unset="all, and deep-ensemble")
-    hparams: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = hparams_option()
     backbone: str = option("conv")
     seeds: int = option(3)
     trials: int = option(1)
@@ -62,26 +56,21 @@ class Plan(Validated):
     preprocessing: Preprocessing = nested(Preprocessing())
 
     def check(self) -> None:
-        check_preprocessing(self)
-        check_fixed(self.hparams)
-        self.require_min(1, "seeds", "trials", "limit")
-        self.require_min(0, "held_out_classes", "seed", "search_seed")
-        if min(self.ensemble_sizes, default=2) < 2:
-            raise BadInput("Plan.ensemble_sizes must be at least 2: single networks are always evaluated.")
-        if self.reference_accuracy is not None and not 0 < self.reference_accuracy <= 1:
-            raise BadInput(f"Plan.reference_accuracy is {self.reference_accuracy:g}: it must be between 0 and 1.")
+        super().check()
+        self.require_min(0, "held_out_classes", "search_seed")
+        self.require_ensemble_sizes()
 
 
-SMALL = Plan(held_out_classes=4, training=DIGITS)
+DIGITS = Plan(held_out_classes=4, training=SMALL)
 PRESETS = {
-    "small": SMALL,
-    "quick": replace(SMALL, seeds=2, ensemble_sizes=(), severities=(1, 3, 5), training=replace(DIGITS, epochs=10)),
+    "small": DIGITS,
+    "quick": replace(DIGITS, seeds=2, ensemble_sizes=(), severities=(1, 3, 5), training=replace(SMALL, epochs=10)),
     "gpu": Plan(data="cifar10", backbone="resnet18", training=CIFAR),
 }
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.all.reports")
-def run(plan: Plan, work: Work) -> Any:
+def run(plan: Plan, work: Work) -> Plan:
     """Every method under every question, with one dataset, backbone and training budget.
 
     Trains each method under several seeds, predicts every image set once, and runs all evaluations that apply. The

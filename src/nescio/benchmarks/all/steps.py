@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Any
 
 from nescio import datasets, evaluations
 from nescio.benchmarks import lineup
 from nescio.benchmarks.all import NAME, VERSION, Plan
 from nescio.benchmarks.all.leaderboard import line_of
-from nescio.benchmarks.checks import refuse_training
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_methods
-from nescio.datasets.names import absolute_name, name_for_keys
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, trained_methods
+from nescio.datasets.names import absolute_name
 from nescio.errors import BadInput
 from nescio.evaluations import Evaluation, Subject
 from nescio.methods import registry as methods
@@ -46,11 +44,8 @@ SAME = (
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
-    plan = replace(
-        plan,
-        data=name_for_keys(plan.data, root, "test" if plan.networks else None),
-        methods=own_names(plan.methods or (*sorted(methods), *([DEEP_ENSEMBLE] if plan.ensemble_sizes else []))),
-    )
+    every = (*sorted(methods), *([DEEP_ENSEMBLE] if plan.ensemble_sizes else []))
+    plan = lineup.with_registered_names(replace(plan, methods=plan.methods or every), root)
     configured_evaluations = evaluations_of(plan)
     for name in (*plan.near_ood, *plan.far_ood, *plan.downstream, *plan.annotated):
         datasets.load(absolute_name(name), root, "all")  # a missing set is refused before hours of training
@@ -81,7 +76,7 @@ def read_comparable(plan: Plan) -> Study:
     return study
 
 
-def settings_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(plan: Row) -> Row:
     """The settings that two studies must share, those of the training one by one."""
     shared = {name: plan.get(name) for name in SAME}
     return shared | {f"training.{name}": value for name, value in (plan.get("training") or {}).items()}
@@ -108,7 +103,7 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
     dataset = datasets.load(plan.data, root)
     classes = trained_classes(plan, root)
     rows = len(datasets.split_dataset(dataset, classes).train)
-    refuse_training(dataset, (plan.backbone,), plan.training, rows)
+    lineup.refuse_training(dataset, (plan.backbone,), plan.training, rows)
 
 
 def trained_classes(plan: Plan, root: str | None) -> tuple[int, ...] | None:
@@ -156,7 +151,7 @@ def groups_of(plan: Plan, work: Work) -> list[NetworkGroup]:
 
 def evaluations_of(plan: Plan) -> list[Evaluation]:
     """The evaluations of the plan; a setting that the plan has by the same name takes its value."""
-    settings: dict[str, Any] = {
+    settings: Row = {
         "near": tuple(map(absolute_name, plan.near_ood)),
         "far": tuple(map(absolute_name, plan.far_ood)),
         "downstream": tuple(map(absolute_name, plan.downstream)),
@@ -172,6 +167,6 @@ def chosen_names(names: Sequence[str]) -> list[str]:
     return [evaluations.registry.canonical(name) for name in names] or sorted(evaluations.registry)
 
 
-def configured(cls: type[Evaluation], settings: dict[str, Any]) -> Evaluation:
+def configured(cls: type[Evaluation], settings: Row) -> Evaluation:
     known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
     return cls(**{name: value for name, value in settings.items() if name in known and value not in (None, ())})

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
-from nescio.benchmarks.budgets import CIFAR, SMALL
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
-from nescio.identity import Validated, tag
+from nescio.benchmarks.base import benchmark
+from nescio.benchmarks.plans import CIFAR, DEEP_ENSEMBLE, SMALL, NetworkPlan, networks_option
+from nescio.identity import tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.specs import method_on
@@ -23,7 +21,7 @@ MISTAKES, NEAR, FAR = QUESTIONS = ("misclassification", "near-ood", "far-ood")  
 
 @tag("plan:posthoc")
 @dataclass(frozen=True)
-class Plan(Validated):
+class Plan(NetworkPlan):
     """Networks, image sets and training budgets."""
 
     data: str = option("digits", kind="dataset")
@@ -56,10 +54,10 @@ class Plan(Validated):
     preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
     def check(self) -> None:
-        check_preprocessing(self)
+        super().check()
         self.require_min(2, "ensemble_size")
-        self.require_min(1, "seeds", "fit_images", "limit", "transformer_epochs")
-        self.require_min(0, "held_out_classes", "transformer_weight_decay", "seed")
+        self.require_min(1, "fit_images", "transformer_epochs")
+        self.require_min(0, "held_out_classes", "transformer_weight_decay")
         self.require_min(0, "transformer_lr", exclusive=True)
         for pair in self.train_networks:
             method_on(pair)
@@ -83,7 +81,7 @@ PRESETS = {
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.posthoc.reports")
-def run(plan: Plan, work: Work) -> Any:
+def run(plan: Plan, work: Work) -> Plan:
     """Compare the scores of saved outputs in misclassification and OOD detection.
 
     Networks of several architectures and an ensemble predict training, validation and test images and those of other

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from nescio import datasets
 from nescio.benchmarks import lineup
-from nescio.benchmarks.checks import refuse_classification
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER, registered_methods, trained_methods
 from nescio.benchmarks.posthoc import MISTAKES, NAME, TRANSFORMERS, VERSION, Plan
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import absolute_name, name_for_keys
@@ -56,8 +55,8 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuse, before any work, what no trial could do."""
     for pair in plan.train_networks:
         method, backbone = method_on(pair)
-        names = trained_methods(own_names([method]))
-        refuse_classification(NAME, plan.data, names, (), backbone, training_of(plan, backbone), root)
+        names = trained_methods(registered_methods([method]))
+        lineup.refuse_classification(NAME, plan.data, names, (), backbone, training_of(plan, backbone), root)
     classes = len(datasets.load(plan.data, root).classes)
     if plan.held_out_classes > classes - 2:
         raise BadInput(f"Plan.held_out_classes must be at most {classes - 2}: {plan.data} has {classes} classes.")
@@ -70,7 +69,7 @@ def groups_of(plan: Plan, root: str | None) -> list[NetworkGroup]:
 
     def group(pair: str, seed: int) -> NetworkGroup:
         name, backbone = method_on(pair)
-        (method,) = own_names([name])
+        (method,) = registered_methods([name])
         size = plan.ensemble_size if method == DEEP_ENSEMBLE else 1
         trained, training = MEMBER if method == DEEP_ENSEMBLE else method, training_of(plan, backbone)
         trials = [

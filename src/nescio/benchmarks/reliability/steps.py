@@ -12,7 +12,6 @@ from nescio.analysis.representations.agreement import SweepOptions, add_rankings
 from nescio.analysis.representations.candidates import common_member_count
 from nescio.analysis.representations.downstream import DownstreamLosses
 from nescio.benchmarks import lineup
-from nescio.benchmarks.checks import refuse_training
 from nescio.benchmarks.reliability import NAME, VERSION, Plan
 from nescio.datasets.names import name_for_keys
 from nescio.errors import BadInput
@@ -119,7 +118,7 @@ def check_possible(plan: Plan, work: Work) -> None:
             work.add_notes(f"{few}: samples of references do not differ.")
         if nearest > (count := min(rows, plan.reference_size)):
             raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
-        refuse_training(source, plan.backbones, plan.training, rows)
+        lineup.refuse_training(source, plan.backbones, plan.training, rows)
         for target in targets:
             other = datasets.load(target, root)
             if other.channels != source.channels:

@@ -4,13 +4,12 @@ step by step, and every strength of every method is trained."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.names import DEFAULT_MEASURES, measure_names, method_names
-from nescio.benchmarks.recipes import check_fixed, fixed_option
+from nescio.benchmarks.plans import NetworkPlan, hparams_option
 from nescio.errors import BadInput
-from nescio.identity import Validated, tag
+from nescio.identity import tag
 from nescio.options import nested, option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -23,12 +22,12 @@ MOST_NETWORKS = 10_000  # of a method, in one direction
 
 @tag("plan:sensitivity")
 @dataclass(frozen=True)
-class Plan(Validated):
+class Plan(NetworkPlan):
     """Which strengths of which methods are trained, and how far images are turned."""
 
     data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option(("duq", "sngp", "mir", "ddu"), parse=method_names)
-    hparams: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = hparams_option()
     backbone: str = option("mlp")
     strengths: int = option(8)
     seeds: int = option(5)
@@ -40,8 +39,7 @@ class Plan(Validated):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.require_min(1, "seeds")
-        check_fixed(self.hparams)
+        super().check()
         self.require_min(2, "strengths", "ensemble_size")
         if max(self.strengths, self.seeds) > MOST_NETWORKS:
             raise BadInput(f"Plan.strengths and seeds must be at most {MOST_NETWORKS:,}: fewer show the same.")
@@ -60,7 +58,7 @@ PRESETS = {
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.sensitivity.reports")
-def run(plan: Plan, work: Work) -> Any:
+def run(plan: Plan, work: Work) -> Plan:
     """Whether more regularisation of the features gives a better uncertainty (Postels et al. 2022, §4.1.2).
 
     Every strength of every method is trained several times and predicts the test images as they are and turned by 20

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 from nescio.benchmarks import lineup
-from nescio.benchmarks.checks import refuse_classification, refuse_measures
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER
 from nescio.benchmarks.sensitivity import NAME, VERSION, Plan
-from nescio.datasets.names import name_for_keys
 from nescio.evaluations import Subject
 from nescio.evaluations.shift import RotationShift
 from nescio.networks.groups import NetworkGroup
@@ -19,11 +16,10 @@ from nescio.work.steps import Work
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
-    plan = replace(plan, data=name_for_keys(plan.data, root), methods=own_names(plan.methods))
-    trained = trained_methods(plan.methods)
-    lineup.refuse_fixed_strengths(trained, plan.hparams)
-    refuse_measures(plan.measures, trained, kept=("logits",))
-    refuse_classification(NAME, plan.data, trained, plan.hparams, plan.backbone, plan.training, root)
+    plan = lineup.with_registered_names(plan, root)
+    lineup.refuse_fixed_strengths(plan.trained, plan.hparams)
+    lineup.refuse_measures(plan.measures, plan.trained, kept=("logits",))
+    lineup.refuse_classification(NAME, plan.data, plan.trained, plan.hparams, plan.backbone, plan.training, root)
     groups = lineup.train(groups_of(plan, root), work)
     subjects = [Subject(group, plan.data, root) for group in groups]
     lineup.evaluate((NAME, VERSION), subjects, [RotationShift(plan.degrees, plan.measures)], work)

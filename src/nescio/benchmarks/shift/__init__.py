@@ -4,15 +4,13 @@ has what is done with classes of images, `pixels` with classes of pixels, `repor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
-from nescio.benchmarks.budgets import CIFAR, SMALL
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
+from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.names import DEFAULT_MEASURES, corruption_names, measure_names, method_names
-from nescio.benchmarks.recipes import check_fixed, fixed_option
+from nescio.benchmarks.plans import CIFAR, DEEP_ENSEMBLE, SMALL, NetworkPlan, hparams_option, networks_option
 from nescio.errors import BadInput
-from nescio.identity import Validated, tag
+from nescio.identity import tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.trials import Training
@@ -25,13 +23,13 @@ DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 
 @tag("plan:shift")
 @dataclass(frozen=True)
-class Plan(Validated):
+class Plan(NetworkPlan):
     """The trained methods, the corruptions, and the measured scores."""
 
     task: Literal["classification", "segmentation"] = option("classification", selects=True)
     data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option(PAPER, parse=method_names)
-    hparams: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = hparams_option()
     backbone: str = option("conv")
     seeds: int = option(2)
     strengths: int = option(1)
@@ -68,24 +66,14 @@ class Plan(Validated):
     preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
     def check(self) -> None:
-        check_preprocessing(self)
-        self.require_min(1, "seeds", "strengths", "limit")
-        self.require_min(0, "seed")
-        check_fixed(self.hparams)
-        if min(self.ensemble_sizes, default=2) < 2:
-            raise BadInput("Plan.ensemble_sizes must be at least 2; single networks are always evaluated.")
+        super().check()
+        self.require_min(1, "strengths")
+        self.require_ensemble_sizes()
         strange = [name for name in self.ensemble_methods if name not in self.methods]
         if self.ensemble_sizes and strange:
             raise BadInput(
                 f"Plan.ensemble_methods has {strange[0]}, which is not in methods: {', '.join(self.methods)}."
             )
-        if self.reference_accuracy is not None and not 0 < self.reference_accuracy <= 1:
-            raise BadInput(f"Plan.reference_accuracy is {self.reference_accuracy:g}: it must be above 0 and at most 1.")
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """The methods whose networks are trained."""
-        return trained_methods(self.methods)
 
 
 # Training accuracies that `erm` comes close to with the presets' budgets: 0.997, 0.98, 0.906 and 0.982 were seen
@@ -151,7 +139,7 @@ PRESETS = {
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.shift.reports")
-def run(plan: Plan, work: Work) -> Any:
+def run(plan: Plan, work: Work) -> Plan:
     """Which uncertainty still tells right from wrong when images are corrupted (Postels et al. 2022).
 
     Networks are trained on clean images and predict clean and corrupted ones, every corruption at every severity. For
@@ -173,4 +161,4 @@ def run(plan: Plan, work: Work) -> Any:
     """
     from nescio.benchmarks.shift import pixels, steps  # torch stays out of --help
 
-    return (pixels if plan.task == "segmentation" else steps).compare(plan, work)
+    return pixels.compare(plan, work) if plan.task == "segmentation" else steps.compare(plan, work)

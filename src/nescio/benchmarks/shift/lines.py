@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nescio.analysis.significance import paired_t_tests
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER
 from nescio.errors import BadInput
 from nescio.evaluations.base import NATIVE
 from nescio.evaluations.shift import ALL, CLEAN, RANKING

@@ -21,7 +21,6 @@ from nescio.benchmarks.shift.steps import (
     methods_of,
     plain_trial,
     subjects_of,
-    with_registered_names,
 )
 from nescio.datasets import Batches
 from nescio.datasets.image_set import ImageSet
@@ -40,7 +39,7 @@ COUNTED = (NATIVE, "entropy", MUTUAL_INFORMATION)  # scores of pixels, beside th
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
-    plan = with_registered_names(plan, root)
+    plan = lineup.with_registered_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
         able = tuple(name for name in plan.methods if not methods[name].no_dense_reason)
         missing = sorted({*plan.methods} - {*able})

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from nescio.analysis.selection import best_trials
 from nescio.benchmarks import lineup
-from nescio.benchmarks.checks import refuse_classification, refuse_measures
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER
 from nescio.benchmarks.shift import NAME, REACHED, VERSION, Plan
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.datasets.image_set import ImageSet
@@ -35,21 +34,16 @@ OUTPUTS = output_spec(("logits", "scores"), "float16")
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
-    plan = with_registered_names(plan, root)
+    plan = lineup.with_registered_names(plan, root)
     existing = lineup.existing(plan.networks, plan.data, plan.preprocessing, work) if plan.networks else []
-    refuse_measures(plan.measures, methods_of(existing) if existing else plan.trained, kept=("logits",))
+    lineup.refuse_measures(plan.measures, methods_of(existing) if existing else plan.trained, kept=("logits",))
     evaluations = evaluations_of(plan, root)
     if not existing:
-        refuse_classification(NAME, plan.data, plan.trained, plan.hparams, plan.backbone, plan.training, root)
+        lineup.refuse_classification(NAME, plan.data, plan.trained, plan.hparams, plan.backbone, plan.training, root)
     groups = existing or lineup.train(groups_of(plan, choose_strengths(plan, work), root), work)
     lineup.evaluate((NAME, VERSION), subjects_of(plan, groups, root), evaluations, work)
     add_notes(plan, work)
     return plan
-
-
-def with_registered_names(plan: Plan, root: str | None = None) -> Plan:
-    data = name_for_keys(plan.data, root, "test" if plan.networks else None)
-    return replace(plan, data=data, methods=own_names(plan.methods))
 
 
 def evaluations_of(plan: Plan, root: str | None) -> list[Evaluation]:

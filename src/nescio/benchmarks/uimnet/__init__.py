@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from nescio.benchmarks.base import benchmark
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.benchmarks.names import ALL, measure_names, method_names
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, NetworkPlan
 from nescio.errors import BadInput
-from nescio.identity import Validated, tag
+from nescio.identity import tag
 from nescio.options import nested, option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -33,7 +33,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 
 @tag("plan:uimnet")
 @dataclass(frozen=True)
-class Plan(Validated):
+class Plan(NetworkPlan):
     """Methods, data and training budget."""
 
     data: str = option("digits", kind="dataset")
@@ -67,7 +67,7 @@ class Plan(Validated):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.require_min(1, "trials", "seeds")
+        super().check()
         if min(self.ensemble_sizes, default=0) < 1:
             raise BadInput("An ensemble has at least one member.")
         if DEEP_ENSEMBLE in self.methods and max(self.ensemble_sizes) < 2:
@@ -84,11 +84,6 @@ class Plan(Validated):
         if self.classes is not None and len(self.classes) < 2:
             raise BadInput("At least two classes must be in-distribution: with one there is nothing to classify.")
 
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """The methods whose networks are trained."""
-        return trained_methods(self.methods)
-
 
 # the methods of the paper (UIMNET §3)
 PAPER = ("erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropout", "mimo", "due")
@@ -102,7 +97,7 @@ PRESETS = {
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.uimnet.reports")
-def run(plan: Plan, work: Work) -> Any:
+def run(plan: Plan, work: Work) -> Plan:
     """What classifiers know what they don't know (UIMNET): methods × measures, in- and out-of-distribution.
 
     Trains and calibrates data seeds × trials × backbones × spectral bounds, averages the best trials of each method,

@@ -9,7 +9,7 @@ from typing import Any
 
 from nescio.analysis.selection import best_trials
 from nescio.analysis.significance import paired_t_tests
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
+from nescio.benchmarks.plans import DEEP_ENSEMBLE
 from nescio.benchmarks.uimnet import SCORECARD, SEARCH
 from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
 from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart

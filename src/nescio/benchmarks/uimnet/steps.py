@@ -15,12 +15,10 @@ from nescio.analysis import calibration
 from nescio.analysis.ensembles import MEMBERS_GMM, average_members
 from nescio.analysis.scorecard import scorecard
 from nescio.benchmarks import lineup, model_search
-from nescio.benchmarks.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.benchmarks.classes import divided
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER
 from nescio.benchmarks.uimnet import NAME, SCORECARD, SEARCH, VERSION, Plan
-from nescio.datasets.image_set import ImageSet
-from nescio.datasets.names import name_for_keys
+from nescio.datasets.image_set import ImageSet, Split
 from nescio.datasets.subsets import binary_spec, data_of
 from nescio.files import read_json
 from nescio.methods import classifiers
@@ -36,14 +34,14 @@ from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 from nescio.work.store import Store
 
-SPLITS = ("val", "test", "out")
+SPLITS: tuple[Split, ...] = ("val", "test", "out")
 TRAIN, SCORE = "train and predict", "calibrate, probe and evaluate"  # stages
 CALIBRATION = "calibration.json"
 
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods, data and classes."""
-    plan = replace(_named(plan), data=name_for_keys(plan.data, work.context.root))
+    plan = _named(plan, work.context.root)
     plan = _divided(plan, work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
     work.add_notes(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
@@ -78,11 +76,11 @@ def search_rows(work: Work) -> list[Row]:
 # ---- the plan, checked before any work
 
 
-def _named(plan: Plan) -> Plan:
-    """The plan with registered names of methods and measures, each once; unknown names are refused."""
-    plan = replace(plan, methods=own_names(plan.methods or classifiers()))
-    refuse_without_labels(plan.trained, NAME)
-    refuse_measures(plan.measures, plan.trained)
+def _named(plan: Plan, root: str | None) -> Plan:
+    """The plan with registered names, each once; unknown names are refused."""
+    plan = lineup.with_registered_names(replace(plan, methods=plan.methods or tuple(classifiers())), root)
+    lineup.refuse_without_labels(plan.trained, NAME)
+    lineup.refuse_measures(plan.measures, plan.trained)
     return replace(plan, measures=tuple(dict.fromkeys(plan.measures)))
 
 
@@ -90,7 +88,7 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuse, before any work, what no trial could do."""
     dataset = datasets.load(plan.data, root)
     rows = len(datasets.split_dataset(dataset, plan.classes, 0, plan.ood_classes).train)
-    refuse_training(dataset, plan.backbones, plan.training, rows)
+    lineup.refuse_training(dataset, plan.backbones, plan.training, rows)
 
 
 # ---- in- and out-of-distribution classes (§2)
@@ -166,13 +164,13 @@ def with_seeds(plan: Plan, trials: Iterable[Trial]) -> list[Trial]:
     return [replace(trial, data_seed=seed) for seed in range(plan.seeds) for trial in trials]
 
 
-def images_of(trial: Trial, split: Any, ood_classes: tuple[int, ...] | None = None) -> ImageSet:
+def images_of(trial: Trial, split: Split, ood_classes: tuple[int, ...] | None = None) -> ImageSet:
     """The images of a split, on which a trial is evaluated; `out` has the OOD classes."""
     return ImageSet(trial.data, split, trial.classes, ood_classes if split == "out" else None, trial.data_seed)
 
 
 def prediction_steps(
-    trial: Trial, ood_classes: tuple[int, ...] | None, root: str | None, splits: Sequence[str] = SPLITS
+    trial: Trial, ood_classes: tuple[int, ...] | None, root: str | None, splits: Sequence[Split] = SPLITS
 ) -> dict[str, Step]:
     network = network_of_trial(trial, root)
     return {split: predict_step(network, images_of(trial, split, ood_classes), root=root) for split in splits}
@@ -202,14 +200,14 @@ def _trial(step_folder: StepFolder, context: Context, trial: Trial, predictions:
     }
 
 
-def _summary(step: Step, context: Context) -> dict[str, Any]:
+def _summary(step: Step, context: Context) -> Row:
     """For progress: the speed of the training, and the validation NLL of a trial."""
     predicted: Any = step.parents[0]
     nll = lineup.validation_nll(step, context.store)
     return ({} if nll is None else {"trial": step.title, "nll": nll}) | pace(predicted.parents[0], context)
 
 
-def results_of(group: NetworkGroup, context: Context, evaluation: str, **columns: Any) -> RowBuilder:
+def results_of(group: NetworkGroup, context: Context, evaluation: str, **columns: object) -> RowBuilder:
     """The columns of all results of one network, or of an average of several, and its number of parameters."""
     about = {"benchmark": NAME, "version": VERSION, "evaluation": evaluation}
     return RowBuilder({**about, **members_facts(group.trials, context), **group.columns, **columns})
@@ -253,7 +251,7 @@ def _oracle(step_folder: StepFolder, context: Context, trial: Trial, predictions
 # ---- calibration, selection, ensembles (§3)
 
 
-def read_calibration(step: Step, store: Store) -> dict[str, Any]:
+def read_calibration(step: Step, store: Store) -> Row:
     """The calibration of a trial: its temperature, or the reason why it has none."""
     return read_json(step.verified(store) / CALIBRATION)
 
@@ -272,7 +270,7 @@ def uncalibrated_notes(reasons: Mapping[Trial, str | None]) -> list[str]:
 
 def deep_ensembles(
     plan: Plan, groups: Iterable[NetworkGroup], work: Work, before: Callable[[], None]
-) -> tuple[list[NetworkGroup], dict[Trial, dict[str, Any]]]:
+) -> tuple[list[NetworkGroup], dict[Trial, Row]]:
     """The best networks of plain training, each averaged with others that differ in the initial seed alone.
 
     Also returns the calibrations of the further networks.
@@ -298,7 +296,7 @@ def line_step(
     """Probe the average of the calibrated members, and take every measure and metric of it."""
     trials, first = tuple(group.trials), group.trials[0]
     scales = scales_of(trials, temperatures if calibrated else {})
-    probes = {
+    probes: dict[str, Step] = {
         split: probe_step(trials, scales, images_of(first, split, plan.ood_classes), root, exact=plan.exact_jacobian)
         for split in SPLITS
     }

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.base import benchmark
 from nescio.benchmarks.names import measure_names
-from nescio.benchmarks.recipes import check_fixed, fixed_option
+from nescio.benchmarks.plans import CIFAR, NetworkPlan, hparams_option, networks_option
 from nescio.errors import BadInput
-from nescio.identity import Validated, tag
+from nescio.identity import tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.specs import mapping, product
@@ -28,7 +27,7 @@ MEASURES = ("entropy", "msp", "norm")
 
 @tag("plan:url")
 @dataclass(frozen=True)
-class Plan(Validated):
+class Plan(NetworkPlan):
     """The trained methods, the datasets of evaluation, and the search of hyper-parameters."""
 
     data: str = option("digits", kind="dataset")
@@ -52,7 +51,7 @@ class Plan(Validated):
         unset="--batch-size",
         introduced=(),
     )
-    hparams: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = hparams_option()
     starts: tuple[str, ...] = option(
         (),
         "initial weights of each backbone, as file:PATH, in their order",
@@ -88,10 +87,10 @@ class Plan(Validated):
     preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
     def check(self) -> None:
-        check_preprocessing(self)
-        self.require_min(1, "trials", "checkpoints", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        super().check()
+        self.require_min(1, "checkpoints")
         self.require_min(2, "ensemble_size")
-        self.require_min(0, "extension", "bootstrap", "seed")
+        self.require_min(0, "extension", "bootstrap")
         for name in ("min_recall", "validation_share"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"Plan.{name} is {getattr(self, name):g}: it must be at least 0 and below 1.")
@@ -103,15 +102,11 @@ class Plan(Validated):
                 raise BadInput(f"{name} has {len(entries)} entries for {len(self.backbones)} backbones: give each one.")
         for size in mapping(self.batches, "METHOD=PARTSxIMAGES, such as hib=21x96", "--batches").values():
             product(size)
-        check_fixed(self.hparams)
         if min(self.shots, default=1) < 1:
             raise BadInput("Plan.shots must be at least 1; networks without labelled images are always evaluated.")
 
 
 DIGITS = Training(lr=0.05, epochs=15, batch_size=64, schedule="cosine", warmup=1.0, augment="shift")
-CIFAR = Training(
-    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
-)
 # Appendix B: 32 epochs of LAMB, batches of 2048 in 16 blocks, one epoch at a constant rate, five of warm-up. Learning
 # rates are from 1e-4 to 1e-2: trials multiply this one by 0.3 to 3, and further if the best is at a bound. The initial
 # learning rate is not in the paper: a hundredth is our choice.
@@ -184,7 +179,7 @@ PRESETS = {
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.url.reports")
-def run(plan: Plan, work: Work) -> Any:
+def run(plan: Plan, work: Work) -> Plan:
     """Does the uncertainty of a pretrained network transfer to images of other datasets? (URL, Kirchhof et al. 2023.)
 
     Networks are trained on one dataset and embed others, without labels of these. R@1 is the share of images whose

@@ -14,9 +14,7 @@ from statistics import fmean
 
 from nescio import datasets, measures
 from nescio.benchmarks import lineup, model_search
-from nescio.benchmarks.checks import refuse_measures, refuse_training
-from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
-from nescio.benchmarks.recipes import refuse_fixed
+from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER, refuse_hparams
 from nescio.benchmarks.url import NAME, VERSION, Plan
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import name_for_keys, same_images
@@ -201,7 +199,7 @@ class UrlStudy:
     def search(self) -> dict[Trial, list[str]]:
         """The chosen trial of every method and backbone, with the criteria that chose it."""
         plan, root = self.plan, self.root
-        lines = [(method, backbone) for backbone in plan.backbones for method in trained_methods(plan.methods)]
+        lines = [(method, backbone) for backbone in plan.backbones for method in plan.trained]
         kept = model_search.checkpoint_epochs(plan.training, plan.checkpoints) if self.selection_split == "val" else ()
 
         def trial(line: Line, hparams: HParams, number: int) -> Trial:
@@ -280,13 +278,12 @@ class UrlStudy:
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
-    data = name_for_keys(plan.data, root, "test" if plan.networks else None)
-    plan = replace(plan, data=data, methods=own_names(plan.methods))
+    plan = lineup.with_registered_names(plan, root)
     groups = existing(plan, work)
     sets = [downstream(text, plan, root, groups) for text in plan.downstream]
     if plan.limit is not None:
         work.add_notes(subset_limit_note(plan.limit, plan.seed, "images of each set"))
-    refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
+    lineup.refuse_measures(plan.measures, () if plan.networks else plan.trained)
     study = UrlStudy(plan, sets, work)
     if plan.networks:
         study.evaluate_pretrained(groups)
@@ -405,12 +402,12 @@ def divide_classes(
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
-    refuse_fixed(plan.hparams)
+    refuse_hparams(plan.hparams)
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone, root), root)
         rows = len(datasets.split_dataset(dataset, plan.classes, 0).train)
-        for method in trained_methods(plan.methods):
-            refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
+        for method in plan.trained:
+            lineup.refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
 
 
 def new_images(data: str, classes: Sequence[int], plan: Plan) -> ImageSet:

@@ -6,14 +6,15 @@ from scipy.stats import norm, ttest_ind, ttest_rel
 
 from nescio import Undefined, metrics
 from nescio.analysis.significance import (
+    PAIRED,
+    WELCH,
     area_interval,
     best_measure,
     bootstrap_p_value,
+    compare_with_best,
     delong_components,
     holm_adjusted,
     not_rejected,
-    paired_t_tests,
-    welch_t_tests,
 )
 from nescio.report.format import describe_best
 
@@ -86,7 +87,7 @@ def test_bootstrap_p_value_ignores_rounding():
     assert bootstrap_p_value(np.full(99, 0.1)) == 2 / 100
 
 
-# ---- t-tests over repeated runs
+# ---- the best line
 
 RNG = np.random.default_rng(0)
 LUCK = RNG.normal(0.8, 0.05, 6)  # of the runs, which all lines share
@@ -98,53 +99,103 @@ def values(name: str) -> list[float]:
     return list(LINES[name].values())
 
 
-def test_paired_t_tests_equal_scipys() -> None:
-    differences = {row["model"]: row for row in paired_t_tests(LINES)}
-    assert set(differences) == {"b", "c"} and {row["best"] for row in differences.values()} == {"a"}
+def apart(lines: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """The lines, with runs that no two of them share."""
+    return {
+        name: {10 * number + run: value for run, value in runs.items()}
+        for number, (name, runs) in enumerate(lines.items())
+    }
+
+
+def test_common_runs_are_compared_by_scipys_paired_t_test() -> None:
+    verdict = compare_with_best(LINES)
+    differences = {row["model"]: row for row in verdict.differences}
+    assert verdict.tests == (PAIRED,) and verdict.best == "a" and set(differences) == {"b", "c"}
     for name, row in differences.items():
         expected = ttest_rel(values(name), values("a"))
         assert row["p"] == pytest.approx(expected.pvalue)
         assert (row["low"], row["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert differences["b"]["adjusted"] == pytest.approx(2 * differences["b"]["p"])
+    assert verdict.equals == {name for name in LINES if name == "a" or differences[name]["adjusted"] > 0.05}
     assert "c" in describe_best(list(differences.values())).rstrip(".").split()
     low, high = differences["b"]["low"], differences["b"]["high"]
     ahead = -differences["b"]["difference"]
     two = {name: LINES[name] for name in "ab"}
-    assert f"+{ahead:.3f} [{-high:.3f}, {-low:.3f}]" in describe_best(paired_t_tests(two))
-    (row,) = paired_t_tests(two, "lower")
+    assert f"+{ahead:.3f} [{-high:.3f}, {-low:.3f}]" in describe_best(compare_with_best(two).differences)
+    (row,) = compare_with_best(two, "lower").differences
     assert (row["best"], row["model"]) == ("b", "a") and row["difference"] > 0
 
 
-def test_welch_t_tests_equal_scipys_and_are_wider_than_paired_ones() -> None:
+def test_equals_are_what_a_paired_test_does_not_separate() -> None:
+    near = {seed: 0.9 + 0.01 * seed for seed in range(5)}
+    noisy = {seed: value + (-1) ** seed * 0.03 for seed, value in near.items()}
+    far = {seed: value - 0.2 - 0.001 * seed for seed, value in near.items()}
+    assert compare_with_best({"a": near, "b": noisy, "c": far}).equals == {"a", "b"}
+    assert compare_with_best({"a": near, "c": far}, "lower").equals == {"c"}
+
+
+def test_holm_marks_lines_that_single_tests_would_not() -> None:
+    """One p-value of 0.03 is significant alone, and not among four comparisons."""
+    rng = np.random.default_rng(5)
+    lines = {"best": dict(enumerate(rng.normal(1, 0.01, 5)))}
+    for number in range(40):
+        lines[f"{number}"] = {run: value - abs(rng.normal(0.02, 0.02)) for run, value in lines["best"].items()}
+    verdict = compare_with_best(lines)
+    alone = {
+        name
+        for name in lines
+        if name != "best" and ttest_rel([*lines["best"].values()], [*lines[name].values()]).pvalue >= 0.05
+    }
+    assert verdict.equals > {"best", *alone}
+
+
+def test_runs_that_are_not_shared_are_compared_by_scipys_welch_test() -> None:
     lines = {name: LINES[name] for name in "ab"}
-    (row,) = welch_t_tests(lines, dict.fromkeys(lines, 0.0))
+    verdict = compare_with_best(apart(lines))
+    (row,) = verdict.differences
     expected = ttest_ind(values("b"), values("a"), equal_var=False)
-    assert row["p"] == pytest.approx(expected.pvalue) and row["p"] > paired_t_tests(lines)[0]["p"]
-    (noisy,) = welch_t_tests(lines, dict.fromkeys(lines, 0.01))
+    assert verdict.tests == (WELCH,) and row["p"] == pytest.approx(expected.pvalue)
+    assert row["p"] > compare_with_best(lines).differences[0]["p"]
+    (noisy,) = compare_with_best(apart(lines), noise=dict.fromkeys(lines, 0.01)).differences
     assert noisy["p"] > row["p"]
 
 
-def test_t_tests_of_one_run_use_the_shared_variance_or_none() -> None:
+def test_one_run_is_tested_by_the_noise_of_its_images_or_not_at_all() -> None:
     lines = {"a": {0: 0.8}, "b": {0: 0.7}}
-    (row,) = paired_t_tests(lines)
+    verdict = compare_with_best(lines)
+    (row,) = verdict.differences
     assert row["difference"] == pytest.approx(-0.1) and row["p"] is row["low"] is row["adjusted"] is None
-    assert "b" in describe_best([row]).rstrip(".").split()
-    (row,) = welch_t_tests(lines, {"a": 0.0, "b": 0.0})
-    assert row["p"] is None
-    (row,) = welch_t_tests(lines, {"a": 0.0008, "b": 0.0008})
+    assert verdict.tests == () and verdict.equals == {"a"}
+    assert compare_with_best(lines, noise={"a": 0.0, "b": 0.0}).tests == ()
+    (row,) = compare_with_best(lines, noise={"a": 0.0008, "b": 0.0008}).differences
     assert row["p"] == pytest.approx(2 * norm.sf(0.1 / 0.04))
 
 
-def test_paired_t_tests_of_equal_runs_have_p_1() -> None:
-    (row,) = paired_t_tests({"a": {0: 0.5, 1: 0.6}, "b": {0: 0.5, 1: 0.6}})
+def test_two_common_runs_are_too_few_for_a_test() -> None:
+    two = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.2, 1: 2.9}}  # p = 0.36: a test of two would mark nearly every line
+    assert compare_with_best(two).equals == {"b"}
+
+
+def test_one_network_is_compared_by_the_test_of_its_images() -> None:
+    lines = {"a": {0: 0.8}, "b": {0: 0.7}, "c": {0: 0.6}}
+    p = {"b": 0.03, "c": 0.001}
+    verdict = compare_with_best(lines, images=("test of images", lambda line, best: (None, None, p[line])))
+    assert verdict.tests == ("test of images",) and verdict.equals == {"a"}
+    p["b"] = 0.06
+    assert compare_with_best(lines, images=("test", lambda line, best: (None, None, p[line]))).equals == {"a", "b"}
+
+
+def test_equal_runs_have_p_1() -> None:
+    runs = {0: 0.5, 1: 0.6, 2: 0.7}
+    (row,) = compare_with_best({"a": runs, "b": dict(runs)}).differences
     assert row["p"] == 1.0
 
 
-def test_welch_t_tests_give_a_single_run_the_variance_of_the_others():
+def test_a_single_run_has_the_variance_of_the_others() -> None:
     """Without the variance of the other lines, one lucky network would differ significantly from the best."""
     lines = {"a": {0: 0.60, 1: 0.64}, "b": {0: 0.55, 1: 0.59}, "c": {0: 0.56}}
     images = dict.fromkeys(lines, 1e-6)
-    (row,) = [row for row in welch_t_tests(lines, images) if row["model"] == "c"]
+    (row,) = [row for row in compare_with_best(lines, noise=images).differences if row["model"] == "c"]
     assert row["p"] > 0.05
-    (alone,) = welch_t_tests({"a": {0: 0.62}, "c": {0: 0.56}}, images)
+    (alone,) = compare_with_best({"a": {0: 0.62}, "c": {0: 0.56}}, noise=images).differences
     assert alone["p"] < 0.001  # the variance of images alone: no line has two runs

@@ -22,7 +22,7 @@ from nescio.analysis.model_resamplers import (
 )
 from nescio.analysis.results import Comparison
 from nescio.analysis.shared_rows import Models, named_models, shared_ood_rows, shared_rows
-from nescio.analysis.significance import bootstrap_p_value, holm_adjusted, not_rejected
+from nescio.analysis.significance import bootstrap_p_value, compare_with_best
 from nescio.errors import Undefined
 from nescio.metrics import DEFAULT_OOD_SHARE
 from nescio.rows import COLUMNS, Row
@@ -142,15 +142,24 @@ def add_verdict(
     if not numbers:
         return
     sign = SIGNS[spec.metric.better]
-    best = max(numbers, key=lambda name: sign * numbers[name].value)  # the first of equal models
     equals = set(numbers)
     if sign and len(numbers) > 1:
         cell = {"measure": measure, "metric": spec.label, "split": split}
-        differences = [_difference(result, cell, name, best, numbers) for name in numbers if name != best]
-        adjusted = holm_adjusted({difference["model"]: difference["p"] for difference in differences})
-        equals = {best, *not_rejected(adjusted, 1 - result.level)}
-        result.differences += [difference | {"adjusted": adjusted[difference["model"]]} for difference in differences]
-        _warn_of_few_resamples(result, spec, measure, len(differences), split)
+
+        def bootstrap(name: str, best: str) -> tuple[float | None, float | None, float | None]:
+            lows, highs = numbers[name].minus(numbers[best])
+            if len(lows) < result.resamples / 2:
+                return None, None, None
+            low, high = interval(lows, result.level)[0], interval(highs, result.level)[1]
+            return low, high, bootstrap_p_value(lows, highs)
+
+        values = {name: {0: estimate.value} for name, estimate in numbers.items()}
+        verdict = compare_with_best(
+            values, spec.metric.better, images=("paired bootstrap", bootstrap), level=result.level
+        )
+        equals = verdict.equals | {row["model"] for row in verdict.differences if row["p"] is None}
+        result.differences += [row | cell for row in verdict.differences]
+        _warn_of_few_resamples(result, spec, measure, len(verdict.differences), split)
     for name, estimate in numbers.items():
         value, limits = estimate.value, Interval.from_estimate(estimate, result.level)
         if limits.undefined:
@@ -162,26 +171,6 @@ def add_verdict(
         row["rank"] = 1 + sum(sign * other.value > sign * value for other in numbers.values()) if sign else None
         row["best"] = name in equals if sign else None
         result.rows.append(row)
-
-
-def _difference(
-    result: Comparison, cell: Mapping[str, str | None], name: str, best: str, numbers: Mapping[str, Estimate]
-) -> Row:
-    lows, highs = numbers[name].minus(numbers[best])
-    low = high = p = None
-    if len(lows) >= result.resamples / 2:
-        low, high = interval(lows, result.level)[0], interval(highs, result.level)[1]
-        p = bootstrap_p_value(lows, highs)
-    return {
-        "model": name,
-        "best": best,
-        **cell,
-        "difference": numbers[name].value - numbers[best].value,
-        "low": low,
-        "high": high,
-        "p": p,
-        "adjusted": None,
-    }
 
 
 def _warn_of_few_resamples(

@@ -1,4 +1,4 @@
-"""Tests of significance: Holm's adjustment, DeLong's paired test of AUROCs, t-tests over repeated runs.
+"""Tests of significance: Holm's adjustment, DeLong's paired test of AUROCs, and the comparison with the best line.
 
 Sources: Holm 1979; DeLong, DeLong and Clarke-Pearson 1988; Welch 1947.
 """
@@ -9,18 +9,21 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, variance
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
+from nescio.rows import Row
 
 Line = TypeVar("Line", bound=Hashable)  # a name, or the columns that identify a line of a table
 Runs = Mapping[Any, float]  # run, such as a data seed → value
 ROUNDING = 1e-12  # a smaller difference is the rounding error of a sum
 MIN_VARIANCE = 1e-18  # a smaller variance is that of equal measures
 MANY = 1e9  # degrees of freedom, if only the shared variance is known
+MIN_RUNS = 3  # common runs of a paired t-test: a test of two can hardly reject anything
+PAIRED, WELCH, DELONG = "paired t-test", "Welch's t-test", "DeLong's test"
 
 
 def holm_adjusted(p: Mapping[Line, float | None]) -> dict[Line, float | None]:
@@ -125,11 +128,15 @@ def best_measure(measures: Mapping[str, Array], positive: Array, level: float = 
 
 def best_by_delong(components: Mapping[str, DeLongComponents], level: float = 0.95) -> BestMeasure:
     """The score of the largest area (the first of equal ones), and those that are not significantly worse."""
-    areas = {name: score.area for name, score in components.items()}
-    best = max(areas, key=lambda name: areas[name])
-    differences = {name: components[best] - score for name, score in components.items() if name != best}
-    p = {name: _normal_p_value(difference.area, difference.variance) for name, difference in differences.items()}
-    return BestMeasure(best, areas[best], (best, *not_rejected(holm_adjusted(p), 1 - level)))
+
+    def test(line: str, best: str) -> tuple[None, None, float]:
+        difference = components[best] - components[line]
+        return None, None, _normal_p_value(difference.area, difference.variance)
+
+    areas = {name: {0: score.area} for name, score in components.items()}
+    verdict = compare_with_best(areas, images=(DELONG, test), level=level)
+    equals = [name for name in components if name in verdict.equals and name != verdict.best]
+    return BestMeasure(verdict.best, areas[verdict.best][0], (verdict.best, *equals))
 
 
 def _variance_of_mean(rows: Array) -> float:
@@ -148,72 +155,110 @@ def _normal_p_value(difference: float, spread: float) -> float:
     return math.erfc(abs(difference) / math.sqrt(2 * spread))
 
 
-# ---- t-tests over repeated runs
+# ---- the best line, and those that are not significantly different from it
 
 
-def paired_t_tests(lines: Mapping[Line, Runs], better: str = "higher", level: float = 0.95) -> list[dict[str, Any]]:
-    """Test every other line against the best by its mean, by a paired t-test over the runs that both have.
+@dataclass(frozen=True)
+class Verdict(Generic[Line]):
+    """The best line, and every other line's difference to it in the form of `Comparison.differences`.
 
-    The form is that of `Comparison.differences`, the second best first: interval, p-value and Holm's adjustment. With
-    fewer than two shared runs there is no p-value.
+    tests  names of the tests that were possible; empty if there was none
     """
 
-    def test(line: Line, best: Line) -> dict[str, Any]:
-        gaps = [value - lines[best][run] for run, value in lines[line].items() if run in lines[best]]
-        noise = variance(gaps) / len(gaps) if len(gaps) > 1 else 0.0
-        gap = fmean(gaps) if gaps else _mean(lines[line]) - _mean(lines[best])
-        return _t_test(line, best, gap, noise, len(gaps) - 1, level)
+    best: Line
+    differences: list[Row]
+    tests: tuple[str, ...] = ()
+    level: float = 0.95
 
-    return _against_best(lines, better, level, test)
+    @property
+    def equals(self) -> set[Line]:
+        """The best line, and those whose test did not reject equality; without a test the best alone."""
+        adjusted = {row["model"]: row["adjusted"] for row in self.differences if row["adjusted"] is not None}
+        return {self.best, *not_rejected(adjusted, 1 - self.level)}
 
 
-def welch_t_tests(
-    lines: Mapping[Line, Runs], shared: Mapping[Line, float], better: str = "higher", level: float = 0.95
-) -> list[dict[str, Any]]:
-    """Test every other line against the best by its mean, by Welch's t-test for runs that are not paired.
+ImageTest = Callable[[Line, Line], tuple[float | None, float | None, float | None]]  # (line, best) → low, high, p
 
-    shared  the variance that all runs of a line have in common, such as that of their test images; lines on the same
-            images differ by less than these allow, so the test is cautious
 
-    A line of one run gets the average variance of the others. If all lines have one run, this variance is unknown.
+def compare_with_best(
+    lines: Mapping[Line, Runs],
+    better: str = "higher",
+    *,
+    noise: Mapping[Line, float] | None = None,
+    images: tuple[str, ImageTest[Line]] | None = None,
+    level: float = 0.95,
+) -> Verdict[Line]:
+    """Test every line against the best by its mean, with Holm's adjustment; the evidence decides on the test.
+
+    MIN_RUNS common runs or more: paired t-test. Otherwise the test of `images`, if there is one. Otherwise Welch's
+    t-test, if the runs are different ones or `noise` is known. Otherwise no test.
+
+    noise   the variance that all runs of a line share, such as that of their test images
+    images  the name of a test of single networks on the same images, and the test
     """
+    sign = -1 if better == "lower" else 1
+    best = max(lines, key=lambda line: sign * _mean(lines[line]))
     variances = [variance(runs.values()) for runs in lines.values() if len(runs) > 1]
     usual = fmean(variances) if variances else 0.0
-
-    def test(line: Line, best: Line) -> dict[str, Any]:
-        both = lines[line], lines[best]
-        noise = [variance(runs.values()) / len(runs) if len(runs) > 1 else usual for runs in both]
-        total = sum(noise) + shared[line] + shared[best]
-        # Satterthwaite; images are many, so only the runs cost degrees of freedom
-        lost = sum(share**2 / max(len(runs) - 1, 1) for share, runs in zip(noise, both, strict=True))
-        freedom = total**2 / lost if lost else MANY if total else 0.0
-        return _t_test(line, best, _mean(lines[line]) - _mean(lines[best]), total, freedom, level)
-
-    return _against_best(lines, better, level, test)
+    differences, tests = list[Row](), list[str]()
+    for line in sorted(lines, key=lambda line: -sign * _mean(lines[line])):
+        if line == best:
+            continue
+        shared = lines[line].keys() & lines[best].keys()
+        test, gap = "", _mean(lines[line]) - _mean(lines[best])
+        low = high = p = None
+        if len(shared) >= MIN_RUNS:
+            test = PAIRED
+            gap, low, high, p = _paired(lines[line], lines[best], level)
+        elif images is not None:
+            test = images[0]
+            low, high, p = images[1](line, best)
+        elif noise is not None or not shared:
+            test = WELCH if noise is None else f"{WELCH} with the variance of images"
+            images_noise = noise[line] + noise[best] if noise else 0.0
+            low, high, p = _welch(lines[line], lines[best], usual, images_noise, level)
+        tests += [test] if p is not None else []
+        limits = {"difference": gap, "low": low, "high": high, "p": p, "adjusted": None}
+        differences.append({"model": line, "best": best} | limits)
+    adjusted = holm_adjusted({row["model"]: row["p"] for row in differences})
+    differences = [row | {"adjusted": adjusted[row["model"]]} for row in differences]
+    return Verdict(best, differences, tuple(dict.fromkeys(tests)), level)
 
 
 def _mean(runs: Runs) -> float:
     return fmean(runs.values())
 
 
-def _against_best(
-    lines: Mapping[Line, Runs], better: str, level: float, test: Callable[[Line, Line], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    sign = -1 if better == "lower" else 1
-    best, *others = sorted(lines, key=lambda line: -sign * _mean(lines[line]))
-    differences = [test(line, best) for line in others]
-    adjusted = holm_adjusted({difference["model"]: difference["p"] for difference in differences})
-    return [difference | {"adjusted": adjusted[difference["model"]]} for difference in differences]
+def _paired(line: Runs, best: Runs, level: float) -> tuple[float, float | None, float | None, float | None]:
+    """Paired t-test over the runs that both lines have: difference line − best, its interval, p-value."""
+    gaps = [value - best[run] for run, value in line.items() if run in best]
+    return fmean(gaps), *_t_test(fmean(gaps), variance(gaps) / len(gaps), len(gaps) - 1, level)
 
 
-def _t_test(line: Line, best: Line, gap: float, noise: float, freedom: float, level: float) -> dict[str, Any]:
-    """The difference line − best with its interval and two-sided p-value; both are None without degrees of freedom."""
+def _welch(
+    line: Runs, best: Runs, usual: float, noise: float, level: float
+) -> tuple[float | None, float | None, float | None]:
+    """Welch's t-test for runs that are not paired: interval of line − best, p-value.
+
+    usual  the variance of a line of one run; if all lines have one run, it is unknown
+    noise  the variance of the test images of both lines; the same images differ by less, so the test is cautious
+    """
+    both = line, best
+    variances = [variance(runs.values()) / len(runs) if len(runs) > 1 else usual for runs in both]
+    total = sum(variances) + noise
+    # Satterthwaite; images are many, so only the runs cost degrees of freedom
+    lost = sum(share**2 / max(len(runs) - 1, 1) for share, runs in zip(variances, both, strict=True))
+    freedom = total**2 / lost if lost else MANY if total else 0.0
+    return _t_test(_mean(line) - _mean(best), total, freedom, level)
+
+
+def _t_test(gap: float, noise: float, freedom: float, level: float) -> tuple[float | None, float | None, float | None]:
+    """Interval and two-sided p-value of a difference; None without degrees of freedom."""
     from scipy.special import stdtr, stdtrit
 
-    low = high = p = None
-    if freedom > 0:
-        error = math.sqrt(noise)
-        reach = float(stdtrit(freedom, (1 + level) / 2)) * error
-        low, high = gap - reach, gap + reach
-        p = 2 * float(stdtr(freedom, -abs(gap) / error)) if error else float(not gap)
-    return {"model": line, "best": best, "difference": gap, "low": low, "high": high, "p": p, "adjusted": None}
+    if not freedom > 0:
+        return None, None, None
+    error = math.sqrt(noise)
+    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
+    p = 2 * float(stdtr(freedom, -abs(gap) / error)) if error else float(not gap)
+    return gap - reach, gap + reach, p

@@ -14,7 +14,7 @@ from typing import Any
 from nescio.errors import Undefined
 from nescio.rows import FACTS, IDENTITY, Row
 
-SOURCE_COLUMNS = ("over", "values", "keys")  # of a mean: its repetitions, their values, the keys of their evaluations
+SOURCE_COLUMNS = ("over", "repeats", "values", "keys")  # of a mean: its repetitions, their values, their evaluations
 MEASURED_COLUMNS = ("value", "spread", "low", "high", "n", "key", *SOURCE_COLUMNS)  # results; other columns identify
 
 
@@ -118,6 +118,11 @@ class Frame:
         return [name for name in dict.fromkeys(name for row in self for name in row) if name not in MEASURED_COLUMNS]
 
 
+def repetitions_of(row: Row) -> dict[Any, float]:
+    """Repetition → value, of a mean of `Frame.summarise`."""
+    return dict(zip(row["repeats"], row["values"], strict=True))
+
+
 def _frame(rows: Iterable[Row]) -> Frame:
     frame = Frame()
     frame.rows = tuple(rows)
@@ -137,10 +142,11 @@ def _none_first(value: Any) -> tuple[bool, Any]:
 
 
 def _summary(group: Frame, over: Sequence[str]) -> Row:
-    values = [repetition.mean() for _, repetition in group.group_by(*over)] if over else group.column()
+    repetitions = {key if len(over) > 1 else key[0]: rows.mean() for key, rows in group.group_by(*over)} if over else {}
+    values = list(repetitions.values()) if over else group.column()
     mean, freedom = fmean(values), len(values) - 1
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / freedom) if freedom else None
     low, high = (group.first("low"), group.first("high")) if len(group) == 1 else (None, None)  # unknown for a mean
     keys = tuple(dict.fromkeys(key for row in group for key in row.get("keys") or [row.get("key")] if key))
-    sources = {"over": over[0] if over else None, "values": tuple(values), "keys": keys}
+    sources = {"over": over[0] if over else None, "repeats": tuple(repetitions), "values": tuple(values), "keys": keys}
     return {"value": mean, "spread": spread, "low": low, "high": high, "n": len(values)} | sources

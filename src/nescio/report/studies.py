@@ -10,11 +10,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from nescio.analysis.significance import Runs, compare_with_best
 from nescio.errors import BadInput
 from nescio.files import read_json, read_list, read_small
 from nescio.provenance import Provenance
 from nescio.report.blocks import Definitions, Section, SectionSpec, Story, sections_of
-from nescio.report.format import plural
+from nescio.report.format import count_in_words, describe_best, join_names, plural
 from nescio.report.frame import MEASURED_COLUMNS, Frame
 from nescio.report.labels import dataset_label, group_reasons
 from nescio.report.pages import write_page
@@ -251,6 +252,30 @@ def _common(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 # ---- the story of a study
+
+
+def describe_verdict(
+    lines: Mapping[str, Runs],
+    repetitions: str = "seeds",
+    *,
+    noise: Mapping[str, float] | None = None,
+    who: str = "It",
+) -> str:
+    """Which lines are not significantly different from the highest, or the difference to the next, with the test.
+
+    lines  name → repetition → value
+    noise  see `compare_with_best`
+    """
+    if len(lines) < 2:
+        return ""
+    verdict = compare_with_best(lines, noise=noise)
+    count = count_in_words(max(map(len, lines.values())))
+    if not verdict.tests:
+        noun = repetitions if count != "one" else repetitions.removesuffix("s")
+        return f"Differences were not tested: {count} {noun}."
+    sentence = describe_best(verdict.differences, who).removesuffix(".")
+    over = f" over {count} {repetitions}" if count != "one" else ""
+    return f"{sentence} ({join_names(verdict.tests)}{over}, Holm's adjustment)."
 
 
 def story_of(

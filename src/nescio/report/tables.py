@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from nescio.analysis.significance import MIN_RUNS, Verdict, compare_with_best
 from nescio.errors import BadInput
-from nescio.report.format import interval_columns
-from nescio.report.frame import Frame
+from nescio.report.format import count_in_words, interval_columns, join_names
+from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import calibration_label, direction_of, metric_label, metric_legend
 from nescio.rows import Row
 
@@ -25,6 +26,11 @@ TIE_MARK = "*"  # after the rank of a model that is not significantly different 
 MISSING = "–"  # text of an empty label or cell
 MAX_SOURCES = 12  # values, and keys, listed per cell
 COUNT_COLUMNS = ("models", "of models")  # columns of `table_from_records` that contain counts
+REPETITIONS = {  # column of repetitions → its noun, and the plural
+    "data_seed": ("seed", "seeds"),
+    "init_seed": ("network", "networks"),
+    "draw": ("sample of references", "samples of references"),
+}
 Formatter = Callable[[float], str]
 Key = tuple[Any, ...]  # values of the index columns
 
@@ -86,6 +92,7 @@ class Cell:
     over: str | None = None  # column of the repetitions that `value` averages
     values: tuple[float, ...] = ()  # of the repetitions
     keys: tuple[str, ...] = ()  # of the evaluations behind the value
+    tests: tuple[str, ...] = ()  # that decide on `best`
 
     @property
     def origin(self) -> str:
@@ -234,7 +241,9 @@ def table(
     compared        whether a row is compared
     compare_within  input columns; only cells with equal values of these are compared
     spread   whether to show spreads and intervals
-    Input rows may contain spread, low, high, n, and rank with best, which then decides what is bold.
+    Input rows may contain spread, low, high, n, and rank with best, which then decides what is bold. Of means over
+    repetitions, bold marks the best and what is not significantly different from it (`compare_with_best`, with the
+    column `noise` of the rows); the note then names the repetitions and the test.
     """
     frame = Frame(rows)
     labels = [Index(name) if isinstance(name, str) else name for name in index]
@@ -258,7 +267,7 @@ def table(
             for key, row in sources.items()
             if row
         ),
-        note,
+        ". ".join(filter(None, (note, *_repetition_notes(list(cells.values()), bold)))),
         metric_legend(m for m in frame.unique("metric") if m) if isinstance(columns, str) else _legend(used),
     )
 
@@ -327,11 +336,15 @@ def _cells(members: Sequence[tuple[Column, Row]], style: _CellStyle) -> list[Cel
     arrow = {"↑": "higher", "↓": "lower"}.get(first.title[-1:], "neither")
     direction = first.better or (direction_of(row["metric"]) if row.get("metric") else arrow)
     best = _best([row[column.field] for column, row in members if style.compared(row)], format, direction)
+    verdict = _verdict([member for member in members if style.compared(member[1])], direction)
     cells = []
     for column, row in members:
         cell = _cell(row, column, format, style.spread)
         if style.bold == "change":
             cells.append(replace(cell, best=_improves(cell, direction)))
+        elif style.bold == "best" and "best" not in row and verdict:
+            equal = style.compared(row) and _runs(column, row) in verdict.equals
+            cells.append(replace(cell, best=equal, tests=verdict.tests))
         elif style.bold == "best" and "best" not in row:
             cells.append(replace(cell, best=cell.value_text == best and style.compared(row)))
         else:
@@ -350,6 +363,50 @@ def _cell(row: Row, column: Column, format: Formatter, spread: bool) -> Cell:
     return Cell(
         row["value"], n=row.get("n"), format=format, over=row.get("over"), values=values, keys=keys, **spreads, **ranks
     )
+
+
+Repeated = tuple[tuple[Any, ...], tuple[float, ...]]  # repetitions and their values
+
+
+def _runs(column: Column, row: Row) -> Repeated | None:
+    """What a mean is over; None if it is over nothing."""
+    return (row["repeats"], row["values"]) if column.field == "value" and row.get("repeats") else None
+
+
+def _verdict(members: Sequence[tuple[Column, Row]], direction: str) -> Verdict[Repeated] | None:
+    """The best mean and its equals; None without a test. Cells with the same values are one line."""
+    rows = {runs: row for column, row in members if (runs := _runs(column, row))}
+    if len(rows) < 2 or direction not in ("higher", "lower"):
+        return None
+    lines = {runs: repetitions_of(row) for runs, row in rows.items()}
+    noise = {runs: row.get("noise") for runs, row in rows.items()}
+    known = {runs: value for runs, value in noise.items() if value is not None}
+    verdict = compare_with_best(lines, direction, noise=known if len(known) == len(lines) else None)
+    return verdict if verdict.tests else None
+
+
+def _repetition_notes(cells: Sequence[Cell], bold: Bold) -> list[str]:
+    """What the cells are means over, and which are bold."""
+    averaged = [cell for cell in cells if cell.over and cell.value is not None]
+    if not averaged:
+        return []
+    one, noun = REPETITIONS.get(str(averaged[0].over), ("value", "values"))
+    counts = sorted({len(cell.values) for cell in averaged})
+    tests = list(dict.fromkeys(test for cell in averaged for test in cell.tests))
+    if counts[-1] == 1:
+        notes, over = [f"One {one}{'' if tests else ': no spread and no test'}"], ""
+    else:
+        numbers = dict.fromkeys((counts[0], counts[-1]))
+        number = (" or " if counts[-1] - counts[0] == 1 else " to ").join(map(count_in_words, numbers))
+        spread = any(cell.spread is not None for cell in averaged)
+        notes, over = [f"Mean{' ± standard deviation' if spread else ''} over {number} {noun}"], f" over {noun}"
+    if bold != "best" or not any(cell.best for cell in averaged):
+        return notes
+    if tests:
+        test = f"{join_names(tests)}{over}, 5 %, Holm's adjustment in every column"
+        return [*notes, f"Bold: the best, and what is not significantly different from it ({test})"]
+    few = f"; fewer than {count_in_words(MIN_RUNS)} {noun} allow no test" if over else ""
+    return [*notes, f"Bold: the best{few}"]
 
 
 def _improves(cell: Cell, direction: str) -> bool:

@@ -420,19 +420,24 @@ def test_results_have_means_over_seeds_and_significance_marks():
 
     frame = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("b", [0.5, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])
     found = {row["method"]: row for row in reports.over_seeds(frame, ("r_auroc", "test"), "r_auroc")}
-    assert [found[name]["best"] for name in "abc"] == [True, True, False]
     assert (found["b"]["value"], found["b"]["least"], found["b"]["most"]) == pytest.approx((0.58, 0.5, 0.66))
-    cells = reports.results(frame).cells()
-    assert [cells[(name, "u"), "R-AUROC ↑"].best for name in "abc"] == [True, True, False]
-    wide = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: nothing can be told
-    assert all(row["best"] for row in reports.over_seeds(wide, ("r_auroc", "test"), "r_auroc"))
-    assert "not significantly different from b (Welch’s" in " ".join(reports._lead(frame))
+
+    def bold(rows):
+        cells = reports.results(rows).cells()
+        return {labels[0] for (labels, head), cell in cells.items() if head == "R-AUROC ↑" and cell.best}
+
+    assert bold(frame) == {"a", "b"} and "Welch's t-test" in reports.results(frame).note
+    wide = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: no difference is certain
+    assert bold(wide) == {"a", "c"}
+    assert "not significantly different from b (Welch's" in " ".join(reports._lead(frame))
     apart = " ".join(reports._lead(Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])))
     assert "c, is +0.445 [0." in apart
     ranges = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("c", [0.5, 0.52], 0.01)])  # apart in range, but by two seeds
-    assert all(row["best"] for row in reports.over_seeds(ranges, ("r_auroc", "test"), "r_auroc"))
+    assert bold(ranges) == {"a", "c"}
+    three = Frame([*rows("a", [0.6, 0.7, 0.8], 0.1), *rows("c", [0.5, 0.61, 0.7], 0.1)])  # common seeds: a paired test
+    assert bold(three) == {"a"} and "paired t-test over seeds" in reports.results(three).note
     single = Frame(row | {"low": None, "high": None} for row in (*rows("a", [0.6], 0), *rows("c", [0.5], 0)))
-    assert "not tested" in " ".join(reports._lead(single))
+    assert "not tested" in " ".join(reports._lead(single)) and bold(single) == {"a"}
 
 
 def test_the_interval_of_a_mean_over_sets_is_narrower_than_theirs():

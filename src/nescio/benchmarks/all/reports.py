@@ -1,18 +1,18 @@
-"""Reports of `run all`: leaderboard, profiles of methods, trade-offs, correlations, and inapplicable evaluations."""
+"""Reports of `run all`: leaderboard, profiles of methods, trade-offs, correlations, and tables of all evaluations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from statistics import fmean
 
 from nescio import evaluations
 from nescio.benchmarks.all.leaderboard import (
     ENTROPY,
+    LINE,
     NATIVE,
     Leaderboard,
     Line,
-    Standing,
     line_of,
     questions,
     rows_by_evaluation,
@@ -28,17 +28,16 @@ from nescio.report.studies import Study, story_of
 from nescio.report.tables import COUNT, Column, Index, Table, decimals, table, table_from_records
 from nescio.rows import Row
 
-PREFERENCES = {"method's score": (NATIVE, ENTROPY, "norm"), "entropy": (ENTROPY,), "msp": ("msp",)}
-METHOD_SCORE = "method's score"
+SCORES = {"native score": (NATIVE, ENTROPY, "norm"), "entropy": (ENTROPY,), "msp": ("msp",)}  # in order of preference
+DEFAULT = SCORES["native score"]
 NOTE = (
-    "Mean over seeds. Bold: the best, and what is not significantly different from it (paired t-test over seeds, "
-    "Holm's correction, 5 %). Mean rank: 0 is the best of every question, 1 the worst; ± half of its 95 % interval "
-    "over seeds. Undertrained lines have no rank"
+    "Mean rank: 0 is the best of every question, 1 the worst; ± half of its 95 % interval over seeds. Undertrained "
+    "lines have no rank"
 )
 
 
 @lru_cache(maxsize=8)
-def leaderboard_of(frame: Frame, scores: tuple[str, ...] = PREFERENCES[METHOD_SCORE]) -> Leaderboard:
+def leaderboard_of(frame: Frame, scores: tuple[str, ...] = DEFAULT) -> Leaderboard:
     """The leaderboard of the rows of a study."""
     columns = questions(evaluations.registry[name] for name in evaluations.registry)
     undertrained = frozenset(line_of(row) for row in frame.where(undertrained=True))
@@ -46,7 +45,7 @@ def leaderboard_of(frame: Frame, scores: tuple[str, ...] = PREFERENCES[METHOD_SC
 
 
 def line_label(line: Line, lines: Iterable[Line]) -> str:
-    """A line by its method, and by backbone and size where others share them."""
+    """A line by its method, and by backbone and size if others share them."""
     method, backbone, members = line
     others = [other for other in lines if other != line and other[0] == method]
     more = [backbone] if any(other[1] != backbone for other in others) else []
@@ -60,27 +59,23 @@ def line_label(line: Line, lines: Iterable[Line]) -> str:
 @report("all/leaderboard")
 def leaderboard(frame: Frame) -> Blocks:
     """Every line under every question, by mean rank, for each choice of the uncertainty score."""
-    return Tabs("Score", {name: [leaderboard_table(frame, scores)] for name, scores in PREFERENCES.items()})
+    return Tabs("Score", {name: [leaderboard_table(frame, scores)] for name, scores in SCORES.items()})
 
 
-def leaderboard_table(frame: Frame, scores: tuple[str, ...] = PREFERENCES[METHOD_SCORE]) -> Table:
+def leaderboard_table(frame: Frame, scores: tuple[str, ...] = DEFAULT) -> Table:
     """The leaderboard as a table: mean rank first, then every question."""
     board = leaderboard_of(frame, scores)
     rows: list[Row] = []
     for line in board.lines:
-        label = line_label(line, board.lines)
+        label = {"line": line_label(line, board.lines), "ranked": line not in board.undertrained}
         if line in board.mean_ranks:
             mean, half, _ = board.mean_ranks[line]
-            rows.append({"line": label, "column": "rank", "value": mean, "spread": half, "best": False})
+            rows.append(label | {"column": "rank", "value": mean, "spread": half})
         else:
-            rows.append({"line": label, "column": "why", "value": reason_without_rank(line, board)})
-        rows += [
-            {"line": label, "column": number, "value": standing.mean, "spread": standing.spread}
-            | {"best": standing.best, "values": tuple(standing.values.values()), "keys": standing.keys}
-            | {"over": "data_seed", "n": len(standing.values)}
-            for number, (_, standings) in enumerate(board.standings.items())
-            if (standing := standings.get(line)) is not None
-        ]
+            rows.append(label | {"column": "why", "value": reason_without_rank(line, board)})
+        for number, standings in enumerate(board.standings.values()):
+            if line in standings:
+                rows.append(standings[line] | label | {"column": number})
     columns = [
         Column("mean rank ↓", where={"column": "rank"}, format=decimals(2), better="neither"),
         Column("no rank because", where={"column": "why"}),
@@ -89,36 +84,36 @@ def leaderboard_table(frame: Frame, scores: tuple[str, ...] = PREFERENCES[METHOD
         Column(question.title, where={"column": number}, format=decimals(3))
         for number, question in enumerate(board.standings)
     ]
-    title = "Leaderboard"
-    return table(rows, title, index=(Index("line", "method", keep=True),), columns=columns, bold="none", note=NOTE)
+    index = (Index("line", "method", keep=True),)
+    return table(rows, "Leaderboard", index=index, columns=columns, compared=lambda row: row["ranked"], note=NOTE)
 
 
 def reason_without_rank(line: Line, board: Leaderboard) -> str:
     """Why a line has no mean rank."""
     if line in board.undertrained:
         return "undertrained"
-    return f"answers {sum(line in standings for standings in board.standings.values())} questions"
+    return f"only {sum(line in standings for standings in board.standings.values())} questions"
 
 
 @report("all/questions")
 def questions_table(frame: Frame) -> Table:
     """The best line of every question, and how many are not significantly different from it."""
     board = leaderboard_of(frame)
-    records = []
+    records: list[Row] = []
     for question, standings in board.standings.items():
-        best = [line for line, standing in standings.items() if standing.best]
-        first = min(best, key=lambda line: standings[line].rank or 0) if best else None
+        best = {line: row for line, row in standings.items() if row["among_best"]}
+        first = min(best, key=lambda line: best[line]["rank"], default=None)
         records.append(
             {
                 "question": question.title,
                 "method": line_label(first, board.lines) if first else None,
-                "value": standings[first].mean if first else None,
-                "as good": len(best) - 1 if best else None,
+                "value": standings[first]["value"] if first else None,
+                "not different": len(best) - 1 if best else None,
                 "of": len(standings),
             }
         )
-    formats = {"as good": COUNT, "of": COUNT, "value": decimals(3)}
-    note = "As good: further methods that are not significantly different from the best"
+    formats = {"not different": COUNT, "of": COUNT, "value": decimals(3)}
+    note = "Not different: further methods that are not significantly different from the best"
     return table_from_records(records, "The best of every question", "question", formats=formats, note=note)
 
 
@@ -127,42 +122,38 @@ def questions_table(frame: Frame) -> Table:
 
 @report("all/profiles")
 def profiles(frame: Frame) -> Blocks:
-    """One method at a time: its value, rank and significance under every question, and its evidence of activity."""
+    """The value, rank and significance of one method under every question, and its evidence of activity."""
     board = leaderboard_of(frame)
     options: dict[str, list[Table]] = {}
     for line in board.lines:
         records = [
             {
                 "question": question.title,
-                "value": standing.mean,
-                "± over seeds": standing.spread,
-                "best line": max(other.mean for other in standings.values())
-                if question.headline.better == "higher"
-                else min(other.mean for other in standings.values()),
-                "place": standing.rank,
-                "of": sum(other.rank is not None for other in standings.values()),
-                "score": standing.score or "",
-                "group of the best": "yes" if standing.best else "no",
+                "value": standings[line]["value"],
+                "± over seeds": standings[line]["spread"],
+                "best line": (max if question.headline.better == "higher" else min)(
+                    row["value"] for row in standings.values()
+                ),
+                "rank": standings[line]["rank"],
+                "of": sum(row["rank"] is not None for row in standings.values()),
+                "score": standings[line]["score"] or "",
+                "not different from the best": "yes" if standings[line]["among_best"] else "no",
             }
             for question, standings in board.standings.items()
-            if (standing := standings.get(line)) is not None
+            if line in standings
         ]
-        formats = {"place": decimals(1), "of": COUNT}
+        formats = {"rank": decimals(1), "of": COUNT}
         blocks = [table_from_records(records, "Every question", "question", formats=formats)]
         evidence = rows_by_evaluation(frame).get("activity", Frame()).where(method=line[0], backbone=line[1])
-        if line[2] == 1 and len(evidence):
-            blocks.append(activity_table(evidence))
+        if line[2] == 1 and evidence:
+            observations = [
+                {"evidence": name, "passed": sum(group.column()), "networks": len(group)}
+                for (name,), group in evidence.group_by("measure")
+            ]
+            counts = {"passed": COUNT, "networks": COUNT}
+            blocks.append(table_from_records(observations, "Evidence of activity", "evidence", formats=counts))
         options[line_label(line, board.lines)] = blocks
     return Tabs("Method", options)
-
-
-def activity_table(evidence: Frame) -> Table:
-    """Every observation, and in how many networks it was passed."""
-    records = [
-        {"evidence": name, "passed": sum(group.column()), "networks": len(group)}
-        for (name,), group in evidence.group_by("measure")
-    ]
-    return table_from_records(records, "Evidence of activity", "evidence", formats={"passed": COUNT, "networks": COUNT})
 
 
 # ---- trade-offs
@@ -170,43 +161,39 @@ def activity_table(evidence: Frame) -> Table:
 
 @report("all/tradeoffs")
 def tradeoffs(frame: Frame) -> Blocks:
-    """Accuracy against every question, and the time of an image against it."""
+    """Every question against accuracy, and against the milliseconds per image."""
     board = leaderboard_of(frame)
     accuracy = next((q for q in board.standings if q.headline.metric == "accuracy" and not q.headline.by_score), None)
     cost = {line_of(row): row["inference_ms"] for row in frame if row.get("inference_ms") is not None}
     options: dict[str, list[Figure]] = {}
     for number, (question, standings) in enumerate(board.standings.items()):
+        y = {line: row["value"] for line, row in standings.items()}
+        labels = {line: line_label(line, board.lines) for line in y}
         figures = []
         if accuracy is not None and question != accuracy:
-            x = {line: standing.mean for line, standing in board.standings[accuracy].items()}
-            figures += _scatter(f"accuracy-{number}", accuracy.title, question.title, x, standings, board.lines)
-        figures += _scatter(
-            f"cost-{number}", "milliseconds per image ↓", question.title, cost, standings, board.lines, log=True
-        )
+            x = {line: row["value"] for line, row in board.standings[accuracy].items()}
+            figures += _scatter(f"accuracy-{number}", (accuracy.title, x), (question.title, y), labels)
+        figures += _scatter(f"cost-{number}", ("milliseconds per image ↓", cost), (question.title, y), labels, log=True)
         if figures:
             options[question.title] = figures
     return Tabs("Question", options)
 
 
-def _scatter(
-    key: str,
-    x_title: str,
-    y_title: str,
-    x: dict[Line, float],
-    standings: dict[Line, Standing],
-    lines: Sequence[Line],
-    log: bool = False,
-) -> list[Figure]:
+Axis = tuple[str, Mapping[Line, float]]  # title, values
+
+
+def _scatter(key: str, x: Axis, y: Axis, labels: Mapping[Line, str], log: bool = False) -> list[Figure]:
+    """One point per line; nothing for fewer than two."""
     points = [
-        {"name": line[0], "method": line_label(line, lines), x_title: x[line], y_title: standing.mean}
-        for line, standing in standings.items()
-        if line in x
+        {"name": line[0], "method": labels[line], x[0]: x[1][line], y[0]: value}
+        for line, value in y[1].items()
+        if line in x[1]
     ]
     if len(points) < 2:
         return []
-    chart = partial(scatter_chart, points, x_title, y_title, tips={"method": "method"}, log=log)
-    shown = [{name: value for name, value in point.items() if name != "name"} for point in points]
-    return [Figure(key, f"{y_title.rstrip(' ↑↓')} and {x_title.rstrip(' ↑↓')}", "One point per method.", chart, shown)]
+    chart = partial(scatter_chart, points, x[0], y[0], tips={"method": "method"}, log=log)
+    data = [{name: value for name, value in point.items() if name != "name"} for point in points]
+    return [Figure(key, f"{y[0].rstrip(' ↑↓')} and {x[0].rstrip(' ↑↓')}", "One point per method.", chart, data)]
 
 
 # ---- correlations
@@ -214,48 +201,47 @@ def _scatter(
 
 @report("all/correlations")
 def correlations(frame: Frame) -> Blocks:
-    """Whether methods that are good at one question are good at another."""
-    board = leaderboard_of(frame)
+    """Rank correlations between questions over methods."""
     cells = [
         {"line": first.title, "column": second.title, "value": rho, "n": count}
-        for (first, second), (rho, count) in board.correlations.items()
+        for (first, second), (rho, count) in leaderboard_of(frame).correlations.items()
     ]
     if not cells:
         return None
     chart = partial(heat_chart, cells, "Spearman's ρ", -1.0, ("question", "question ", "methods"), ".2f")
     caption = "Spearman's correlation over methods; every number is signed so that higher is better."
-    figure = Figure("correlations", "Are methods good at everything?", caption, chart, cells)
+    figure = Figure("correlations", "Rank correlation of questions", caption, chart, cells)
     by_score = score_correlations(frame)
     return [figure] if by_score is None else [figure, by_score]
 
 
 @report("all/score-correlations")
 def score_correlations(frame: Frame) -> Table | None:
-    """Whether two uncertainty scores order the methods alike, under the first number of every question."""
-    board = leaderboard_of(frame)
-    records = []
-    for question in (question for question in board.standings if question.headline.by_score):
+    """Rank correlation of every score with entropy over methods, under the headline of every question."""
+    records: list[Row] = []
+    for question in leaderboard_of(frame).standings:
         headline = question.headline
+        if not headline.by_score:
+            continue
         rows = rows_by_evaluation(frame)[question.evaluation].where(metric=headline.metric, **headline.columns)
         means = {
-            score: {line_of(group.rows[0]): group.mean() for _, group in own.group_by("method", "backbone", "members")}
-            for (score,), own in rows.group_by("measure")
+            score: {line_of(group.rows[0]): group.mean() for _, group in score_rows.group_by(*LINE)}
+            for (score,), score_rows in rows.group_by("measure")
         }
-        against = means.get(ENTROPY, {})
-        for score, own in means.items():
-            both = [line for line in own if line in against]
+        entropy = means.get(ENTROPY, {})
+        for score, values in means.items():
+            both = [line for line in values if line in entropy]
             if score in (None, ENTROPY) or len(both) < 3:
                 continue
             try:
-                rho = spearman([own[line] for line in both], [against[line] for line in both])
+                rho = spearman([values[line] for line in both], [entropy[line] for line in both])
             except Undefined:
                 continue
-            better = fmean(own[line] > against[line] for line in both)
-            records.append(
-                {"question": question.title, "score": score, "ρ with entropy": rho, "above entropy": better}
-                | {"models": len(both)}
-            )
-    return table_from_records(records, "Do scores order methods alike?", "question", "score") if records else None
+            higher = fmean(values[line] > entropy[line] for line in both)
+            record = {"question": question.title, "score": score, "ρ with entropy": rho, "above entropy": higher}
+            records.append(record | {"models": len(both)})
+    title = "Rank correlation of scores over methods"
+    return table_from_records(records, title, "question", "score") if records else None
 
 
 # ---- tables of single evaluations
@@ -264,24 +250,19 @@ def score_correlations(frame: Frame) -> Table | None:
 @report("all/evaluations")
 def evaluation_tables(frame: Frame) -> Tabs:
     """The numbers of every evaluation, by line."""
-    options = {}
-    for name in evaluations.registry:
-        if own := evaluation_table(frame, name):
-            options[name] = [own]
-    return Tabs("Evaluation", options)
+    tables = {name: evaluation_table(frame, name) for name in evaluations.registry}
+    return Tabs("Evaluation", {name: [made] for name, made in tables.items() if made})
 
 
 def evaluation_table(frame: Frame, name: str) -> Table | None:
     """The pooled numbers of one evaluation: metrics as columns, methods and scores as rows."""
     rows = rows_by_evaluation(frame).get(name, Frame()).where(severity=None, shots=None)
-    if not len(rows):
+    if not rows:
         return None
-    kept = rows.summarise(
-        ["method", "backbone", "members", "split", "target", "shift", "measure", "calibrated", "metric"],
-        over=["data_seed"],
-    )
-    index = ("method", "backbone", Index("members", "networks"), "measure", "split", "target", "shift", "calibrated")
-    return table(kept, evaluations.registry[name].question, index=index, columns="metric")
+    columns = ("split", "target", "shift", "calibrated")
+    means = rows.summarise([*LINE, *columns, "measure", "metric"], over=["data_seed"])
+    index = ("method", "backbone", Index("members", "networks"), "measure", *columns)
+    return table(means, evaluations.registry[name].question, index=index, columns="metric")
 
 
 # ---- the page
@@ -294,23 +275,23 @@ def first_look(study: Study) -> list[Table]:
 def story(study: Study) -> Story:
     frame = study.frame
     sections: list[SectionSpec] = [
-        ("Leaderboard", "Which method is best, at what?", [leaderboard(frame), questions_table(frame)]),
+        ("Leaderboard", "Mean ranks, and the best of every question", [leaderboard(frame), questions_table(frame)]),
         ("Profiles", "One method at a time", [profiles(frame)]),
-        ("Trade-offs", "What does it cost?", [tradeoffs(frame)]),
-        ("Correlations", "Are methods good at everything?", [correlations(frame)]),
+        ("Trade-offs", "Accuracy and cost", [tradeoffs(frame)]),
+        ("Correlations", "Rank correlation of questions", [correlations(frame)]),
         ("Evaluations", "Every evaluation", [Details("Every number", [evaluation_tables(frame)])]),
     ]
-    return story_of(study, f"{study.data}: every method under every question", _lead(frame), sections)
+    return story_of(study, f"Methods under every question: mean rank on {study.data}", _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
-    """Numbers first: what was compared, the best by mean rank, and the best of every question."""
+    """Numbers of methods, questions and seeds, and the best by mean rank."""
     board = leaderboard_of(frame)
-    ranked = [line for line in board.lines if line in board.mean_ranks]
     seeds = len(frame.where(metric="accuracy").unique("data_seed"))
     lead = [f"{len(board.lines)} methods, {len(board.standings)} questions, {seeds} seeds."]
-    if ranked:
-        best, (mean, half, _) = ranked[0], board.mean_ranks[ranked[0]]
+    if board.mean_ranks:
+        best = board.lines[0]
+        mean, half, _ = board.mean_ranks[best]
         interval = f" ± {format_number(half, 2)}" if half is not None else ""
         lead.append(f"Lowest mean rank: {line_label(best, board.lines)}, {format_number(mean, 2)}{interval}.")
     return lead

@@ -1,177 +1,261 @@
-"""Table 2 and Figure 1 of the paper, further tables of classification, and the page."""
+"""Tables 2 and 3 and Figures 1, 3 and 4 of the paper, further tables, pictures of label maps, and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import replace
 
-from nescio.benchmarks.shift import pixel_reports
 from nescio.benchmarks.shift.lines import (
-    LINE,
     MODEL,
-    TESTED,
+    beside_scores,
     by_shift,
     clean,
     common_note,
-    compared,
     first_measure,
-    has_native,
-    images,
-    labels,
-    marked,
-    name_of,
-    over_runs,
+    is_trained,
+    level_note,
+    line_table,
+    over_seeds,
     panels,
     pooled,
     shifted,
+    task_rows,
     undertrained,
-    values_of,
-    without_undertrained,
 )
 from nescio.evaluations.base import ENTROPY, NATIVE
+from nescio.evaluations.segmentation_shift import CORRUPTION
 from nescio.evaluations.shift import CLEAN, RANKING
-from nescio.report.blocks import Blocks, SectionSpec, Story, Tabs, flatten
+from nescio.report.blocks import Blocks, Gallery, SectionSpec, Story, Tabs, flatten
 from nescio.report.charts.points import heat_figure
 from nescio.report.format import count_methods, format_number, join_names, plural
-from nescio.report.frame import Frame
+from nescio.report.frame import Frame, repetitions_of
 from nescio.report.gaussians import singular_gaussians
-from nescio.report.labels import bare_label, dataset_label
+from nescio.report.labels import bare_label, dataset_label, network_label
 from nescio.report.named_reports import report
-from nescio.report.studies import Study, story_of
+from nescio.report.studies import Study, describe_verdict, story_of
 from nescio.report.tables import Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
-# ---- the paper's table and figure
 
-NAMED = 3  # lines, in the lead
+def images(frame: Frame) -> Frame:
+    return task_rows(frame, "classification")
+
+
+def pixels(frame: Frame) -> Frame:
+    return task_rows(frame, "segmentation")
+
+
+# ---- tables of the paper
 
 
 @report("shift/table2")
 def table_2(frame: Frame) -> Table:
-    """Clean accuracy, and AUROC and rAULC of right against wrong over all severities (Postels et al. 2022, Table 2)."""
-    frame = images(frame)
-    rows = compared(frame, pooled(frame))
-    accuracy = {values_of(row, MODEL): row for row in compared(frame, clean(frame).where(metric="accuracy"))}
-    ranked = dict.fromkeys(values_of(row, LINE) for row in rows)
-    unranked = [(*model, None) for model in accuracy if model not in {line[:-1] for line in ranked}]
-    rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in [*ranked, *unranked]]
-    about_native = f"{NATIVE}: a method's native score, and the mutual information of an ensemble. "
-    native_note = about_native if has_native(frame) else ""
-    return table(
-        marked(frame, rows),
-        "Does uncertainty tell right from wrong under corruption?",
-        index=(*labels(frame), Index("measure", keep=True)),
-        columns=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
-        format=decimals(3),
-        compare_within=("dataset",),
-        note="AUROC and rAULC of wrong against right answers: clean images and all severities of one corruption "
-        f"together, {common_note(frame, 'corruption')}. {native_note}{over_runs(frame, rows)}",
+    """Clean accuracy; AUROC and rAULC of misclassification over all severities (Postels et al. 2022, Table 2)."""
+    rows = images(frame)
+    accuracy = over_seeds(clean(rows).where(metric="accuracy"))
+    native = f". {NATIVE}: a method's native score, and the mutual information of an ensemble"
+    return line_table(
+        beside_scores(over_seeds(pooled(rows)), accuracy),
+        "Misclassification detection under corruption",
+        metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
+        "AUROC and rAULC: clean images and all severities of one corruption together, "
+        f"{common_note(rows, 'corruption')}{native if NATIVE in rows.unique('measure') else ''}",
+        scores=True,
     )
+
+
+@report("shift/table3", needs="rows of segmentation")
+def table_3(frame: Frame) -> Table:
+    """Clean mIoU; mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
+    rows = pixels(frame)
+    ranked = over_seeds(pooled(rows).where(measure=lambda name: name is not None))
+    miou = [row | {"shift": CLEAN} for row in over_seeds(clean(rows).where(metric="miou"))]
+    miou += [row | {"shift": None} for row in over_seeds(pooled(rows).where(metric="miou"))]
+    heads = [
+        Column("clean mIoU ↑", where={"metric": "miou", "shift": CLEAN}, metric="miou"),
+        Column("pooled mIoU ↑", where={"metric": "miou", "shift": None}),
+        *metrics("auroc", "raulc"),
+    ]
+    note = (
+        "Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, "
+        f"{common_note(rows, 'shift')}"
+    )
+    if bound := max(rows.where(metric="bound").column(), default=0.0):
+        note += f". AUROC and rAULC are computed from binned scores, with an error of at most {bound:.1g}"
+    title = "Misclassification detection of pixels under shift"
+    return line_table(beside_scores(ranked, Frame(miou)), title, heads, note, scores=True)
+
+
+# ---- figures of the paper
 
 
 @report("shift/fig1", needs="rows of corrupted images")
 def figure_1(frame: Frame) -> Blocks:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
-    selected, low = Frame([*clean(images(frame)), *shifted(images(frame))]), undertrained(frame)
-    title = "mean over corruptions"
-    right = panels(selected, "fig1", title, "accuracy", "ece", low=low)
-    ranked = {"own score": panels(selected, "fig1", title, *RANKING, low=low)}
-    if has_native(selected) and (others := selected.where(measure=(None, ENTROPY))).where(metric=RANKING):
-        ranked |= {ENTROPY: panels(others, f"fig1-{ENTROPY}", title, *RANKING, low=low)}
-    return flatten([right, Tabs("Ranked by", ranked) if len(ranked) > 1 else ranked["own score"]])
+    every = images(frame)
+    rows, title = Frame([*clean(every), *shifted(every)]), "mean over corruptions"
+    outcomes = panels(rows, "fig1", title, "accuracy", "ece")
+    ranked = {"native score": panels(rows, "fig1", title, *RANKING)}
+    others = rows.where(measure=(None, ENTROPY))
+    if NATIVE in rows.unique("measure") and others.where(metric=RANKING):
+        ranked |= {ENTROPY: panels(others, f"fig1-{ENTROPY}", title, *RANKING)}
+    return flatten([outcomes, Tabs("Uncertainty score", ranked) if len(ranked) > 1 else ranked["native score"]])
 
 
 @report("shift/corruptions", needs="rows of two corruptions or more")
 def every_corruption(frame: Frame) -> Blocks:
-    """Figure 1 of every corruption, and rAULC of every line on every corruption at a glance."""
-    selected = shifted(images(frame))
-    if len(selected.unique("shift")) < 2:
+    """Figure 1 of every corruption, and rAULC of every line on every corruption."""
+    rows = images(frame)
+    corrupted = shifted(rows)
+    if len(corrupted.unique("shift")) < 2:
         return None
-    options = by_shift(images(frame), selected, "fig1", "accuracy", *RANKING)
-    means = first_measure(selected.where(severity=None, metric="raulc")).summarise(
+    means = first_measure(corrupted.where(severity=None, metric="raulc")).summarise(
         [*MODEL, "shift"], over=["data_seed"]
     )
     several = len(means.unique("dataset")) > 1
     cells = [
-        {"line": f"{name_of(row)}, {dataset_label(row['dataset'])}" if several else name_of(row)}
+        {"line": f"{network_label(row)}, {dataset_label(row['dataset'])}" if several else network_label(row)}
         | {"column": row["shift"].replace("_", " "), "value": row["value"], "n": row["n"]}
-        for row in marked(frame, list(means))
+        for row in means
     ]
     caption = "Clean images and all severities together. More colour is better; none is chance or worse."
-    names = ("line", "corruption", "runs")
-    heat = heat_figure("heat", "rAULC on every corruption", caption, cells, "rAULC", 0.0, names)
-    return flatten([heat, Tabs("Corruption", options)])
+    heat = heat_figure(
+        "heat", "rAULC on every corruption", caption, cells, "rAULC", 0.0, ("line", "corruption", "seeds")
+    )
+    return flatten([heat, Tabs("Corruption", by_shift(rows, corrupted, "fig1", "accuracy", *RANKING))])
 
 
-# ---- beside them
+def by_kind(frame: Frame) -> tuple[Frame, Frame]:
+    """Rows of corruptions of five severities, and of other shifts, such as a fog by depth."""
+    rows = shifted(pixels(frame))
+    return rows.where(shift_kind=CORRUPTION), rows.where(shift_kind=lambda kind: kind != CORRUPTION)
+
+
+@report("shift/fig3", needs="rows of segmentation under corruptions")
+def figure_3(frame: Frame) -> Blocks:
+    """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
+    return Tabs("Corruption", by_shift(pixels(frame), by_kind(frame)[0], "fig3", "miou", *RANKING))
+
+
+@report("shift/fig4", needs="rows of segmentation under a continuous shift")
+def figure_4(frame: Frame) -> Blocks:
+    """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
+    figures = by_shift(pixels(frame), by_kind(frame)[1], "fig4", "miou", *RANKING, numbers=True)
+    return [panel for panels in figures.values() for panel in panels]
+
+
+# ---- further tables
 
 
 @report("shift/answers", needs="rows of corrupted images")
 def answers(frame: Frame) -> Blocks:
     """Accuracy, ECE and NLL against severity, the mean over corruptions."""
-    frame = images(frame)
-    selected = Frame([*clean(frame), *shifted(frame)]).where(severity=lambda level: level is not None)
-    blocks = []
-    for metric in ("accuracy", "ece", "nll"):
-        subset = selected.where(metric=metric).sort("severity")
-        heads = [
-            Column(f"severity {level:g}" if level else CLEAN, where={"severity": level})
-            for level in subset.unique("severity")
-        ]
-        rows = compared(frame, subset, "severity")
-        note = f"Mean over corruptions. {over_runs(frame, rows)}"
-        title, lines, form = f"{bare_label(metric)} by severity", labels(frame), decimals(3)
-        displayed = marked(frame, rows)
-        blocks.append(
-            table(displayed, title, index=lines, columns=heads, format=form, compare_within=("dataset",), note=note)
+    rows = images(frame)
+    rows = Frame([*clean(rows), *shifted(rows)]).where(severity=lambda level: level is not None).sort("severity")
+    return [
+        line_table(
+            over_seeds(selected, "severity"),
+            f"{bare_label(metric)} by severity",
+            [Column(f"severity {level:g}" if level else CLEAN, where={"severity": level}) for level in levels],
+            "Mean over corruptions",
         )
-    return blocks
+        for metric in ("accuracy", "ece", "nll")
+        for selected in [rows.where(metric=metric)]
+        for levels in [selected.unique("severity")]
+    ]
+
+
+@report("shift/levels", needs="rows of segmentation")
+def every_level(frame: Frame) -> Blocks:
+    """mIoU at every level of every shift."""
+    rows, tables = pixels(frame).where(metric="miou"), []
+    for (shift,), selected in shifted(rows).where(severity=lambda level: level is not None).group_by("shift"):
+        levels = selected.sort("severity").unique("severity")
+        heads = [Column(CLEAN, where={"shift": CLEAN})]
+        heads += [Column(f"{level:g}", where={"shift": shift, "severity": level}) for level in levels]
+        means = over_seeds(Frame([*clean(rows), *selected]), "shift", "severity")
+        title = f"mIoU at every level: {shift.replace('_', ' ')}"
+        tables.append(line_table(means, title, heads, level_note(shift).removesuffix("."), spread=False))
+    return tables
 
 
 @report("shift/ood", needs="rows about OOD sets")
 def out_of_distribution(frame: Frame) -> Table:
-    """AUROC of images of other sets against clean test images."""
-    ood = frame.where(evaluation="ood", metric="auroc", target=lambda name: name is not None)
-    rows = compared(frame, ood, "target")
-    heads = [Column(f"{target} ↑", where={"target": target}) for target in Frame(rows).unique("target")]
-    title = "Does uncertainty tell images of other sets from test images?"
-    lines = (*labels(frame), Index("measure", keep=True))
-    note = f"AUROC against clean test images. {over_runs(frame, rows)}"
-    selected = marked(frame, rows)
-    return table(
-        selected, title, index=lines, columns=heads, format=decimals(3), compare_within=("dataset",), note=note
-    )
+    """AUROC of OOD images against clean test images."""
+    ood = images(frame).where(evaluation="ood", metric="auroc", target=lambda name: name is not None)
+    heads = [Column(f"{target} ↑", where={"target": target}) for target in ood.unique("target")]
+    note = "AUROC of OOD images against clean test images"
+    return line_table(over_seeds(ood, "target"), "OOD detection", heads, note, scores=True)
 
 
 @report("shift/strengths", needs="two regularisation strengths or more")
-def strengths(frame: Frame) -> Blocks:
-    """Which strength of each method's regularisation was chosen, by the NLL of validation images in run 0."""
+def strengths(frame: Frame) -> Table | None:
+    """Regularisation strengths tried, and those chosen by the NLL of validation images with the first seed."""
     rows: list[Row] = []
-    for (data, method), selected in frame.where(split="val").group_by("dataset", "method"):
-        tried = selected.where(metric="nll")
-        losses, values = ({row["trial"]: row[name] for row in tried} for name in ("value", "strength"))
-        best = min(losses, key=lambda trial: losses[trial])
-        for trial, loss in losses.items():
-            row = {"dataset": data, "method": method, "strength": values[trial], "metric": "nll", "value": loss}
-            rows.append(row | {"chosen": "chosen" if trial == best else None})
+    for (data, method), selected in frame.where(split="val", metric="nll").group_by("dataset", "method"):
+        trials = {row["trial"]: row for row in selected}.values()
+        best = min(trials, key=lambda row: row["value"])["trial"]
+        rows += [
+            {"dataset": data, "method": method, "strength": row["strength"], "metric": "nll", "value": row["value"]}
+            | {"chosen": "chosen" if row["trial"] == best else None}
+            for row in trials
+        ]
     if not rows:
         return None
-    note = "Run 0; the strength with the lowest NLL of validation images is that of all runs. From the weakest on"
-    heads = [Column("validation NLL ↓"), Column("", field="chosen")]
-    lines = ("method", "dataset", Index("strength", keep=True))
-    return table(rows, "Strengths tried", index=lines, columns=heads, format=decimals(3), bold="none", note=note)
+    note = "Validation images, seed 0; the chosen strength is that of all seeds. The weakest strength is first"
+    heads, index = (
+        [Column("validation NLL ↓"), Column("", field="chosen")],
+        ("method", "dataset", Index("strength", keep=True)),
+    )
+    return table(rows, "Choice of the strength", index=index, columns=heads, format=decimals(3), bold="none", note=note)
 
 
 @report("shift/training", needs="networks whose training accuracy is known")
-def training(frame: Frame) -> Blocks:
+def training(frame: Frame) -> Table:
     """Training accuracy of every method: undertrained methods cannot be compared."""
     titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
     rows = frame.facts(*titles).where(members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
-    notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]
+    notes = ["Layers at their bound: the share whose spectral norm is reduced; at 0 the bound has no effect"]
     notes = [*(notes if frame.facts("at_bound") else []), *singular_gaussians(frame)]
     heads = [Column(titles[name], where={"metric": name}) for name in titles if name in rows.unique("metric")]
-    lines, title = labels(frame)[:3], "What the networks learnt"
-    return table(rows, title, index=lines, columns=heads, format=decimals(3), bold="none", note=". ".join(notes))
+    look = {"format": decimals(3), "bold": "none", "note": ". ".join(notes)}
+    return table(rows, "Training of the networks", index=("method", "dataset", "backbone"), columns=heads, **look)  # type: ignore[arg-type]
+
+
+# ---- pictures
+
+
+def pictures(study: Study) -> Blocks:
+    """Image, labels, predictions and uncertainty of every line: of a few images, clean and at the last levels."""
+    options = {}
+    for (shift, level, image), rows in Frame(study.pictures).group_by("shift", "severity", "image"):
+        name = shift.replace("_", " ") + (f" {level:g}" if shift != CLEAN else "")
+        options[f"{name}, image {image}"] = [Gallery(tuple(map(_picture, rows)), wide=True)]
+    return Tabs("Images", options)
+
+
+def _picture(row: Row) -> tuple[bytes, str, str]:
+    """A picture, its title and its caption."""
+    shows, caption = row["shows"], ""
+    if shows == "prediction" and row["value"] is not None:  # None: all of it is void
+        caption = f"{row['value']:.0%} of the pixels are correct"
+    elif shows == "uncertainty":
+        caption = f"{row['measure'].replace('_', ' ')}: brighter is more uncertain"
+    return b64decode(row["png"]), f"{network_label(row)}: {shows}" if "method" in row else shows, caption
+
+
+def colour_legend(study: Study) -> Gallery:
+    """The colours of the classes in the pictures; empty for studies without their names."""
+    bars = dict.fromkeys(bar for row in study.pictures for bar in row.get("classes", {}).items())
+    return Gallery(tuple((b64decode(bar), name, "") for name, bar in bars), wide=True)
+
+
+def about_pictures(study: Study) -> str:
+    """How to read the pictures."""
+    levels = dict.fromkeys(level_note(row["shift"]) for row in study.pictures)
+    scale = "Greys of uncertainty have one scale for each line: images and levels can be compared."
+    return " ".join([scale, *filter(None, levels)])
 
 
 # ---- the page
@@ -180,69 +264,51 @@ def training(frame: Frame) -> Blocks:
 def first_look(study: Study) -> list[Table]:
     """The paper's tables, one for every dataset."""
     datasets = list(study.frame.group_by("dataset"))
-    pairs = [(data, make(rows)) for (data,), rows in datasets for make in (table_2, pixel_reports.table_3)]
-    tables = [(data, paper_table) for data, paper_table in pairs if paper_table]
+    makers: tuple[Callable[[Frame], Table], ...] = (table_2, table_3)
+    tables = [(data, made) for (data,), rows in datasets for make in makers if (made := make(rows))]
     if len(datasets) == 1:
-        return [paper_table for _, paper_table in tables]
-    return [replace(paper_table, title=f"{dataset_label(data)}: {paper_table.title}") for data, paper_table in tables]
+        return [made for _, made in tables]
+    return [replace(made, title=f"{dataset_label(data)}: {made.title}") for data, made in tables]
 
 
 def story(study: Study) -> Story:
     frame = study.frame
+    shown = pictures(study), colour_legend(study)
     sections: list[SectionSpec] = [
-        ("Table", "Does uncertainty tell right from wrong?", first_look(study)),
-        ("Severity", "What happens as images get worse?", [figure_1(frame), answers(frame)]),
-        ("Corruptions", "Is it the same for every corruption?", [every_corruption(frame)]),
-        (
-            "Levels",
-            "What happens as the shift grows?",
-            [pixel_reports.figure_4(frame), pixel_reports.figure_3(frame), pixel_reports.every_level(frame)],
-        ),
-        (
-            "Pictures",
-            "What does it look like?",
-            [pixel_reports.pictures(study), pixel_reports.colour_legend(study)],
-            pixel_reports.about_pictures(study),
-        ),
-        ("Other sets", "Are images of other sets noticed?", [out_of_distribution(frame)]),
-        ("Training", "What was trained?", [training(frame), strengths(frame)]),
+        ("Table", "Misclassification detection", first_look(study)),
+        ("Severity", "Metrics by severity", [figure_1(frame), answers(frame)]),
+        ("Corruptions", "Metrics by corruption", [every_corruption(frame)]),
+        ("Levels", "Segmentation by level", [figure_4(frame), figure_3(frame), every_level(frame)]),
+        ("Pictures", "Predictions and uncertainty of pixels", [*shown], about_pictures(study)),
+        ("OOD sets", "OOD detection", [out_of_distribution(frame)]),
+        ("Training", "Training and choice of the strength", [training(frame), strengths(frame)]),
     ]
-    title = (
-        f"{join_names([dataset_label(data) for data in frame.unique('dataset')])}: who knows what is wrong under shift?"
-    )
-    return story_of(study, title, _lead(frame), sections)
-
-
-def _alike(best: Row, alike: Sequence[Row]) -> str:
-    """The test of a line's lead over the next one."""
-    if best["n"] < TESTED:
-        return f" ({plural(best['n'], 'run').lower()}: no test)"
-    names = [f"{name_of(row)} by {row['measure']}" for row in alike]
-    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED + 1 else []
-    return f"; {join_names([*names[: NAMED if more else None], *more])} not significantly different" if names else ""
+    data = join_names([dataset_label(name) for name in frame.unique("dataset")])
+    return story_of(study, f"Misclassification detection under shift: rAULC on {data}", _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
-    """The best methods, their lead, and the undertrained methods."""
+    """The best method on each dataset, its difference to the others, and the undertrained methods."""
     lines = [row for _, (row, *_) in clean(frame).group_by(*MODEL)]
-    conditions = shifted(frame).unique("shift")
-    runs = plural(len(frame.unique("data_seed")), "run").lower()
-    lead = [f"{count_methods(lines)}, {runs}, {plural(len(conditions), 'shift').lower()}."]
+    seeds = plural(len(frame.unique("data_seed")), "seed").lower()
+    lead = [f"{count_methods(lines)}, {seeds}, {plural(len(shifted(frame).unique('shift')), 'shift').lower()}."]
     for (data,), subset in frame.group_by("dataset"):
-        selected = Frame(compared(frame, pooled(subset).where(metric="raulc")))
-        if not (trained := without_undertrained(frame, selected)):
+        ranked = [pooled(task_rows(subset, task)).where(metric="raulc") for task in subset.unique("task")]
+        means = over_seeds(Frame(row for rows in ranked for row in rows if is_trained(row)))
+        if not means:
             continue
-        best, *others = trained.sort("value", reverse=True)
+        best, *others = means.sort("value", reverse=True)
+        runs = {f"{network_label(row)} by {row['measure']}": repetitions_of(row) for row in (best, *others)}
         lead.append(
-            f"On {dataset_label(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
-            f"rAULC {format_number(best['value'], 3)}{_alike(best, [row for row in others if row['best']])}."
+            f"{dataset_label(data)}: highest rAULC {format_number(best['value'], 3)}, {network_label(best)} by "
+            f"{best['measure']}. {describe_verdict(runs)}".strip()
         )
-        if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
-            lead.append(f"Plain softmax entropy (erm) has {format_number(plain[0]['value'], 3)}.")
+        if plain := [row for row in others if (network_label(row), row["measure"]) == ("erm", ENTROPY)]:
+            lead.append(f"rAULC of plain softmax entropy (erm): {format_number(plain[0]['value'], 3)}.")
         if subset.where(own_augmentation=True, method=best["method"]):
             lead.append(
-                f"{best['method']} is trained with augmentations of its own, which may be what leads: the setting "
-                "augment=full gives the same to all."
+                f"{best['method']} is trained with augmentations of its own, which may explain the difference; "
+                "augment=full gives the same augmentations to all methods."
             )
     if low := undertrained(frame):
         several = len(frame.unique("dataset")) > 1

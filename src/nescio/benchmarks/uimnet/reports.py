@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 
 from nescio.analysis.selection import best_trials
-from nescio.analysis.significance import paired_t_tests
 from nescio.benchmarks.plans import DEEP_ENSEMBLE
 from nescio.benchmarks.uimnet import SCORECARD, SEARCH
 from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
 from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart
-from nescio.report.format import count_in_words, describe_best, format_number, of_hundred, plural
+from nescio.report.format import count_in_words, format_number, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import calibration_label, group_reasons
 from nescio.report.named_reports import report
-from nescio.report.studies import Study, story_of
+from nescio.report.studies import Study, describe_verdict, story_of
 from nescio.report.tables import MISSING, Column, Index, Table, decimals, metrics, percents, table
 from nescio.rows import Row
 
@@ -127,7 +126,7 @@ def table_3(frame: Frame) -> Tabs:
 
 def _lines(title: str, frame: Frame, metric_names: Sequence[str]) -> Table:
     """Lines × metrics with mean ± standard deviation; the oracle is last and never the best."""
-    lines, n = frame.without(method=ORACLE), max(frame.column("n"))
+    lines = frame.without(method=ORACLE)
     order, nothing = lines.unique("method"), dict.fromkeys(("members", "calibrated", "spectral"))
     lines = lines.sort(
         lambda row: order.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0
@@ -139,7 +138,6 @@ def _lines(title: str, frame: Frame, metric_names: Sequence[str]) -> Table:
         columns=metrics(*metric_names, titles=NAMES),
         format=decimals(3),
         compared=lambda row: row["method"] != ORACLE,
-        note=f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show",
     )
 
 
@@ -154,12 +152,11 @@ def look(frame: Frame) -> Table:
     first = ordered(first_lines(frame), "method")
     joint = f", and {DEEP_ENSEMBLE}, whose networks are averaged" * (DEEP_ENSEMBLE in first.unique("method"))
     note = (
-        f"Calibrated single networks{joint}. OOD AUC: pairs in which the image of an out-of-distribution class has the "
-        f"higher {measure}. OOD rejected: images of these classes above the 95 % quantile of {measure} on validation "
-        "images"
+        f"Calibrated single networks{joint}. OOD AUC: AUROC of {measure} of OOD against in-distribution images. OOD "
+        f"rejected: share of OOD images above the 95 % quantile of {measure} on validation images"
     )
     heads = [Column(title, where={"metric": metric}) for metric, title in titles.items()]
-    title = "Which method detects out-of-distribution classes?"
+    title = "OOD detection by method"
     return table(first, title, index=("method",), columns=heads, format=percents(), spread=False, note=note)
 
 
@@ -178,14 +175,12 @@ def search(frame: Frame) -> Table | None:
             rows += [line | {"network": network} | row for row in networks.summarise(["metric"])]
     note = (
         "Uncalibrated single networks, AUC with entropy. The selected trial has the lowest validation NLL. Mean ± "
-        "standard deviation over data seeds; of all trials over data seeds and trials: methods that differ by less may "
-        "differ by the luck of their draws"
+        "standard deviation over seeds; of all trials over seeds and trials: smaller differences of methods may be "
+        "chance"
     )
     lines = (Index("method", keep=True), "backbone", LABELS[-1], Index("network", "hyper-parameters"))
     heads = metrics("accuracy", "nll", "auroc", titles=NAMES)
-    return table(
-        rows, "What the search changed", index=lines, columns=heads, format=decimals(3), bold="none", note=note
-    )
+    return table(rows, "Effect of the search", index=lines, columns=heads, format=decimals(3), bold="none", note=note)
 
 
 @report("uimnet/ranking", needs=OOD_NEED)
@@ -193,12 +188,9 @@ def ranking(frame: Frame) -> Table:
     """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
     lines = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
     rows = ordered(lines.summarise(["measure", "metric"]), "measure")
-    title, heads = (
-        "Which measure detects out-of-distribution classes best?",
-        metrics(*OUT_OF_DISTRIBUTION, titles=NAMES),
-    )
+    heads = metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
     note = "Mean over methods, ensembles and ablations; a measure that some methods lack, over the others"
-    return table(rows, title, columns=heads, format=decimals(3), spread=False, note=note)
+    return table(rows, "OOD detection by measure", columns=heads, format=decimals(3), spread=False, note=note)
 
 
 @report("uimnet/effects", needs="two values of calibration, spectral norm, model size or ensemble size")
@@ -215,11 +207,13 @@ def effects(frame: Frame) -> Table:
                 changes = _changes(metric_rows, column, values[0], values[-1])
                 rows += [{"change": change, "metric": metric, "value": fmean(changes)}] if changes else []
     note = (
-        "Mean relative change over methods and all else that was tried, out-of-distribution metrics with "
-        f"{first_measure(frame)}; bold is a change for the better"
+        f"Mean relative change over methods and all other settings, OOD metrics with {first_measure(frame)}; bold is a "
+        "change for the better"
     )
     heads, form = metrics(*SHOWN, titles=NAMES), percents(sign=True)
-    return table(rows, "What helps?", index=("change",), columns=heads, format=form, bold="change", note=note)
+    return table(
+        rows, "Effect of every ablation", index=("change",), columns=heads, format=form, bold="change", note=note
+    )
 
 
 def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
@@ -250,9 +244,9 @@ def methods(frame: Frame) -> Figure | None:
     ]
     oracle = oracle_mean(frame)
     guide = (ORACLE, oracle) if oracle else None
-    caption = "Dots are means over data seeds; a line joins a method's single network and its ensemble."
-    caption += " The dashed line is a network that was trained on both sides." if guide else ""
-    title, axis = "How often each method is less confident about the OOD image", "AUC of OOD detection"
+    caption = "Dots are means over seeds; a line joins a method's single network and its ensemble."
+    caption += " The dashed line is a network trained on in-distribution and OOD images." if guide else ""
+    title, axis = "AUC of OOD detection by method", "AUC of OOD detection"
     data = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
     return Figure("methods", title, caption, lambda: dots_chart(points, axis, guide), data)
 
@@ -267,7 +261,7 @@ def oracle_mean(frame: Frame) -> float | None:
 def heat(frame: Frame) -> Figure | None:
     """Mean AUC of every method with every measure."""
     caption = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is chance."
-    title, names = "Every method with every measure", ("method", "measure", "lines")
+    title, names = "AUC of OOD detection by method and measure", ("method", "measure", "lines")
     return heat_figure("heat", title, caption, heat_cells(frame), "AUC", 0.5, names)
 
 
@@ -293,7 +287,7 @@ def networks(frame: Frame) -> Figure | None:
     data = [{tips.get(key, key): value for key, value in point.items()} for point in points]
     caption = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
     chart = partial(scatter_chart, points, NLL, AUC, tips=tips, log=log)
-    return Figure("networks", "Every trained network", caption, chart, data)
+    return Figure("networks", "Validation NLL and AUC of every trained network", caption, chart, data)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
@@ -314,12 +308,9 @@ def agreement(frame: Frame) -> str:
     points = Frame(nll_against_auc(frame)).with_column(NLL, lambda point: -point[NLL])
     if (rho := points.correlation(NLL, AUC)) is None:
         return ""
-    strength = "hardly " if abs(rho) < 0.3 else "partly " if abs(rho) < 0.7 else ""
-    verdict = strength + ("agree" if rho > -0.3 else "oppose each other")
     return (
-        f"Trials are chosen by their validation NLL, without OOD images. Over {len(points)} networks, the "
-        f"order by validation NLL and the order by AUC {verdict} "
-        f"(Spearman’s ρ = {format_number(rho, 2)}; 1 is the same order, 0 is none)."
+        "Trials are chosen by their validation NLL, without OOD images. Spearman's correlation of the orders by "
+        f"validation NLL and by AUC over {len(points)} networks: {format_number(rho, 2)}."
     )
 
 
@@ -336,14 +327,13 @@ def story(study: Study) -> Story:
     """The page of a UIMNET study."""
     frame = study.frame
     lines = means(frame)
-    about_oracle = "The oracle was trained on both sides, to separate them."
+    about_oracle = "The oracle is trained to separate in-distribution from OOD images."
     first, changes, measures = first_look(study)
-    validation = "Does the validation NLL predict OOD detection?"
     sections: list[SectionSpec] = [
         ("Methods", first.title, [first, methods(lines), search(frame)]),
         ("Ablations", changes.title, [changes]),
         ("Measures", measures.title, [measures, heat(lines)]),
-        ("Validation", validation, [networks(frame)], agreement(frame)),
+        ("Validation", "Validation NLL against OOD detection", [networks(frame)], agreement(frame)),
         ("Table 2", "In-distribution results (Table 2)", [table_2(lines)]),
         (
             "Table 3",
@@ -352,7 +342,7 @@ def story(study: Study) -> Story:
             about_oracle if oracle_mean(lines) else "",
         ),
     ]
-    title = f"{study.data}: which classifiers detect out-of-distribution classes?"
+    title = f"OOD detection by classifiers: AUC on {study.data}"
     reasons = [
         row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])
     ]
@@ -365,30 +355,21 @@ def lead(study: Study) -> list[str]:
     lines, names = means(frame), frame.without(method=ORACLE).unique("method")
     inside, outside = study.plan.get("classes"), study.plan.get("ood_classes")
     classes = f"{count_in_words(len(inside)) if inside else 'some'} classes of {study.data}"
-    others = f"{count_in_words(len(outside))} other classes" if outside else "other classes"
-    sentences = [f"{plural(len(names), 'method')} were trained on {classes} and evaluated on {others} as well."]
-    if pairs := ordered(first_lines(lines).where(metric="auroc"), "method"):
-        best = oracle_mean(lines)
-        end = f"; the oracle reaches {of_hundred(best)}" if best else ""
-        sentences.append(f"Of one image of each kind, {_best_and_plain(pairs)}{end}.")
-        sentences += _lead_over_seeds(by_seed(seeds_of(frame, first_lines(lines)), "method"))
+    others = f"{count_in_words(len(outside))} OOD classes" if outside else "OOD classes"
+    sentences = [f"{plural(len(names), 'method')}, trained on {classes} and evaluated on {others}."]
+    if first := ordered(first_lines(lines).where(metric="auroc"), "method"):
+        best, plain = first.first("method"), first.where(method="erm").first()
+        beside = {"erm": None if best == "erm" else plain, ORACLE: oracle_mean(lines)}
+        values = [f"{name} {format_number(value, 3)}" for name, value in beside.items() if value is not None]
+        end = f" ({', '.join(values)})" if values else ""
+        sentences.append(f"Highest AUC of OOD detection: {best}, {format_number(first.first(), 3)}{end}.")
+        sentences.append(describe_verdict(by_seed(seeds_of(frame, first_lines(lines)), "method"), who=best))
     measures = everywhere(frame)
     if len(measures) > 1:
-        best_measure = max(measures, key=lambda name: fmean(measures[name].values()))
-        sentences.append(f"Of the measures that every method has, {best_measure} has the highest mean AUC.")
-        sentences += _lead_over_seeds(measures)
-    return sentences
-
-
-def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """The best against the others, by a test over data seeds."""
-    if len(runs) < 2:
-        return []
-    seeds = len({seed for values in runs.values() for seed in values})
-    if seeds < 2:
-        return ["One data seed: the difference to the next cannot be tested."]
-    others = paired_t_tests(runs)
-    return [f"{describe_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
+        best = max(measures, key=lambda name: fmean(measures[name].values()))
+        sentences.append(f"Highest mean AUC of the measures that every method has: {best}.")
+        sentences.append(describe_verdict(measures, who=best))
+    return [sentence for sentence in sentences if sentence]
 
 
 def seeds_of(frame: Frame, lines: Frame) -> Frame:
@@ -409,15 +390,3 @@ def everywhere(frame: Frame) -> dict[str, dict[int, float]]:
 def by_seed(frame: Frame, column: str) -> dict[str, dict[int, float]]:
     """Value of a column → data seed → mean."""
     return {name: rows.means_by("data_seed") for (name,), rows in frame.group_by(column)}
-
-
-def _best_and_plain(pairs: Frame) -> str:
-    """The best method, and plain training beside it, or the last method."""
-    best, value = pairs.first("method"), pairs.first()
-    if len(pairs) == 1:
-        return f"{best} is less confident about the OOD image in {of_hundred(value)} pairs"
-    others = {row["method"]: row["value"] for row in pairs}
-    plain = "erm" if "erm" in others and best != "erm" else pairs.rows[-1]["method"]
-    name = "plain training (erm)" if plain == "erm" else f"{plain}, the last,"
-    compared = f"{name} in {of_hundred(others[plain])}"
-    return f"{best} is less confident about the OOD image in {of_hundred(value)} pairs, {compared}"

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any
 
-from nescio.analysis.significance import welch_t_tests
 from nescio.report.blocks import Blocks, Figure, Panel, SectionSpec, Story
 from nescio.report.charts.levels import levels_figure
 from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart
-from nescio.report.format import (
-    count_in_words,
-    count_methods,
-    describe_best,
-    format_millions,
-    format_number,
-    join_names,
-    plural,
-)
-from nescio.report.frame import Frame
+from nescio.report.format import count_methods, format_millions, format_number, join_names, plural
+from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import dataset_label
 from nescio.report.named_reports import report
-from nescio.report.studies import Study, story_of
+from nescio.report.studies import Study, describe_verdict, story_of
 from nescio.report.tables import Column, Index, Table, decimals, table
 from nescio.rows import Row
 
@@ -33,13 +24,13 @@ TRANSFER, OWN_IMAGE, FEW_SHOT, MANY_SHOT = "transfer", "own-image", "few-shot", 
 CHECKPOINTS = "checkpoints"
 R_AUROC, RECALL_AT_1, CROPS = "r_auroc", "recall_at_1", "crop_agreement"
 CRITERIA = {R_AUROC: "R-AUROC", RECALL_AT_1: "R@1"}  # what hyper-parameters are chosen by
-ERROR, NORMAL = 0.05, 1.96  # of the test against the best; half of a 95 % interval in standard deviations
+NORMAL = 1.96  # half of a 95 % interval in standard deviations
 LINE = ("method", "backbone")
 NETWORK = (*LINE, "trial", "data_seed")
 LABELS = (Index("method", keep=True), "backbone")
 Line = tuple[str, str]
 Quantity = tuple[str, str]  # metric, split
-Values = dict[tuple[Any, ...], float]  # network → value
+Values = dict[tuple[object, ...], float]  # network → value
 TITLES: dict[Quantity, str] = {
     (R_AUROC, "test"): "R-AUROC downstream",
     (RECALL_AT_1, "test"): "R@1 downstream",
@@ -48,11 +39,11 @@ TITLES: dict[Quantity, str] = {
     (RECALL_AT_1, "upstream"): "R@1 upstream",
     (CROPS, "upstream"): "crop agreement upstream",
     ("accuracy", "upstream"): "accuracy upstream",
-    ("auroc", "upstream"): "AUROC of wrong predictions upstream",
+    ("auroc", "upstream"): "misclassification AUROC upstream",
     (R_AUROC, "human"): "R-AUROC on sets with votes",
     (CROPS, "human"): "crop agreement on sets with votes",
     ("human_alignment", "human"): "alignment with human votes",
-    ("auroc", "out"): "AUROC of downstream against upstream images",
+    ("auroc", "out"): "AUROC of OOD detection: downstream against upstream images",
     (R_AUROC, "mixed"): "R-AUROC of half upstream, half downstream images",
 }
 SHORT = {R_AUROC: "R-AUROC", RECALL_AT_1: "R@1", CROPS: "crops", "accuracy": "accuracy", "auroc": "AUROC"}
@@ -133,40 +124,24 @@ def name_of(row: Row, frame: Frame) -> str:
 
 
 def over_seeds(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> list[Row]:
-    """One row per method and backbone: mean, lowest and highest seed, and the interval over images.
+    """One row per method and backbone: mean, lowest and highest seed, and interval over images.
 
-    `best` marks the highest, and lines that are not significantly different from it (`against_best`).
+    `noise` is the variance that all seeds share, that of the test images.
     """
-    selected = select(frame, quantity, criterion)
-    equal = {test["model"] for test in against_best(selected) if test["adjusted"] is None or test["adjusted"] > ERROR}
     rows: list[Row] = []
-    for line, line_rows in selected.group_by(*LINE):
-        values, (low, high) = line_rows.means_by("data_seed").values(), _interval(line_rows) or (None, None)
+    for _, line_rows in select(frame, quantity, criterion).group_by(*LINE):
+        (row,) = line_rows.summarise((*LINE, "metric"), over=["data_seed"])
+        low, high = _interval(line_rows) or (None, None)
+        noise = None if low is None or high is None else ((high - low) / 2 / NORMAL) ** 2
         measure = next((name for name in line_rows.unique("measure") if name), None)
-        rows.append(
-            dict(zip(LINE, line, strict=True))
-            | {"metric": quantity[0], "value": fmean(values), "least": min(values), "most": max(values)}
-            | {"n": len(values), "low": low, "high": high, "measure": measure, "best": line in equal}
-        )
-    highest = max((row["value"] for row in rows), default=0.0)
-    return [row | {"best": row["best"] or row["value"] == highest} for row in rows]
+        row |= {"least": min(row["values"]), "most": max(row["values"]), "measure": measure}
+        rows.append(row | {"spread": None, "low": low, "high": high, "noise": noise})
+    return rows
 
 
 def ranked(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> list[Row]:
     """The rows of `over_seeds`, the highest first."""
     return sorted(over_seeds(frame, quantity, criterion), key=lambda row: -row["value"])
-
-
-def against_best(rows: Frame) -> list[Row]:
-    """Every line against the best: Welch's t-test over seeds, with the noise of the test images."""
-    lines = dict(rows.group_by(*LINE))
-    intervals = {line: _interval(line_rows) or (0.0, 0.0) for line, line_rows in lines.items()}
-    noise = {line: ((high - low) / 2 / NORMAL) ** 2 for line, (low, high) in intervals.items()}
-    return (
-        welch_t_tests({line: line_rows.means_by("data_seed") for line, line_rows in lines.items()}, noise)
-        if lines
-        else []
-    )
 
 
 def _interval(rows: Frame) -> tuple[float, float] | None:
@@ -296,7 +271,7 @@ def draw_choices(frame: Frame, spec: FigureSpec) -> Blocks:
     if not links:
         return None
     tips = {"name": "method", "backbone": "backbone", "chosen by": "chosen by"}
-    caption = "Mean over seeds. A line joins a method's choices by R@1 and by R-AUROC; one point: no trade-off."
+    caption = "Mean over seeds. A line joins the networks that R@1 and R-AUROC choose; one point: both choose the same."
     chart = partial(scatter_chart, points, x, y, tips=tips, links=links)
     return Figure(spec.name, spec.title, caption, chart, points)
 
@@ -325,7 +300,7 @@ def draw_lengths(frame: Frame, spec: FigureSpec) -> Blocks:
         lines[name] = {f"{quantile:.0%}": mean for quantile, mean in quantiles.means_by("quantile").items()}
     if not lines:
         return None
-    caption = "Quantiles of ‖e‖, the mean over seeds and sets. Where downstream is lower, length detects other images."
+    caption = "Quantiles of ‖e‖, the mean over seeds and sets. Shorter embeddings downstream allow OOD detection."
     return levels_figure(spec.name, spec.title, caption, lines, ("images of", "quantile", "length"))
 
 
@@ -351,20 +326,18 @@ def draw_shots(frame: Frame, spec: FigureSpec) -> Blocks:
 SEEDS, POINTS = draw_seeds, draw_networks
 BOTH = ((RECALL, AREA),)
 FIGURES = (
-    FigureSpec("fig1", "Does uncertainty detect wrong neighbours?", SEEDS, ((AREA,),), bounded=True),
-    FigureSpec("fig2", "Good embeddings and good uncertainty", POINTS, BOTH),
-    FigureSpec("fig3", "What does the choice by one criterion cost the other?", draw_choices, BOTH),
-    FigureSpec("fig4", "Do upstream results predict those downstream?", POINTS, PREDICTORS, None),
-    FigureSpec("fig5", "Does R-AUROC agree with human votes and with crops?", POINTS, ALIGNMENTS, None),
-    FigureSpec(
-        "fig6", "Which methods retrieve the right class, chosen by R@1?", SEEDS, ((RECALL,),), RECALL_AT_1, True
-    ),
+    FigureSpec("fig1", "R-AUROC downstream by method", SEEDS, ((AREA,),), bounded=True),
+    FigureSpec("fig2", "R@1 and R-AUROC downstream", POINTS, BOTH),
+    FigureSpec("fig3", "Networks chosen by R@1 and by R-AUROC", draw_choices, BOTH),
+    FigureSpec("fig4", "R-AUROC downstream against upstream results", POINTS, PREDICTORS, None),
+    FigureSpec("fig5", "R-AUROC against human votes and crops", POINTS, ALIGNMENTS, None),
+    FigureSpec("fig6", "R@1 downstream of networks chosen by R@1", SEEDS, ((RECALL,),), RECALL_AT_1, True),
     FigureSpec("fig7", "R@1 and R-AUROC of all hyper-parameters, convolutions", POINTS, BOTH, None, transformers=False),
     FigureSpec("fig8", "R@1 and R-AUROC of all hyper-parameters, transformers", POINTS, BOTH, None, transformers=True),
-    FigureSpec("fig9", "Which quantities are correlated?", draw_correlations, BOTH, None),
-    FigureSpec("fig10", "Which methods separate downstream from upstream images?", SEEDS, ((("auroc", "out"),),)),
-    FigureSpec("fig11", "Are embeddings of other images shorter?", draw_lengths, ((("length", "out"),),)),
-    FigureSpec("fig12", "Which methods rank a mixture of both?", SEEDS, (((R_AUROC, "mixed"),),)),
+    FigureSpec("fig9", "Rank correlation of all quantities", draw_correlations, BOTH, None),
+    FigureSpec("fig10", "AUROC of OOD detection by method", SEEDS, ((("auroc", "out"),),)),
+    FigureSpec("fig11", "Length of embeddings upstream and downstream", draw_lengths, ((("length", "out"),),)),
+    FigureSpec("fig12", "R-AUROC of a mixture of upstream and downstream images", SEEDS, (((R_AUROC, "mixed"),),)),
     FigureSpec("fig13", "after a few labelled images", draw_shots, BOTH),
 )
 NEEDS = {
@@ -382,7 +355,7 @@ for _spec in FIGURES:
 
 @report("url/table1", needs="networks that were trained or embedded")
 def table_1(frame: Frame) -> Table:
-    """Costs of a network: parameters, seconds per epoch, milliseconds per image."""
+    """Cost of a network: parameters, seconds per epoch, milliseconds per image."""
     rows = []
     for line, line_rows in by_chosen_score(frame).where(evaluation=TRANSFER).group_by(*LINE):
         costs = {name: line_rows.facts(name) for name in ("epoch_seconds", "inference_ms")}
@@ -394,20 +367,19 @@ def table_1(frame: Frame) -> Table:
         Column("epoch (s)", field="epoch_seconds", format=decimals(1)),
         Column("an image (ms)", field="inference_ms", format=decimals(3)),
     ]
-    note = "On this machine, the mean over networks; an image: embedding the upstream set, with its loading"
+    note = "On this machine, the mean over networks; an image: embedding of the upstream set, loading included"
     return table(rows, "Cost", index=LABELS, columns=heads, bold="none", note=note)
 
 
 @report("url/results", needs="networks and downstream sets")
 def results(frame: Frame) -> Table:
-    """R-AUROC and R@1 of the chosen networks, with those that are not significantly different from the best."""
+    """R-AUROC and R@1 of the chosen networks."""
     areas = ranked(frame, AREA)
     scores = {line_of(row): row["measure"] for row in areas}
     recalls = [row | {"low": None, "high": None} for row in over_seeds(frame, RECALL)]
     rows = [row | {"measure": scores.get(line_of(row))} for row in (*areas, *recalls)]
     spans = [
-        row | {"metric": f"{row['metric']} seeds", "text": f"{row['least']:.3f} – {row['most']:.3f}", "best": None}
-        for row in rows
+        row | {"metric": f"{row['metric']} seeds", "text": f"{row['least']:.3f} – {row['most']:.3f}"} for row in rows
     ]
     heads = [
         Column("R-AUROC ↑", where={"metric": R_AUROC}, metric=R_AUROC, format=decimals(3)),
@@ -418,11 +390,9 @@ def results(frame: Frame) -> Table:
     lines = (*LABELS, Index("measure", "score", keep=True))
     note = (
         "Mean over downstream sets and seeds, [95 % interval over resampled images, with fixed neighbours], lowest and "
-        "highest seed. Bold: the best, and lines not significantly different by Welch’s test over seeds and images "
-        "(5 %, Holm’s adjustment)"
+        "highest seed"
     )
-    title = "Does uncertainty detect wrong neighbours?"
-    return table([*rows, *spans], title, index=lines, columns=heads, compare_within=(), note=note)
+    return table([*rows, *spans], "Retrieval: R-AUROC and R@1", index=lines, columns=heads, spread=True, note=note)
 
 
 @report("url/measures", needs="networks and downstream sets")
@@ -433,9 +403,8 @@ def every_measure(frame: Frame) -> Table:
     selected = Frame(row for row in areas if (*line_of(row), row["trial"]) in trials)
     rows = selected.summarise([*LINE, "measure", "target", "metric"], over=["data_seed"])
     lines = (*LABELS, Index("measure", "score", keep=True))
-    note = "R-AUROC, mean ± standard deviation over seeds"
-    columns, format = target_columns(rows), decimals(3)
-    return table(rows, "Every score on every set", index=lines, columns=columns, format=format, note=note)
+    columns, title = target_columns(rows), "R-AUROC of every score on every downstream set"
+    return table(rows, title, index=lines, columns=columns, format=decimals(3))
 
 
 def target_columns(rows: Frame) -> list[Column]:
@@ -451,8 +420,8 @@ def own_image(frame: Frame) -> Table:
         Column(f"{CRITERIA[metric]} ↑", where={"metric": metric}, format=decimals(3))
         for metric in (RECALL_AT_1, R_AUROC)
     ]
-    note = "Crops of 10 to 75 % of the side; right: the nearest image is the crop's own. Mean ± deviation over seeds"
-    return table(rows, "Without labels: does a crop find its image?", index=LABELS, columns=heads, note=note)
+    note = "Crops of 10 to 75 % of the side; correct: the nearest image is the one that was cropped"
+    return table(rows, "Retrieval without labels: R-AUROC and R@1 of crops", index=LABELS, columns=heads, note=note)
 
 
 @report("url/human", needs="sets with several annotations per image")
@@ -460,8 +429,8 @@ def human(frame: Frame) -> Table:
     """Rank correlation of uncertainty with the disagreement of human votes, on every set."""
     aligned = by_chosen_score(frame, R_AUROC).where(metric="human_alignment", split="human")
     rows = aligned.summarise([*LINE, "target", "metric"], over=["data_seed"])
-    note = "Spearman's ρ of u and the entropy of the votes, mean ± deviation over seeds"
-    title, columns = "Are images uncertain about which people disagree?", target_columns(rows)
+    note = "Spearman's ρ of uncertainty and the entropy of the votes"
+    title, columns = "Rank correlation of uncertainty with human votes", target_columns(rows)
     return table(rows, title, index=LABELS, columns=columns, format=decimals(3), note=note)
 
 
@@ -507,42 +476,32 @@ def story(study: Study) -> Story:
         return [figures[name] for name in names]
 
     sections: list[SectionSpec] = [
-        ("Results", "Does uncertainty detect wrong neighbours?", [results(frame), *several("fig1", "fig2")]),
-        ("Scores", "Which score, on which set?", [every_measure(frame)]),
-        ("Trade-off", "Does better uncertainty cost embeddings?", several("fig3", "fig7", "fig8", "fig6")),
-        ("Upstream", "Do upstream results predict those downstream?", several("fig4", "fig9")),
-        ("People", "Does uncertainty agree with people and crops?", [human(frame), figures["fig5"], own_image(frame)]),
-        ("Other images", "Are other images detected?", several("fig10", "fig11", "fig12")),
-        ("Few labels", "What do a few labelled images change?", several("fig13")),
-        ("Cost", "What was trained, and what did it cost?", [table_1(frame), search(frame)]),
+        ("Results", "Retrieval of downstream classes", [results(frame), *several("fig1", "fig2")]),
+        ("Scores", "R-AUROC of every score", [every_measure(frame)]),
+        ("Trade-off", "R@1 against R-AUROC", several("fig3", "fig7", "fig8", "fig6")),
+        ("Upstream", "Upstream against downstream results", several("fig4", "fig9")),
+        ("Votes", "Human votes and crops", [human(frame), figures["fig5"], own_image(frame)]),
+        ("OOD", "OOD detection of downstream images", several("fig10", "fig11", "fig12")),
+        ("Few labels", "Training on a few labelled images", several("fig13")),
+        ("Cost", "Cost and search", [table_1(frame), search(frame)]),
     ]
-    return story_of(study, f"{study.data}: which uncertainty transfers?", _lead(frame), sections)
+    title = f"Transferable uncertainty: R-AUROC of networks trained on {study.data}"
+    return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
-    """The best line, those not significantly different from it, and the upper bound."""
+    """The best line, its difference to the others, and the upper bound."""
     rows = ranked(frame, AREA)
     if not rows:
         return ["No network has an R-AUROC on downstream sets."]
     targets = [dataset_label(name) for name in frame.where(split="test").unique("target") if name]
     lead = [
-        f"{count_methods(rows)} on {join_names(targets)}: the highest R-AUROC is {format_number(rows[0]['value'], 3)}, "
-        f"of {name_of(rows[0], frame)} by {rows[0]['measure']}."
+        f"{count_methods(rows)} on {join_names(targets)}. Highest R-AUROC: {format_number(rows[0]['value'], 3)}, "
+        f"{name_of(rows[0], frame)} by {rows[0]['measure']}."
     ]
-    if len(rows) > 1:
-        lead.append(_verdict(frame, rows))
+    runs = {name_of(row, frame): repetitions_of(row) for row in rows}
+    noise = {name_of(row, frame): row["noise"] for row in rows if row["noise"] is not None}
+    lead += filter(None, [describe_verdict(runs, noise=noise if len(noise) == len(rows) else None)])
     if bound := upper_bound(frame, R_AUROC):
-        lead.append(f"A network {bound[0]} has {format_number(bound[1], 3)}.")
+        lead.append(f"R-AUROC of a network {bound[0]}: {format_number(bound[1], 3)}.")
     return lead
-
-
-def _verdict(frame: Frame, rows: Sequence[Row]) -> str:
-    """The difference of the best line to the others, with the test."""
-    names = {line_of(row): name_of(row, frame) for row in rows}
-    tests = against_best(select(frame, AREA, R_AUROC))
-    sentence = describe_best([test | {"model": names[test["model"]]} for test in tests])
-    seeds, images = max(row["n"] for row in rows), any(row["low"] is not None for row in rows)
-    samples = [f"{count_in_words(seeds)} seeds"] * (seeds > 1) + ["resampled images"] * images
-    if not samples:
-        return "Differences are not tested: there is one seed, and images were not resampled."
-    return f"{sentence.removesuffix('.')} (Welch’s test over {' and '.join(samples)})."

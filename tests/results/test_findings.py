@@ -10,7 +10,7 @@ from functools import cache, partial
 
 import pytest
 
-from nescio.analysis.significance import paired_t_tests
+from nescio.analysis.significance import compare_with_best
 from nescio.benchmarks.posthoc import FAR, MISTAKES, NEAR
 from nescio.benchmarks.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
 from nescio.benchmarks.sensitivity.reports import correlation, correlations, idle_strengths, points
@@ -342,7 +342,7 @@ def centroids_of_hundred():
         "clean": mean_of(runs("accuracy", "dcs", dataset=HUNDRED, shift="clean")),
         "plain_clean": clean[1],
         "five_clean": clean[5],
-        "p": paired_t_tests({"dcs": dcs, "five": five})[0]["p"],
+        "p": compare_with_best({"dcs": dcs, "five": five}).differences[0]["p"],
     }
 
 
@@ -489,7 +489,7 @@ def own_scores_of_digits():
     assert [key for key, own in found.items() if ahead(own, plain) == 3] == ["dcs", "sngp", "duq", "five"]
     softmax = pooled_raulc("erm")
     assert all(ahead(softmax, pooled_raulc(name, "native", k)) == 3 for name, k in lines.values())  # CIFAR-10
-    tests = {key: paired_t_tests({"own": own, "plain": plain})[0]["p"] for key, own in found.items()}
+    tests = {key: compare_with_best({"own": own, "plain": plain}).differences[0]["p"] for key, own in found.items()}
     sngp = digits("raulc", "sngp", "entropy", severity=None, split="test")
     return (
         {key: mean_of(own) for key, own in found.items()}
@@ -551,7 +551,7 @@ def pixels_by_entropy():
     names = {"mc_dropout": "mc-dropout", "mir": "mir", "sngp": "sngp", "ddu": "ddu"}
     found = {key: scenes("raulc", name, "entropy", severity=None) for key, name in names.items()}
     found["three"] = scenes("raulc", "erm", "entropy", 3, severity=None)
-    p = {name: paired_t_tests({name: own, "plain": plain})[0]["p"] for name, own in found.items()}
+    p = {name: compare_with_best({name: own, "plain": plain}).differences[0]["p"] for name, own in found.items()}
     assert min(p.values()) == p["mir"] > 0.05 and len(plain) == 6
     numbers = {name: mean_of(own) for name, own in found.items()}
     counts = {f"{name}_ahead": ahead(own, plain) for name, own in found.items()}

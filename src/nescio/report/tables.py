@@ -379,9 +379,8 @@ def _verdict(members: Sequence[tuple[Column, Row]], direction: str) -> Verdict[R
     if len(rows) < 2 or direction not in ("higher", "lower"):
         return None
     lines = {runs: repetitions_of(row) for runs, row in rows.items()}
-    noise = {runs: row.get("noise") for runs, row in rows.items()}
-    known = {runs: value for runs, value in noise.items() if value is not None}
-    verdict = compare_with_best(lines, direction, noise=known if len(known) == len(lines) else None)
+    noise = {runs: row["noise"] for runs, row in rows.items() if row.get("noise") is not None}
+    verdict = compare_with_best(lines, direction, noise=noise if len(noise) == len(lines) else None)
     return verdict if verdict.tests else None
 
 

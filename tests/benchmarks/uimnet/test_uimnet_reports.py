@@ -233,15 +233,12 @@ def test_the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
         for row in rows_of(seeds=5)
     ]
     lead = reports.lead(study_of(close))
-    assert any("mixup, is +0.0" in text and "paired t-test over five seeds" in text for text in lead)
+    assert any("mixup, is +0.0" in text and "five seeds" in text for text in lead)
     noisy = [
         row | {"value": row["value"] + 0.05 * (-1) ** row["data_seed"]} if row["method"] == "mixup" else row
         for row in close
     ]
-    assert any(
-        text.startswith("erm") and "mixup (paired t-test over five seeds" in text
-        for text in reports.lead(study_of(noisy))
-    )
+    assert any(text.startswith("erm") and "mixup (paired" in text for text in reports.lead(study_of(noisy)))
     assert "not tested: one seed" in " ".join(reports.lead(study_of(rows_of(seeds=1))))
     high = [row | {"value": 0.99} if row["measure"] == "native" else row for row in rows_of()]
     (best,) = [text for text in reports.lead(study_of(high)) if "Highest mean AUC" in text]

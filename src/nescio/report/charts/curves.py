@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,24 +15,27 @@ from nescio.report.charts.lazy import alt
 from nescio.report.charts.parts import (
     FEW_TICKS,
     NUMBER,
-    Layer,
+    Axis,
     Series,
+    Tips,
     data,
-    diagonal,
-    first_measure,
     guide_line,
     legend,
     line_layers,
     rename_labels,
     selected_rows,
     share_axis,
+    start_of_menu,
     stripes,
     tooltips,
 )
-from nescio.report.charts.style import COLOUR, DASHED, DOTTED, SELECTED, SOLID, Chart, finish
+from nescio.report.charts.style import COLOUR, DASHED, DOTTED, SELECTED, SOLID, Chart, Layer, finish
 from nescio.report.format import format_number
 from nescio.report.labels import DEFAULT_MEASURE, ood_label
 from nescio.rows import Row
+
+if TYPE_CHECKING:
+    from nescio.analysis.curves import Histogram
 
 COVERAGE, RISK = "coverage", "selective risk"  # axes of a risk–coverage curve
 MIN_COVERAGE = 0.05  # smaller coverages do not set the height of the chart, since their risks are of few rows
@@ -40,7 +43,39 @@ STRIPES = 200  # coverages at which several models are compared
 GUIDE_LABELS = ("optimal ranking", "random ranking")  # of a risk–coverage curve, in the order of GUIDES
 COST_GUIDE_LABELS = ("optimal ranking", "no ranking")  # of a cost curve
 STAGE_COLOURS = (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"])  # raw, calibrated
-Curve = tuple[Any, Any]  # coverages and risks, or the values of two other axes
+Values: TypeAlias = "Sequence[float] | np.ndarray"
+Curve: TypeAlias = "tuple[Values, Values]"  # coverages and risks, or the values of two other axes
+
+
+def line_chart(
+    base: Layer,
+    lines: Series,
+    description: str,
+    *,
+    tips: Tips | None = None,
+    below: Sequence[Layer] = (),
+    above: Sequence[Layer] = (),
+    menu: str | None = None,
+    width: float = 2,
+    points: float = 0,
+    size: alt.Size | None = None,
+) -> Chart:
+    """Lines of a series with tooltips: risk–coverage curves, reliability diagrams and cost curves.
+
+    base    data with both axes
+    below, above  further layers
+    menu    measure that the menu starts with; only the rows of the selected measure are drawn (None: no menu)
+    points  opacity of the points; `size` is their size
+    """
+    base = base if menu is None else selected_rows(base, "measure")
+    layers = line_layers(base, lines, tips, width=width, points=points)
+    if size is not None:
+        layers[-1] = layers[-1].encode(size)
+    return finish([*below, *layers, *above], description, selected=menu)
+
+
+def _points(curve: Curve) -> Iterable[tuple[float, float]]:
+    return ((float(x), float(y)) for x, y in zip(*curve, strict=True))
 
 
 # ---- risk and coverage
@@ -49,45 +84,33 @@ Curve = tuple[Any, Any]  # coverages and risks, or the values of two other axes
 def risk_coverage_chart(curves: Mapping[str, Curve], selected: str | None = None) -> Chart:
     """Selective risk against coverage of one model, by all measures; one measure is selected."""
     measures = [name for name in curves if name not in GUIDES]
-    selected = selected if selected in measures else first_measure(measures)
-    no_guide = " && ".join(f"datum.measure != '{name}'" for name in GUIDES)
-    looks = {  # line → colour, dash, width, filter; in drawing order
-        "other measures": (COLOUR["faint"], SOLID, 1, f"{no_guide} && datum.measure != {SELECTED}"),
-        GUIDE_LABELS[1]: (COLOUR["soft"], DOTTED, 1.5, f"datum.measure == '{RANDOM}'"),
-        GUIDE_LABELS[0]: (COLOUR["ink"], DASHED, 1.25, f"datum.measure == '{OPTIMAL}'"),
-        SELECTED: (COLOUR["accent"], SOLID, 2.5, f"datum.measure == {SELECTED}"),
-    }
-    absent = {GUIDE_LABELS[1]: RANDOM not in curves, GUIDE_LABELS[0]: OPTIMAL not in curves}
-    absent["other measures"] = len(measures) < 2
-    looks = {line: look for line, look in looks.items() if not absent.get(line)}
-    order = [line for line in (SELECTED, "other measures", *GUIDE_LABELS) if line in looks]
+    looks = {SELECTED: (COLOUR["accent"], SOLID)}
+    looks |= {"other measures": (COLOUR["faint"], SOLID)} if len(measures) > 1 else {}
+    looks |= {GUIDE_LABELS[0]: (COLOUR["ink"], DASHED)} if OPTIMAL in curves else {}
+    looks |= {GUIDE_LABELS[1]: (COLOUR["soft"], DOTTED)} if RANDOM in curves else {}
+    colours, dashes = zip(*looks.values(), strict=True)
     names = legend("stroke", labelExpr=f"datum.label == '{SELECTED}' ? {SELECTED} : datum.label")
-    series = Series("line", order, [looks[line][0] for line in order], [looks[line][1] for line in order], names)
+    series = Series("line", list(looks), colours, dashes, names)
+    labels = zip(GUIDES, GUIDE_LABELS, strict=True)
+    guides = "".join(f"datum.measure == '{guide}' ? '{label}' : " for guide, label in labels)
+    line = f"datum.measure == {SELECTED} ? '{SELECTED}' : {guides}'other measures'"
     rows = [{"measure": name, "coverage": c, "risk": r} for name, curve in curves.items() for c, r in _points(curve)]
     base = data(rows).encode(share_axis("x", "coverage", COVERAGE, grid=False), _risk_axis(curves.values()))
-    layers = [
-        layer
-        for line, (_, _, width, where) in looks.items()
-        for layer in line_layers(
-            base.transform_filter(where).transform_calculate(line=f"'{line}'").encode(alt.Detail("measure:N")),
-            series,
-            width=width,
-        )
-    ]
-    layers.append(_nearest_point(selected_rows(base, "measure")))
+    lines = base.transform_calculate(line=line).encode(alt.Detail("measure:N"))
     total = max((float(risk[-1]) for _, risk in curves.values() if len(risk)), default=0.0)
-    description = (
+    return line_chart(
+        lines,
+        series,
         f"Risk–coverage curve by one of {len(measures)} measures; the risk at full coverage is "
-        f"{format_number(100 * total, 1)} percent."
+        f"{format_number(100 * total, 1)} percent.",
+        below=line_layers(lines.transform_filter(f"datum.line != '{SELECTED}'"), series, width=1.25),
+        above=[_nearest_point(selected_rows(base, "measure"))],
+        menu=start_of_menu(measures, selected),
+        width=2.5,
     )
-    return finish(layers, description, selected=selected)
 
 
-def _points(curve: Curve) -> Iterable[tuple[float, float]]:
-    return ((float(x), float(y)) for x, y in zip(*curve, strict=True))
-
-
-def _risk_axis(curves: Iterable[Curve]) -> Any:
+def _risk_axis(curves: Iterable[Curve]) -> Axis:
     risks = [risk for curve in curves for coverage, risk in _points(curve) if coverage >= MIN_COVERAGE]
     return share_axis("y", "risk", RISK, min(1.0, 1.08 * max(risks, default=0.0)) or 1.0)
 
@@ -97,7 +120,8 @@ def _nearest_point(base: Layer) -> Layer:
     near = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", fields=["coverage"], empty=False)
     marks = base.mark_point(filled=True, size=90, color=COLOUR["accent"], clip=True)
     tips = tooltips(("coverage:Q", COVERAGE, ".1%"), ("risk:Q", RISK, ".2%"))
-    return marks.encode(opacity=alt.condition(near, alt.value(1), alt.value(0)), tooltip=tips).add_params(near)
+    dots: Layer = marks.encode(opacity=alt.condition(near, alt.value(1), alt.value(0)), tooltip=tips)
+    return dots.add_params(near)
 
 
 def curves_figure(key: str, title: str, caption: str, curves: Mapping[str, Curve]) -> Figure:
@@ -113,49 +137,44 @@ def curves_figure(key: str, title: str, caption: str, curves: Mapping[str, Curve
 
 def models_chart(models: Mapping[str, Mapping[str, Curve]], selected: str | None = None) -> Chart:
     """Selective risk against coverage of several models, by one measure."""
-    curves = {
-        model: {name: curve for name, curve in measures.items() if name not in GUIDES}
-        for model, measures in models.items()
-    }
-    measures = list(dict.fromkeys(name for lines in curves.values() for name in lines))
-    fields: list[Any] = [f"risk{number}" for number in range(len(models))]  # safe names of fields
-    series = Series("model", fields, legend=legend("stroke", labelExpr=rename_labels(fields, list(models))))
-    base = selected_rows(data(_side_by_side(curves, measures)), "measure")
-    folded = base.transform_fold(fields, as_=["model", "risk"]).transform_filter("isValid(datum.risk)")
-    folded = folded.encode(
-        share_axis("x", "coverage", COVERAGE, grid=False),
-        _risk_axis(curve for lines in curves.values() for curve in lines.values()),
-    )
-    texts = {f"text{n}": f"isValid(datum.risk{n}) ? format(datum.risk{n}, '.2%') : '–'" for n in range(len(models))}
-    tips = [(f"{name}:N", f"risk of {model}") for name, model in zip(texts, models, strict=True)]
-    columns = base.transform_calculate(**texts).encode(
-        share_axis("x", "from", COVERAGE, grid=False), alt.X2("coverage:Q")
-    )
-    bands = stripes(columns, "coverage", tooltips(("coverage:Q", COVERAGE, ".1%"), *tips))
-    selected = selected if selected in measures else first_measure(measures)
-    description = f"Risk–coverage curves of {', '.join(models)}."
-    return finish([*line_layers(folded, series), bands], description, selected=selected)
-
-
-def _side_by_side(models: Mapping[str, Mapping[str, Curve]], measures: Sequence[str]) -> list[Row]:
-    """One row per measure and coverage, with the risk of every model."""
+    measures = list(dict.fromkeys(name for curves in models.values() for name in curves if name not in GUIDES))
+    fields = [f"risk{number}" for number in range(len(models))]  # safe names of fields
     grid = np.arange(1, STRIPES + 1) / STRIPES
-    rows: list[Row] = []
+    rows: list[Row] = []  # one per measure and coverage, with the risk of every model
     for measure in measures:
         risks = [
             np.interp(grid, *curves[measure]).tolist() if measure in curves else [None] * STRIPES
             for curves in models.values()
         ]
-        for n in range(STRIPES):
-            row: Row = {"measure": measure, "from": n / STRIPES, "coverage": (n + 1) / STRIPES}
-            rows.append(row | {f"risk{model}": values[n] for model, values in enumerate(risks)})
-    return rows
+        for coverage, *values in zip(grid.tolist(), *risks, strict=True):
+            row: Row = {"measure": measure, "from": coverage - 1 / STRIPES, "coverage": coverage}
+            rows.append(row | dict(zip(fields, values, strict=True)))
+    base = data(rows)
+    texts = {f"text{n}": f"isValid(datum.risk{n}) ? format(datum.risk{n}, '.2%') : '–'" for n in range(len(models))}
+    tips = [(f"{name}:N", f"risk of {model}") for name, model in zip(texts, models, strict=True)]
+    columns = selected_rows(base, "measure").transform_calculate(**texts)
+    columns = columns.encode(share_axis("x", "from", COVERAGE, grid=False), alt.X2("coverage:Q"))
+    used = [curves[name] for curves in models.values() for name in measures if name in curves]
+    return line_chart(
+        _fold(base, fields, "model", "risk").encode(
+            share_axis("x", "coverage", COVERAGE, grid=False), _risk_axis(used)
+        ),
+        Series("model", fields, legend=legend("stroke", labelExpr=rename_labels(fields, list(models)))),
+        f"Risk–coverage curves of {', '.join(models)}.",
+        above=[stripes(columns, "coverage", tooltips(("coverage:Q", COVERAGE, ".1%"), *tips))],
+        menu=start_of_menu(measures, selected),
+    )
+
+
+def _fold(base: Layer, fields: Sequence[str], name: str, value: str) -> Layer:
+    """One row per field that has a value."""
+    return base.transform_fold([*fields], as_=[name, value]).transform_filter(f"isValid(datum.{value})")
 
 
 # ---- calibration
 
 
-def reliability_chart(curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]]) -> Chart:
+def reliability_chart(curves: Mapping[str, tuple[Values, Values, Values]]) -> Chart:
     """Reliability diagram: accuracy against mean confidence of each bin.
 
     curves  stage → counts, mean confidences, accuracies
@@ -171,7 +190,7 @@ def reliability_chart(curves: Mapping[str, tuple[Sequence[float], Sequence[float
     return _calibration_chart(rows, list(curves), description, [("count:Q", "rows", ",")], size=size)
 
 
-def corp_chart(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Chart:
+def corp_chart(curves: Mapping[str, Mapping[str, Values]]) -> Chart:
     """CORP reliability diagram: isotonic fit of accuracy against confidence, with consistency bands.
 
     curves  stage → confidence, calibrated, low, high
@@ -184,7 +203,7 @@ def corp_chart(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Chart:
     ]
     tips = [("low:Q", "band from", ".1%"), ("high:Q", "to", ".1%")]
     description = f"CORP reliability diagram ({', '.join(curves)}): isotonic accuracy against confidence, with bands."
-    return _calibration_chart(rows, list(curves), description, tips, bands=True)
+    return _calibration_chart(rows, list(curves), description, tips)
 
 
 def _calibration_chart(
@@ -192,29 +211,30 @@ def _calibration_chart(
     stages: Sequence[str],
     description: str,
     tips: Sequence[Sequence[str]],
-    size: Any = None,
-    bands: bool = False,
+    size: alt.Size | None = None,
 ) -> Chart:
     """Accuracy against confidence, with the diagonal; points have a size, or lines have bands."""
     x, y = share_axis("x", "confidence", "confidence"), share_axis("y", "accuracy", "accuracy")
-    names = legend("stroke") if len(stages) > 1 else None
-    series = Series("stage", stages, STAGE_COLOURS, (SOLID, DASHED, DOTTED), names)
     base = data(rows)
-    areas = [
+    below = [
         base.transform_filter(alt.FieldEqualPredicate(field="stage", equal=stage))
         .mark_area(opacity=0.12, color=shade)
         .encode(x, share_axis("y", "low", "accuracy"), alt.Y2("high:Q"))
-        for stage, shade in zip(stages if bands else (), STAGE_COLOURS, strict=False)
+        for stage, shade in zip(stages if size is None else (), STAGE_COLOURS, strict=False)
     ]
-    shares = tooltips(
-        ("stage:N", "predictions"), ("confidence:Q", "confidence", ".1%"), ("accuracy:Q", "accuracy", ".1%")
+    ends = data([{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
+    below.append(ends.mark_line(strokeWidth=1, color=COLOUR["faint"]).encode(x, y))
+    shares = [("stage:N", "predictions"), ("confidence:Q", "confidence", ".1%"), ("accuracy:Q", "accuracy", ".1%")]
+    return line_chart(
+        base.encode(x, y),
+        Series("stage", stages, STAGE_COLOURS, (SOLID, DASHED, DOTTED), legend("stroke") if len(stages) > 1 else None),
+        description,
+        tips=tooltips(*shares, *tips),
+        below=below,
+        width=2 if size is None else 1.5,
+        points=0 if size is None else 1,
+        size=size,
     )
-    layers = line_layers(
-        base.encode(x, y), series, [*shares, *tooltips(*tips)], width=2 if bands else 1.5, points=0 if bands else 1
-    )
-    if size is not None:
-        layers[-1] = layers[-1].encode(size)
-    return finish([*areas, diagonal(x, y, "confidence", "accuracy"), *layers], description)
 
 
 # ---- cost
@@ -225,7 +245,7 @@ def cost_chart(curves: Mapping[str, Mapping[str, Curve]], selected: str | None =
 
     curves  measure → OOD set → (abstention costs, mean costs); the guides are among the measures
     """
-    rows = [
+    rows: list[Row] = [
         {"measure": measure, "set": name, "price": price, "cost": cost}
         for measure, sets in curves.items()
         for name, curve in sets.items()
@@ -233,31 +253,31 @@ def cost_chart(curves: Mapping[str, Mapping[str, Curve]], selected: str | None =
     ]
     measures = [name for name in curves if name not in GUIDES]
     sets = list(dict.fromkeys(name for measure in measures for name in curves[measure]))
-    highest = max(float(max(costs)) for lines in curves.values() for _, costs in lines.values())
+    highest = max(row["cost"] for row in rows)
     x = share_axis("x", "price", "abstention cost (an error costs 1)", grid=False)
     base = data(rows).encode(x, share_axis("y", "cost", "mean cost per row", 1.05 * highest))
-    tips = tooltips(("set:N", "OOD set"), ("price:Q", "abstention cost", ".0%"), ("cost:Q", "mean cost", ".2%"))
     set_names = legend("stroke", labelExpr=rename_labels(sets, [f"with {ood_label(name)}" for name in sets]))
     guide_names = legend("stroke", labelExpr=rename_labels(GUIDES, COST_GUIDE_LABELS))
     guides = base.transform_filter(f"indexof({json.dumps(GUIDES)}, datum.measure) >= 0")
-    layers = [
-        guides.mark_line(strokeWidth=1, color=COLOUR["soft"]).encode(
-            Series("measure", GUIDES, dashes=(DOTTED, DASHED), legend=guide_names).dash()
-        ),
-        *line_layers(selected_rows(base, "measure"), Series("set", sets, dashes=None, legend=set_names), tips),
-    ]
-    description = f"Mean cost per row at the best threshold against the abstention cost, with {', '.join(sets)}."
-    return finish(layers, description, selected=selected if selected in measures else first_measure(measures))
+    guides = guides.mark_line(strokeWidth=1, color=COLOUR["soft"])
+    return line_chart(
+        base,
+        Series("set", sets, dashes=None, legend=set_names),
+        f"Mean cost per row at the best threshold against the abstention cost, with {', '.join(sets)}.",
+        tips=tooltips(("set:N", "OOD set"), ("price:Q", "abstention cost", ".0%"), ("cost:Q", "mean cost", ".2%")),
+        below=[guides.encode(Series("measure", GUIDES, dashes=(DOTTED, DASHED), legend=guide_names).dash())],
+        menu=start_of_menu(measures, selected),
+    )
 
 
 # ---- histograms
 
 
-def histogram_chart(curves: Mapping[str, Mapping[str, Any]], selected: str | None = None) -> Chart:
+def histogram_chart(curves: Mapping[str, Histogram], selected: str | None = None) -> Chart:
     """Uncertainty of right, wrong and out-of-distribution predictions; one measure is selected."""
     ood_sets = list(dict.fromkeys(name for bins in curves.values() for name in bins.get("out") or {}))
     kinds = ["right", "wrong", *(f"out-of-distribution: {name}" for name in ood_sets)]
-    shares: list[Any] = [f"share{number}" for number in range(len(kinds))]  # safe names of fields
+    shares = [f"share{number}" for number in range(len(kinds))]  # safe names of fields
     colours = [COLOUR["soft"], COLOUR["accent"], *(COLOUR["ink"] for _ in ood_sets)]
     dashes = [SOLID, SOLID, *((SOLID, DASHED, DOTTED, [8, 3, 1, 3])[number % 4] for number in range(len(ood_sets)))]
     series = Series("kind", shares, colours, dashes, legend("stroke", 180, labelExpr=rename_labels(shares, kinds)))
@@ -266,7 +286,7 @@ def histogram_chart(curves: Mapping[str, Mapping[str, Any]], selected: str | Non
     y = alt.Y("share:Q", title="share of rows", stack=None, axis=alt.Axis(format="~%"))
     steps = [step for measure, bins in curves.items() for step in _steps(measure, bins, ood_sets)]
     base = selected_rows(data(steps), "measure").encode(x)
-    folded = base.transform_fold(shares, as_=["kind", "share"]).transform_filter("isValid(datum.share)").encode(y)
+    folded = _fold(base, shares, "kind", "share").encode(y)
     layers = [
         folded.transform_filter(f"datum.kind == '{share}'").mark_area(
             interpolate="step-after", opacity=0.16, color=colour
@@ -283,10 +303,10 @@ def histogram_chart(curves: Mapping[str, Mapping[str, Any]], selected: str | Non
     bars = base.transform_filter("datum.u < datum.to").transform_calculate(**texts).encode(alt.X2("to:Q"))
     layers.append(stripes(bars, "u", tooltips(("u:Q", "from", ".4~g"), ("to:Q", "to", ".4~g"), *tips)))
     description = f"Histogram of uncertainty by the selected measure: shares of {', '.join(kinds)}."
-    return finish(layers, description, selected=selected or first_measure(list(curves)))
+    return finish(layers, description, selected=selected or start_of_menu(list(curves)))
 
 
-def _steps(measure: str, bins: Mapping[str, Any], ood_sets: Sequence[str]) -> list[Row]:
+def _steps(measure: str, bins: Histogram, ood_sets: Sequence[str]) -> list[Row]:
     """One row per bin with its edges, and the count and share of each kind; a last row closes the last bin."""
     edges = [float(edge) for edge in bins["edges"]]
     counts = [bins.get("right"), bins.get("wrong"), *((bins.get("out") or {}).get(name) for name in ood_sets)]

@@ -11,7 +11,7 @@ import numpy as np
 from nescio.report.blocks import Figure
 from nescio.report.charts.lazy import alt
 from nescio.report.charts.parts import (
-    Layer,
+    Axis,
     Series,
     data,
     guide_line,
@@ -22,7 +22,7 @@ from nescio.report.charts.parts import (
     tooltips,
     value_axis,
 )
-from nescio.report.charts.style import COLOUR, DASHED, DOTTED, SERIES_COLOURS, SOLID, Chart, finish
+from nescio.report.charts.style import COLOUR, DASHED, DOTTED, SERIES_COLOURS, SOLID, Chart, Layer, finish
 from nescio.rows import Row
 
 WHISKER = 1.5  # maximum length of a whisker, in heights of the box (Tukey 1977)
@@ -156,8 +156,8 @@ def levels_figure(
 def _level_lines(
     lines: Mapping[str, Mapping[str, float]],
     levels: Sequence[str],
-    x: Any,
-    y: Any,
+    x: Axis,
+    y: Axis,
     format: str,
     unconnected: Sequence[str] = (),
     positions: Mapping[str, float] | None = None,

@@ -6,14 +6,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from nescio.report.blocks import Figure
 from nescio.report.charts.lazy import alt
 from nescio.report.charts.parts import (
     NUMBER,
-    Layer,
+    Axis,
     Series,
+    Side,
     data,
     guide_line,
     legend,
@@ -30,6 +31,7 @@ from nescio.report.charts.style import (
     SHAPES,
     WIDTH,
     Chart,
+    Layer,
     finish,
 )
 from nescio.report.format import format_millions, format_number, interval_columns
@@ -169,7 +171,7 @@ def scatter_chart(
     log: bool = False,
     front: Sequence[tuple[float, float]] = (),
     links: Sequence[tuple[Row, Row]] = (),
-    guides: Sequence[tuple[Any, float]] = (),
+    guides: Sequence[tuple[Side, float]] = (),
     spans: tuple[float, float] = (0.0, 0.0),
 ) -> Chart:
     """Scatter plot of two numbers, coloured and shaped by `name`; a click on a legend entry selects its points.
@@ -189,7 +191,10 @@ def scatter_chart(
     base = data(_scatter_rows(points, x, y, names, tips)).encode(*axes)
     few = len(points) <= NAMED_POINTS
     layers = [layer for side, value in guides for layer in guide_line(side, value, color=COLOUR["soft"])]
-    layers += [_links(links, x, y, axes)] if links else []
+    if links:
+        ends = [{"x": float(a[x]), "y": float(a[y]), "x2": float(b[x]), "y2": float(b[y])} for a, b in links]
+        rules = data(ends).mark_rule(strokeWidth=1, color=COLOUR["soft"], opacity=0.7)
+        layers.append(rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q")))
     layers += [_interval_bars(points, x, y, axes, side) for side in (x, y) if few and _ends(points, side)]
     sized = any(point.get("parameters") for point in points)
     entries = [(f"{key}:N", title) for key, title in tips.items()] + [("x:Q", x, ".4~g"), ("y:Q", y, ".4~g")]
@@ -207,50 +212,62 @@ def scatter_chart(
     return finish(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", HEIGHT if sized else 340)
 
 
-def _scatter_axes(points: Sequence[Row], x: str, y: str, log: bool, spans: tuple[float, float]) -> tuple[Any, Any]:
+def _scatter_axes(points: Sequence[Row], x: str, y: str, log: bool, spans: tuple[float, float]) -> tuple[Axis, Axis]:
     least = min((float(point[x]) for point in points), default=1.0)  # ~s prints numbers below 1 in thousandths
     format = "~s" if log and least >= 1 else NUMBER
     return (
-        number_axis("x", "x", x, format, log=log, **_domain(points, x, spans[0])),
-        number_axis("y", "y", y, **_domain(points, y, spans[1])),
+        number_axis("x", "x", x, format, log=log, domain=_domain(points, x, spans[0])),
+        number_axis("y", "y", y, domain=_domain(points, y, spans[1])),
     )
 
 
-def _scatter_marks(base: Layer, names: Sequence[str], sized: bool, only: Any) -> Layer:
+def _scatter_marks(base: Layer, names: Sequence[str], sized: bool, only: alt.Parameter) -> Layer:
     """Marks with the colour and shape of their name."""
     looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
     if sized:
         looks["size"] = alt.Size("size:Q", scale=alt.Scale(type="sqrt", range=[SMALL, LARGE]), legend=None)
     key = legend("circle", 132, symbolStrokeWidth=0, symbolSize=90, symbolLimit=0)
-    cycle = [SERIES_COLOURS[number % len(SERIES_COLOURS)] for number in range(len(names))]
-    colours = [COLOUR["faint"] if name == OTHERS else colour for name, colour in zip(names, cycle, strict=True)]
+    colours = [
+        COLOUR["faint"] if name == OTHERS else SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        for number, name in enumerate(names)
+    ]
     shapes = [SHAPES[number // len(SERIES_COLOURS) % len(SHAPES)] for number in range(len(names))]
     shape = alt.Shape("name:N", scale=alt.Scale(domain=list(names), range=shapes), legend=key)
-    marks = base.mark_point(filled=True, **({} if sized else {"size": 80}))
-    return marks.encode(Series("name", names, colours or SERIES_COLOURS, legend=key).colour(), shape, **looks)
+    marks = base.mark_point(filled=True) if sized else base.mark_point(filled=True, size=80)
+    colour = Series("name", names, colours or SERIES_COLOURS, legend=key).colour()
+    encoded: Layer = marks.encode(colour, shape, **looks)
+    return encoded
+
+
+_Corner = tuple[Literal["left", "right"], Literal["bottom", "top"]]  # of a name, next to its mark
+_Box = tuple[float, float, float, float]  # left, top, right and bottom, in pixels
+_CORNERS: tuple[_Corner, ...] = (("left", "bottom"), ("left", "top"), ("right", "bottom"), ("right", "top"))
 
 
 def _name_layers(
-    named: Sequence[Row], points: Sequence[Row], x: str, y: str, axes: Sequence[Any], log: bool
+    named: Sequence[Row], points: Sequence[Row], x: str, y: str, axes: Sequence[Axis], log: bool
 ) -> list[Layer]:
     """Names of points, each on the side of its mark where it overlaps the fewest other names and marks."""
     across = _pixels([math.log(point[x]) if log else point[x] for point in points], WIDTH)
     up = _pixels([-point[y] for point in points], HEIGHT)
     taken = [(a - 8, b - 8, a + 8, b + 8) for a, b in zip(across, up, strict=True)]
-    labels: dict[tuple[str, str], list[Row]] = {}
+    labels: dict[_Corner, list[Row]] = {}
     for point, a, b in zip(points, across, up, strict=True):
         if point not in named:
             continue
         width = min(NAME_LIMIT, NAME_LETTER * len(str(point["model"])))
-        boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
-        for align, left in (("left", a + 9), ("right", a - 9 - width)):
-            for baseline, top in (("bottom", b - 18), ("top", b + 5)):
-                if left >= 0 and left + width <= WIDTH:
-                    boxes[align, baseline] = left, top, left + width, top + 13
-        boxes = boxes or {("left", "bottom"): (a + 9, b - 18, a + 9 + width, b - 5)}
-        side = min(boxes, key=lambda side: sum(_overlap(boxes[side], box) for box in taken))
-        taken.append(boxes[side])
-        labels.setdefault(side, []).append({"x": float(point[x]), "y": float(point[y]), "model": str(point["model"])})
+        boxes: dict[_Corner, _Box] = {}
+        for corner in _CORNERS:
+            left = a + 9 if corner[0] == "left" else a - 9 - width
+            top = b - 18 if corner[1] == "bottom" else b + 5
+            boxes[corner] = left, top, left + width, top + 13
+        overlaps = [
+            sum(_overlap(box, other) for other in taken) + len(points) * (box[0] < 0 or box[2] > WIDTH)
+            for box in boxes.values()
+        ]
+        best = _CORNERS[overlaps.index(min(overlaps))]
+        taken.append(boxes[best])
+        labels.setdefault(best, []).append({"x": float(point[x]), "y": float(point[y]), "model": str(point["model"])})
     return [
         data(rows)
         .mark_text(
@@ -273,7 +290,7 @@ def _pixels(values: Sequence[float], size: float) -> list[float]:
     return [size * (value - low) / (high - low or 1) for value in values]
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _overlap(a: _Box, b: _Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
@@ -283,17 +300,17 @@ def _ends(points: Sequence[Row], name: str) -> list[float]:
     return [float(end) for end in ends if end is not None]
 
 
-def _domain(points: Sequence[Row], name: str, span: float) -> dict[str, Any]:
-    """The domain of an axis whose values span less than `span`; empty if they span enough."""
+def _domain(points: Sequence[Row], name: str, span: float) -> tuple[float, float] | None:
+    """The domain of an axis whose values span less than `span`; None if they span enough."""
     values = [float(point[name]) for point in points] + (_ends(points, name) if len(points) <= NAMED_POINTS else [])
     low, high = min(values), max(values)
     if high - low >= span:
-        return {}
+        return None
     margin = (span - (high - low)) / 2
-    return {"domain": [low - margin, high + margin]}
+    return low - margin, high + margin
 
 
-def _interval_bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Any], side: str) -> Layer:
+def _interval_bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Axis], side: str) -> Layer:
     """Intervals of a number as lines through the marks."""
     rows: list[Row] = []
     for point in points:
@@ -302,7 +319,8 @@ def _interval_bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Any], s
             row = {"x": float(point[x]), "y": float(point[y])}
             rows.append(row | ({"x": ends[0], "x2": ends[1]} if side == x else {"y": ends[0], "y2": ends[1]}))
     rules = data(rows).mark_rule(strokeWidth=1.25, color=COLOUR["soft"])
-    return rules.encode(*axes, alt.X2("x2:Q") if side == x else alt.Y2("y2:Q"))
+    bars: Layer = rules.encode(*axes, alt.X2("x2:Q") if side == x else alt.Y2("y2:Q"))
+    return bars
 
 
 def _scatter_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]) -> list[Row]:
@@ -316,12 +334,6 @@ def _scatter_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], t
         | {"params": format_millions(p.get("parameters"))}
         for p in order
     ]
-
-
-def _links(links: Sequence[tuple[Row, Row]], x: str, y: str, axes: Sequence[Any]) -> Layer:
-    ends = [{"x": float(a[x]), "y": float(a[y]), "x2": float(b[x]), "y2": float(b[y])} for a, b in links]
-    rules = data(ends).mark_rule(strokeWidth=1, color=COLOUR["soft"], opacity=0.7)
-    return rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q"))
 
 
 def changes_chart(points: Sequence[Row], title: str) -> Chart:
@@ -343,8 +355,9 @@ def changes_chart(points: Sequence[Row], title: str) -> Chart:
     labels = json.dumps([kind.split(" ") for kind in kinds])  # a list is a label of several lines
     axis = alt.Axis(values=list(range(len(kinds))), labelExpr=f"{labels}[datum.value]", labelOverlap=False, grid=False)
     scale = alt.Scale(domain=[-0.5, len(kinds) - 0.5], nice=False)
+    span = _domain([{"value": 0.0}, *rows], "value", LEAST_CHANGE)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(format="+.1~%"))
-    y = y.scale(**_domain([{"value": 0.0}, *rows], "value", LEAST_CHANGE))
+    y = y if span is None else y.scale(domain=span)
     tips = tooltips(("model:N", "model"), ("than:N", "compared with"), ("value:Q", title, "+.2%"))
     marks = data(rows).mark_point(filled=True, size=46, opacity=0.6, color=COLOUR["accent"])
     bars = data(medians).mark_rule(strokeWidth=2, color=COLOUR["ink"])

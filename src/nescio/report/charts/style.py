@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 from nescio.report.charts.lazy import alt
 
 Chart: TypeAlias = "alt.LayerChart"
+Layer: TypeAlias = "alt.Chart"  # before it is combined
+Spec: TypeAlias = dict[str, Any]  # of Vega-Lite
 
 LINES_LIGHT = ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b")
 LINES_DARK = ("#8ab0ff", "#f0a35e", "#5fcfaa", "#ec8fcb", "#d8c25a", "#b9a3ff", "#64c8e3", "#f28b8b")
@@ -31,14 +33,14 @@ LETTER_WIDTH = 7  # pixels of a letter of a label, on average
 SELECTED = "chosen"  # chart parameter set by a menu of the page
 
 
-def on_page(chart: Chart) -> dict[str, Any]:
+def on_page(chart: Chart) -> Spec:
     """Return the chart's specification for the page."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)  # the tests validate every kind of chart
+    spec: Spec = chart.to_dict(validate=False)  # the tests validate every kind of chart
     spec.pop("$schema", None)  # an address, which the page must not contain
     return spec
 
 
-def on_paper(chart: Chart) -> dict[str, Any]:
+def on_paper(chart: Chart) -> Spec:
     """Return the chart's specification with fixed colours and a fixed width."""
     spec = on_page(chart)
     spec["config"]["background"] = PAPER["ground"]
@@ -46,7 +48,7 @@ def on_paper(chart: Chart) -> dict[str, Any]:
     return {**json.loads(text), "width": WIDTH}
 
 
-def finish(layers: Sequence[Any], description: str, height: int = 300, selected: str | None = None) -> Chart:
+def finish(layers: Sequence[Layer], description: str, height: int = 300, selected: str | None = None) -> Chart:
     """Combine layers into a chart.
 
     description  text for readers who cannot see the chart
@@ -59,7 +61,7 @@ def finish(layers: Sequence[Any], description: str, height: int = 300, selected:
     return finished
 
 
-def _config() -> dict[str, Any]:
+def _config() -> Spec:
     """The look of all charts: no frame, light grid, the fonts of the page."""
     axis = {"labelColor": COLOUR["soft"], "titleColor": COLOUR["soft"], "gridColor": COLOUR["rule"], "domain": False}
     axis |= {"ticks": False, "labelPadding": 8, "titlePadding": 12, "labelFontSize": 12, "titleFontSize": 12}

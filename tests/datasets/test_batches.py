@@ -166,7 +166,7 @@ def test_bfloat16_around_it_does_not_coarsen_the_images():
 def test_what_cannot_be_batched_is_refused():
     with pytest.raises(BadInput, match=r"no augmentation named 'flip'\. There are: none, shift, crop-flip, full"):
         Batches(toy().train, toy(), CPU, augment="flip")
-    with pytest.raises(BadInput, match="batch of 0 images"):
+    with pytest.raises(BadInput, match="at least 1 image"):
         Batches(toy().train, toy(), CPU, batch=0)
 
 

@@ -221,7 +221,7 @@ def test_crops_show_a_part_of_the_image_and_follow_the_key():
     again = Crop(0.25, 0.5).apply(ramp[:7], torch.arange(7)).float()
     assert torch.equal(again, shown[:7])
     assert not torch.equal(Crop(0.25, 0.5, seed=1).apply(ramp, torch.arange(50)).float(), shown)
-    with pytest.raises(BadInput, match="A crop keeps"):
+    with pytest.raises(BadInput, match="Crop keeps"):
         Crop(0.5, 0.2)
 
 

@@ -269,7 +269,7 @@ def test_a_killed_decoding_goes_on_where_it_was(tmp_path):
     assert 24 <= before < 60
     subprocess.run(command, env=env, check=True)
     again = log.stat().st_size - before
-    assert again < 60 - before + 16, "what was noted as done is not decoded again"
+    assert again <= 60 - before + 16, "what was noted as done is not decoded again"
     key = pixels.cache_key(labelled(images), View(16, 18), Store(tmp_path / "store"))
     held = np.load(tmp_path / "store" / "pixels" / key / "pixels.npy")
     whole = np.load(cache_pixels(labelled(images), View(16, 18), Store(tmp_path / "other")))

@@ -80,7 +80,7 @@ def test_other_bytes_have_another_key(files):
     assert before.revision != after.revision
     one = torch.zeros(1, 8, 8, 3), torch.tensor([before.first])
     assert len(after.apply(*one)) == 1
-    with pytest.raises(BadInput, match="not the file"):
+    with pytest.raises(BadInput, match="has changed since"):
         before.apply(*one)
 
 

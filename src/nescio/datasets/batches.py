@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nescio.arrays.parallel import thread_count
+from nescio.arrays.types import Array
+from nescio.datasets.changes import axis_map
 from nescio.datasets.decode import decode
 from nescio.datasets.images import Dataset, EncodedImages, ImageFiles, Images, Pixels
 from nescio.errors import BadInput
@@ -26,13 +28,14 @@ from nescio.identity import seed_for
 AUGMENTATIONS = {
     "none": "as it is",
     "shift": "moved by up to an eighth of its size",
-    "crop-flip": "moved (above 64 pixels: a random part of at least 8 % of it), and mirrored half of the time; with "
+    "crop-flip": "moved (above 64 pixels: a random crop of at least 8 % of it), and mirrored half of the time; with "
     "label maps: scaled by 0.5 to 2, moved and mirrored together with them",
-    "full": "a random part of at least 20 %, mirrored, recoloured, greyed and blurred: for contrastive methods",
+    "full": "a random crop of at least 20 %, mirrored, recoloured, greyed and blurred: for contrastive methods",
 }
 SMALL = 64  # up to this size a crop shifts the image, above it a crop cuts a window
 WORKERS = 16  # processes, at most, that read images from the disk
 SCALES = 0.5, 2.0  # scale factors of images with label maps
+Loaded: TypeAlias = tuple[Tensor, Tensor | None]  # uint8 images and label maps
 DRAWS = 13  # numbers in [0, 1) for each image
 PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 13)  # positions by purpose
 
@@ -68,7 +71,7 @@ class Batches:
             what = f"{self.views} views" if self.views > 1 else self.augment
             raise BadInput(f"Images with label maps are augmented by none or crop-flip in one view, not by {what}.")
         if self.batch < 1:
-            raise BadInput(f"A batch of {self.batch} images cannot be made: it needs at least one.")
+            raise BadInput(f"batch is {self.batch}: a batch needs at least 1 image.")
 
     def __len__(self) -> int:
         n = len(self.images)
@@ -88,19 +91,19 @@ class Batches:
             mine = self._mine(number)
             y = labels[mine] if maps is None else maps
             raw = raw.expand(self.views, -1, -1, -1, -1).flatten(0, 1)
-            raw = raw.permute(0, 3, 1, 2)  # (views·b, ch, h, w), in memory still (…, h, w, ch)
+            raw = raw.permute(0, 3, 1, 2)  # (views·b, ch, h, w); its memory stays (…, h, w, ch)
             draws = None if self.augment == "none" else self._draws(number).to(self.device, non_blocking=True)
             with torch.autocast(self.device.type, enabled=False):  # all views at once
                 if maps is not None and draws is not None:
                     raw, y = framed(raw, maps, draws[0], self.dataset.void, self.border)
                     draws = None
-                x = self._show(raw, None if draws is None else draws.flatten(0, 1), mean, std)
+                x = self._augment(raw, None if draws is None else draws.flatten(0, 1), mean, std)
             if self.views > 1:
                 x = x.unflatten(0, (self.views, mine.stop - mine.start))
             yield x, y.long(), index[mine]
 
-    def _order(self) -> Any:
-        """Rows of `images` as they are shown. Uses raw bits, because NumPy may change its permutations."""
+    def _order(self) -> Array:
+        """Rows of `images` in the order of the epoch. Uses raw bits, because NumPy may change its permutations."""
         n = len(self.images)
         return np.argsort(np.random.PCG64(self.seed).random_raw(n), kind="stable") if self.shuffle else np.arange(n)
 
@@ -125,14 +128,14 @@ class Batches:
             return 0.2
         return 0.08 if self.augment == "crop-flip" and self.dataset.size > SMALL else None
 
-    def _show(self, raw: Tensor, draw: Tensor | None, mean: Tensor, std: Tensor) -> Tensor:
+    def _augment(self, raw: Tensor, draw: Tensor | None, mean: Tensor, std: Tensor) -> Tensor:
+        """The augmented and normalised images."""
         x, peak = raw, 255.0
+        streamed = isinstance(self.images.backing, EncodedImages)
         if draw is not None:
             if self._least is None:
                 x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8), self.border)
-            elif not isinstance(
-                self.images.backing, EncodedImages
-            ):  # streamed images were cropped from the file at full resolution
+            elif not streamed:  # streamed images were cropped from the file at full resolution
                 x, peak = zoom(x.float() / peak, draw[:, PLACE], self._least), 1.0
             if self.augment != "shift":
                 x = mirror(x, draw[:, MIRROR])
@@ -142,51 +145,52 @@ class Batches:
         x = torch.addcmul(-mean / std, x, 1 / (peak * std))
         return x.contiguous(memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
 
-    def _resident(self, backing: Pixels, order: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """uint8 batches (1, b, h, w, ch) of what is on the device, and their label maps (b, h, w) if there are any."""
+    def _resident(self, backing: Pixels, order: Array) -> Iterator[Loaded]:
+        """uint8 batches (1, b, h, w, ch) of images on the device, and their label maps (b, h, w) if there are any."""
         pixels, rows = backing.on(self.device), torch.from_numpy(self.images.rows[order]).to(self.device)
-        maps = None if self.images.maps is None else self.images.maps.on(self.device)
+        maps = self.images.maps.on(self.device) if isinstance(self.images.maps, Pixels) else None
         for number in range(self.start, len(self)):
             mine = rows[self._mine(number)]
             yield pixels[mine][None], None if maps is None else maps[mine][..., 0]
 
-    def _stream(self, order: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _stream(self, order: Array) -> Iterator[Loaded]:
         """The same from worker processes, the images as (views or 1, b, h, w, ch)."""
-        todo = range(self.start, len(self))
+        numbers = range(self.start, len(self))
         loader = torch.utils.data.DataLoader(
             _Reader(self, order),
-            sampler=todo,  # type: ignore[arg-type]
+            sampler=numbers,  # type: ignore[arg-type]
             batch_size=None,
-            num_workers=min(WORKERS, max(1, thread_count() // self.world), len(todo)),
+            num_workers=min(WORKERS, max(1, thread_count() // self.world), len(numbers)),
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # the global one belongs to the method, and must not move with every restart
+            generator=torch.Generator(),  # the global one belongs to the method: a restart must not change its draws
         )
         for loaded in loader:
             if isinstance(loaded, BadInput):
                 raise loaded
             raw, maps = loaded
-            there = None if maps is None else maps.to(self.device, non_blocking=True)
-            yield raw.to(self.device, non_blocking=True), there
+            maps = None if maps is None else maps.to(self.device, non_blocking=True)
+            yield raw.to(self.device, non_blocking=True), maps
 
 
 class _Reader(torch.utils.data.Dataset[Any]):
     """Decodes whole batches, by number."""
 
-    def __init__(self, batches: Batches, order: Any) -> None:
+    def __init__(self, batches: Batches, order: Array) -> None:
         self.batches, self.order = batches, order
 
-    def __getitem__(self, number: int) -> Any:
-        batches, backing = self.batches, self.batches.images.backing
+    def __getitem__(self, number: int) -> Loaded | BadInput:
+        batches, backing, maps = self.batches, self.batches.images.backing, self.batches.images.maps
         assert isinstance(backing, EncodedImages)
-        rows, maps = batches.images.rows[self.order[batches._mine(number)]], batches.images.maps
-        if isinstance(backing, ImageFiles) and isinstance(maps, ImageFiles):
-            return self._framed(backing, maps, rows)
-        sources = [backing.source(row) for row in rows]
-        views: list[list[Any]] = [[None] * len(sources)]
-        if batches._least is not None:
-            views = [random_box(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
-        out = np.empty((len(views), len(sources), backing.size, backing.size, 3), np.uint8)
+        rows = batches.images.rows[self.order[batches._mine(number)]]
         try:
+            if isinstance(backing, ImageFiles) and isinstance(maps, ImageFiles):
+                images, labels = (np.stack([files.one(row) for row in rows]) for files in (backing, maps))
+                return torch.from_numpy(images[None]), torch.from_numpy(labels[..., 0])
+            views: list[list[list[float] | None]] = [[None] * len(rows)]
+            if batches._least is not None:
+                views = [random_box(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
+            sources = [backing.source(row) for row in rows]
+            out = np.empty((len(views), len(sources), backing.size, backing.size, 3), np.uint8)
             for boxes, view in zip(views, out, strict=True):
                 for row, (source, box) in enumerate(zip(sources, boxes, strict=True)):
                     view[row] = decode(source, backing.size, backing.crop, box)
@@ -194,20 +198,12 @@ class _Reader(torch.utils.data.Dataset[Any]):
             return error
         return torch.from_numpy(out), None
 
-    def _framed(self, backing: ImageFiles, maps: ImageFiles, rows: Any) -> Any:
-        try:
-            images, labels = (np.stack([each.one(row) for row in rows]) for each in (backing, maps))
-        except BadInput as error:
-            return error
-        return torch.from_numpy(images[None]), torch.from_numpy(labels[..., 0])
-
 
 # ---- augmentation: x is (b, ch, h, w), every image has its own draws in [0, 1)
 
 
 def shift(x: Tensor, draw: Tensor, most: int, border: str = "black") -> Tensor:
-    """Shifts each image by up to `most` pixels in each direction; the border is black or a reflection. draw (b, 2 or
-    more)."""
+    """Shift each image by up to `most` pixels in each direction; the border is black or a reflection. draw (b, ≥ 2)."""
     b, _, h, w = x.shape
     top, left = (draw[:, :2] * (2 * most + 1)).long().clamp_max(2 * most).unbind(1)
     rows = (top[:, None] + torch.arange(h, device=x.device))[:, :, None]
@@ -221,12 +217,12 @@ def shift(x: Tensor, draw: Tensor, most: int, border: str = "black") -> Tensor:
 
 
 def _reflected(position: Tensor, size: int) -> Tensor:
-    """Positions beyond an edge, mirrored at it."""
+    """Positions, those beyond an edge mirrored at it."""
     return (size - 1) - ((size - 1) - position.abs()).abs()
 
 
 def mirror(x: Tensor, draw: Tensor) -> Tensor:
-    """Mirrors half of the images, left and right. draw (b,)."""
+    """Mirror half of the images, left and right. draw (b,)."""
     return torch.where(_per_image(draw < 0.5), x.flip(3), x)
 
 
@@ -238,9 +234,8 @@ def framed(x: Tensor, y: Tensor, draw: Tensor, void: int | None, border: str = "
     least, most = SCALES if void is not None else (1.0, SCALES[1])
     side = 1 / (least * (most / least) ** draw[:, 0])  # size of the visible window, as a share of the image's
     shift = (1 - side)[:, None] * (2 * draw[:, 2:4] - 1)
-    across, zero = torch.where(draw[:, MIRROR] < 0.5, -side, side), torch.zeros_like(side)
-    theta = torch.stack([across, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
-    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    across = torch.where(draw[:, MIRROR] < 0.5, -side, side)
+    grid = F.affine_grid(axis_map(across, side, shift[:, 0], shift[:, 1]), list(x.shape), align_corners=False)
     mode = "reflection" if border == "reflect" else "zeros"
     moved = F.grid_sample(x.float(), grid, padding_mode=mode, align_corners=False)
     beyond = void or 0  # labels are sampled as distances from void, which is 0 beyond the edge
@@ -249,7 +244,7 @@ def framed(x: Tensor, y: Tensor, draw: Tensor, void: int | None, border: str = "
 
 
 def random_box(draw: Tensor, least: float) -> Tensor:
-    """A random part of each image, of an area from `least` to 1 and sides from 3:4 to 4:3, where it fits: (b, 4), the
+    """A random part of each image, of an area from `least` to 1 and sides from 3:4 to 4:3, if it fits: (b, 4), the
     shares (left, top, right, bottom). draw (b, 4)."""
     area = least + (1 - least) * draw[:, 0]
     ratio = torch.exp((2 * draw[:, 1] - 1) * math.log(4 / 3))
@@ -261,8 +256,7 @@ def random_box(draw: Tensor, least: float) -> Tensor:
 def zoom(x: Tensor, draw: Tensor, least: float) -> Tensor:
     """A random crop of each image, resized to full size. draw (b, 4)."""
     left, top, right, bottom = random_box(draw, least).unbind(1)
-    zero = torch.zeros_like(left)
-    theta = torch.stack([right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1], 1).view(-1, 2, 3)
+    theta = axis_map(right - left, bottom - top, left + right - 1, top + bottom - 1)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
@@ -284,7 +278,7 @@ YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 
 
 
 def turn_hue(x: Tensor, angle: Tensor) -> Tensor:
-    """Turns the colours of each image about the grey axis."""
+    """Rotate the colours of each image about the grey axis."""
     there, back = (torch.tensor(matrix, dtype=x.dtype, device=x.device) for matrix in (YIQ, np.linalg.inv(YIQ)))
     c, s, one, zero = angle.cos(), angle.sin(), torch.ones_like(angle), torch.zeros_like(angle)
     turn = torch.stack([one, zero, zero, zero, c, -s, zero, s, c], 1).view(-1, 3, 3)
@@ -298,7 +292,7 @@ def luma(x: Tensor) -> Tensor:
 
 
 def grey(x: Tensor, draw: Tensor, share: float = 0.2) -> Tensor:
-    """Converts a `share` of the images to grey. draw (b,)."""
+    """Convert a `share` of the images to grey. draw (b,)."""
     return torch.where(_per_image(draw < share), luma(x), x) if x.shape[1] == 3 else x
 
 

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from nescio.errors import BadInput
 from nescio.identity import Validated, seed_for, tag
 
 if TYPE_CHECKING:  # processes that only decode images do without torch
+    import torch
     from torch import Tensor
 
 ZENITH = 90.0  # altitude of the sun over images that are not shifted, degrees
@@ -39,12 +40,12 @@ class Change(Validated, ABC):
     @property
     @abstractmethod
     def condition(self) -> str:
-        """Value of the column `condition` in rows …"""
+        """Value of the column `condition` in rows of results."""
 
     @property
     @abstractmethod
     def level(self) -> float:
-        """… and of the column `level`."""
+        """Value of the column `level` in rows of results."""
 
 
 @tag("rotation")
@@ -90,7 +91,7 @@ class Crop(Change):
 
     def check(self) -> None:
         if not 0 < self.least <= self.most <= 1:
-            raise BadInput(f"A crop keeps a share between 0 and 1, from {self.least:g} to {self.most:g} does not fit.")
+            raise BadInput(f"Crop keeps {self.least:g} to {self.most:g} of a side: it must be 0 < least ≤ most ≤ 1.")
 
     @property
     def level(self) -> float:
@@ -101,10 +102,16 @@ class Crop(Change):
 
         share, across, down = uniforms(index, 3, seed_for("crop", self.seed)).unbind(1)
         side = self.least + (self.most - self.least) * share
-        zero = torch.zeros_like(side)
         shift = (1 - side)[:, None] * (2 * torch.stack([across, down], 1) - 1)
-        theta = torch.stack([side, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
-        return sampled(pixels, theta, "border")
+        return sampled(pixels, axis_map(side, side, shift[:, 0], shift[:, 1]), "border")
+
+
+def axis_map(scale_x: Tensor, scale_y: Tensor, shift_x: Tensor, shift_y: Tensor) -> Tensor:
+    """(n, 2, 3) the affine maps that scale and shift both axes."""
+    import torch
+
+    zero = torch.zeros_like(scale_x)
+    return torch.stack([scale_x, zero, shift_x, zero, scale_y, shift_y], 1).view(-1, 2, 3)
 
 
 def sampled(pixels: Tensor, theta: Tensor, border: str) -> Tensor:
@@ -117,7 +124,7 @@ def sampled(pixels: Tensor, theta: Tensor, border: str) -> Tensor:
     return sampled.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
 
 
-# ---- random numbers that are functions of (image, place, seed)
+# ---- random numbers that are functions of (image, position, seed)
 
 
 def uniforms(index: Tensor, count: int, seed: int) -> Tensor:
@@ -137,8 +144,8 @@ def uniforms(index: Tensor, count: int, seed: int) -> Tensor:
 def bits(index: Tensor, count: int, seed: int) -> Tensor:
     """(n, count) int16, uniform: as `uniforms`, but fast enough for one number per pixel value.
 
-    Tabulation hashing (Zobrist 1970): SplitMix64 of key, seed and block of places chooses one row of each table, and
-    the exclusive or of these rows is the block.
+    Tabulation hashing (Zobrist 1970): SplitMix64 of key, seed and block of positions selects one row of each table. The
+    exclusive or of these rows is the block.
     """
     import torch
 
@@ -152,7 +159,7 @@ def bits(index: Tensor, count: int, seed: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _tables(width: int, device: Any) -> Tensor:
+def _tables(width: int, device: torch.device) -> Tensor:
     """(TABLES, ROWS, width) int16."""
     import torch
 
@@ -177,7 +184,7 @@ def normals(index: Tensor, count: int, seed: int) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def quantiles(device: Any) -> Tensor:
+def quantiles(device: torch.device) -> Tensor:
     """(65536,) of the standard normal distribution."""
     import torch
     from scipy.special import ndtri

@@ -21,7 +21,7 @@ from nescio.registry import by_alias
 if TYPE_CHECKING:
     from torch import Tensor
 
-LARGE = 100  # pixels from which on the constants of the ImageNet version hold
+LARGE = 100  # smallest size in pixels for the constants of the ImageNet version
 # number of values per block: fits a core's cache and bounds a GPU's memory
 CHUNK = {"cpu": 1 << 19, "cuda": 1 << 22}
 
@@ -112,19 +112,13 @@ SEVERITIES = (1, 2, 3, 4, 5)
 ON_CPU = ("jpeg_compression",)  # even for images on a GPU
 
 
-@tag("corruption-3")
-@dataclass(frozen=True)
-class Corruption(Change):
-    """One of the fifteen corruptions at a severity from 1 to 5."""
+class NamedCorruption(Change):
+    """A corruption with a name, at a severity from 1 to 5."""
 
-    name: str = "gaussian_noise"
-    severity: int = 1
-    seed: int = 0
+    name: str
+    severity: int
 
     def check(self) -> None:
-        if self.name not in CONSTANTS:
-            hint = did_you_mean(self.name, CONSTANTS)
-            raise BadInput(f"There is no corruption named {self.name!r}.{hint} There are: {', '.join(CONSTANTS)}.")
         if self.severity not in SEVERITIES:
             raise BadInput(f"A corruption has a severity from 1 to 5, not {self.severity}.")
 
@@ -135,6 +129,22 @@ class Corruption(Change):
     @property
     def level(self) -> float:
         return float(self.severity)
+
+
+@tag("corruption-3")
+@dataclass(frozen=True)
+class Corruption(NamedCorruption):
+    """One of the fifteen corruptions."""
+
+    name: str = "gaussian_noise"
+    severity: int = 1
+    seed: int = 0
+
+    def check(self) -> None:
+        if self.name not in CONSTANTS:
+            hint = did_you_mean(self.name, CONSTANTS)
+            raise BadInput(f"There is no corruption named {self.name!r}.{hint} There are: {', '.join(CONSTANTS)}.")
+        super().check()
 
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
         """The corrupted images (n, h, w, ch) uint8."""

@@ -138,8 +138,7 @@ class LoadedImages:
     @property
     def rows(self) -> str:
         """A digest of the selected images, independent of their description."""
-        word = f"{self.images.index.tolist()}".encode()
-        return hashlib.sha256(word).hexdigest()[:16]
+        return hashlib.sha256(f"{self.images.index.tolist()}".encode()).hexdigest()[:16]
 
     def source(self, row: int) -> Source:
         """One image as it came: a path, encoded bytes, or an array (h, w, ch)."""

@@ -235,17 +235,3 @@ def class_means_of(predictions: Predictions, dataset: Dataset) -> Array:
             f"The predictions have label {labels.max()}, {dataset.name} has {classes} classes: are they of other data?"
         )
     return class_means(embeddings, labels, classes)
-
-
-# ---- the tree as a picture
-
-
-def draw(tree: Partition) -> str:
-    """The dendrogram as SVG: classes in dendrogram order, in- and out-of-distribution ones coloured and marked."""
-    from nescio.report.dendrogram import dendrogram_svg
-
-    inside, outside, neither = kinds = ("in-distribution", "out-of-distribution", "neither")
-    sides = [inside if n in tree.inside else outside if n in tree.outside else neither for n in range(len(tree.order))]
-    title = f"{tree.dataset or 'Classes'}: {len(tree.inside)} in-distribution, {len(tree.outside)} out-of-distribution"
-    note = f"Ward tree of the class means of {tree.features or 'the features'}"
-    return dendrogram_svg(tree.linkage, tree.classes, sides, kinds, title, note)

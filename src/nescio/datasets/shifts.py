@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.datasets.builders import checksum
-from nescio.datasets.changes import Change
-from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
+from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, NamedCorruption
 from nescio.datasets.dense import shift_levels
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.readers import DatasetRequest, load, requested_path
@@ -31,7 +31,7 @@ FURTHER = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 @tag("published-corruption-2")
 @dataclass(frozen=True)
-class PublishedCorruption(Change):
+class PublishedCorruption(NamedCorruption):
     """One severity of a published file of corrupted test images, in place of ours. Created by `published_corruptions`.
 
     path/name.npy holds the test set five times, severities 1 to 5 in order, (5n, h, w, ch) uint8.
@@ -45,18 +45,6 @@ class PublishedCorruption(Change):
 
     stored = True
 
-    def check(self) -> None:
-        if self.severity not in SEVERITIES:
-            raise BadInput(f"A published corruption has a severity from 1 to 5, not {self.severity}.")
-
-    @property
-    def condition(self) -> str:
-        return self.name
-
-    @property
-    def level(self) -> float:
-        return float(self.severity)
-
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
         """The rows of the file that show the same images."""
         import torch
@@ -64,11 +52,11 @@ class PublishedCorruption(Change):
         file = Path(self.path, f"{self.name}.npy")
         array = _read(file)
         if checksum(file) != self.revision:
-            raise BadInput(f"{file} is not the file that this run began with. Start it again: it reads the new one.")
+            raise BadInput(f"{file} has changed since this run began: start the run again.")
         n = len(array) // len(SEVERITIES)
         rows = index.cpu().numpy() - self.first
         if len(rows) and (rows.min() < 0 or rows.max() >= n):
-            raise BadInput(f"{self.path} holds corrupted test images only: it cannot show others.")
+            raise BadInput(f"{self.path} contains corrupted test images only: select the test split.")
         return torch.from_numpy(array[(self.severity - 1) * n + rows]).to(pixels.device)
 
 
@@ -85,7 +73,7 @@ def published_corruptions(
     labels, shape = _read(published / "labels.npy"), test.backing.read(test.rows[:1]).shape[1:]
     numbers = labels.dtype.kind in "iu" and labels.shape == (len(SEVERITIES) * len(test),)
     if not numbers or (labels.reshape(len(SEVERITIES), -1) != test.labels).any():
-        raise BadInput(f"{published / 'labels.npy'} does not hold the labels of the test images of {data} five times.")
+        raise BadInput(f"{published / 'labels.npy'} is not the labels of the test images of {data}, five times.")
     changes = []
     for name in corruptions:
         array = _read(published / f"{name}.npy")
@@ -101,8 +89,8 @@ def published_corruptions(
     return changes
 
 
-def _read(path: Path) -> Any:
-    """A .npy file, mapped and not read."""
+def _read(path: Path) -> Array:
+    """A memory-mapped .npy file."""
     with files.naming_file(path, "read"):
         return map_npy(path)
 

@@ -22,7 +22,7 @@ print(f"temperature of the ensemble: {scale.temperature:.2f}")
 card = scorecard(ensemble, val=ensemble_val)
 print(f"ECE {card.value('ece'):.3f} raw, {card.value('ece', calibrated=True):.3f} calibrated")
 
-comparison = compare({"one network": members[0], "ensemble": ensemble}, resamples=500)
+comparison = compare({"one network": members[0], "ensemble": ensemble}, bootstrap=500)
 for row in comparison.rows:
     if row["metric"] in ("nll", "auroc"):
         verdict = "best or not significantly different" if row["best"] else "significantly worse"

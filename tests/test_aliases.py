@@ -105,7 +105,7 @@ def test_a_store_without_work_says_what_adds_it(tmp_path, capsys):
 
 
 def test_a_study_without_rows_is_no_success(tmp_path, capsys):
-    from nescio.commands._work import end
+    from nescio.commands._studies import end
     from nescio.report.studies import Study
 
     assert end(Study(benchmark="uimnet", version=1, rows=[]), tmp_path / "report") == 1

@@ -36,6 +36,7 @@ TIERS = [
     "testing",
     "evaluations",
     "benchmarks",
+    "api",
     "commands",
     "cli",
 ]

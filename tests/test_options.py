@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nescio.api.inputs import InputOptions
 from nescio.benchmarks.base import BUILT_IN
 from nescio.benchmarks.base import registry as benchmarks
-from nescio.commands._inputs import InputOptions
 from nescio.commands.parsing import Parser, add_options
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated, canonical, tag

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from nescio.api.dry_run import size_text
 from nescio.benchmarks.costs import H200, arithmetic, predicting_seconds, training_seconds
 from nescio.benchmarks.uimnet import PRESETS as UIMNET
 from nescio.benchmarks.uimnet.steps import oracle_trials, reference, trials_of
 from nescio.benchmarks.url import PRESETS as URL
 from nescio.benchmarks.url.steps import CRITERIA
-from nescio.commands._output import size_text
 from tests.support.paths import ROOT
 
 TRAINING, TESTING, CLASSES = 1_281_167, 50_000, 1000  # of ImageNet-1k

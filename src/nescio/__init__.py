@@ -5,36 +5,37 @@ from __future__ import annotations
 from importlib import import_module
 
 TYPE_CHECKING = False  # as type checkers read it: importing typing would take as long as all the rest
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nescio.analysis.comparison import compare
-    from nescio.analysis.scorecard import scorecard
-    from nescio.analysis.transfer import transfer
-    from nescio.errors import BadInput, Undefined
-    from nescio.predictions import Predictions, join, stack
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "Predictions", "Undefined", "__version__", "compare", "join", "scorecard", "stack", "transfer"]
 
-_HOMES = {  # of what is imported when it is first used: `import nescio` loads nothing else
-    **dict.fromkeys(("BadInput", "Undefined"), "nescio.errors"),
-    **dict.fromkeys(("Predictions", "join", "stack"), "nescio.predictions"),
-    "compare": "nescio.analysis.comparison",
-    "scorecard": "nescio.analysis.scorecard",
-    "transfer": "nescio.analysis.transfer",
+_MODULES = {  # what is imported when it is first used, and where it is: `import nescio` loads nothing else
+    **dict.fromkeys(("BadInput", "Undefined"), "errors"),
+    **dict.fromkeys(("Predictions", "join", "stack"), "predictions"),
+    "scorecard": "analysis.scorecard",
 }
+_FUNCTIONS = {  # functions with the parameters of the command of the same name
+    "calibrate": "calibration",
+    "choose": "choice",
+    "compare": "comparison",
+    "evaluate": "evaluation",
+    "export": "export",
+    "threshold": "thresholds",
+    "transfer": "transfer",
+    "verify": "verification",
+}
+__all__ = ["__version__", *sorted({*_MODULES, *_FUNCTIONS})]
 
 
-_WITH_CHARTS = ("compare", "scorecard")  # their results have charts and pages
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+def __getattr__(name: str) -> object:
+    if name in _FUNCTIONS:
+        function = getattr(import_module(f"nescio.api.{_FUNCTIONS[name]}"), name)
+        globals()[name] = import_module("nescio.api.calls").with_parameters(function)
+        return globals()[name]
+    if name not in _MODULES:
         raise AttributeError(f"module 'nescio' has no attribute {name!r}")
-    if name in _WITH_CHARTS:
-        import_module("nescio.analysis.results").use_renderer(lambda: import_module("nescio.report.notebook"))
-    return getattr(import_module(_HOMES[name]), name)
+    if name == "scorecard":  # its results have charts and pages
+        import_module("nescio.api.results")
+    return getattr(import_module(f"nescio.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

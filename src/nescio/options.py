@@ -155,6 +155,20 @@ class Leaf:
         return [str(value) for value in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
 
     @property
+    def expected(self) -> str:
+        """The valid values, for messages."""
+        if self.choices:
+            *others, last = self.choices
+            return f"{', '.join(others)} or {last}" if others else last
+        kind = without_none(self.hint)
+        if is_tuple(kind):
+            lists = {int: "a list of whole numbers such as 1,5", float: "a list of numbers such as 0.5,1"}
+            expected = lists.get(without_none(typing.get_args(kind)[0]), "a list")
+        else:
+            expected = {int: "a whole number", float: "a number"}.get(kind, "a text")
+        return f"{expected}, or none" if types.NoneType in typing.get_args(self.hint) else expected
+
+    @property
     def many(self) -> bool:
         """Whether it takes several command-line arguments."""
         return is_tuple(self.hint) and (self.spec.positional or self.spec.style != "commas")
@@ -178,8 +192,16 @@ class Leaf:
         except BadInput:
             raise
         except ValueError:
-            expected = _alternatives(self.choices) if self.choices else _kind(hint)
-            raise BadInput(f"{self.flag} is {expected}, not {text!r}.{did_you_mean(text, self.choices)}") from None
+            raise BadInput(f"{self.flag} is {self.expected}, not {text!r}.{did_you_mean(text, self.choices)}") from None
+
+    def read_texts(self, texts: Sequence[str]) -> object:
+        """The value that several texts set together, of an option that is a list or may be repeated."""
+        if self.spec.positional or self.spec.style != "commas":
+            item = typing.get_args(without_none(self.hint))[0]
+            split = self.spec.style == "repeats" and not self.spec.positional
+            return tuple(self.read(pair, item) for text in texts for pair in (assignments(text) if split else [text]))
+        values = [self.read(text) for text in texts]
+        return None if values[-1:] == [None] else tuple(item for value in values for item in value or ())
 
     def write(self, value: Any) -> str:
         """The text that `read` takes for this value."""
@@ -256,9 +278,9 @@ def options_of(
     typed = [leaf for leaf in all_leaves if not isinstance(getattr(args, leaf.dest, FromFile(None)), FromFile)]
     _refuse_empty([leaf for leaf in typed if not values[leaf.path]], values, presets or {})
     changed = [leaf for leaf in all_leaves if leaf.path in values and values[leaf.path] != leaf.default]
-    _refuse_idle([*typed, *(leaf for leaf in changed if leaf not in typed)])
+    refuse_idle([*typed, *(leaf for leaf in changed if leaf not in typed)], lambda leaf: leaf.flag)
     try:
-        return _built(cls, begin, values)
+        return build(cls, begin, values)
     except BadInput as error:
         raise named_by_option(error, all_leaves) from None
 
@@ -306,11 +328,11 @@ def _refuse_empty(empty: Sequence[Leaf], values: Mapping[tuple[str, ...], Any], 
             raise BadInput(f"{leaf.flag} is empty: give a value, or leave it out.")
 
 
-def _refuse_idle(changed: Sequence[Leaf]) -> None:
+def refuse_idle(changed: Sequence[Leaf], name: Callable[[Leaf], str]) -> None:
     """Refuse an option that has no effect beside another one."""
     for leaf in changed:
-        if idle := [other.flag for other in changed if other.path[0] in leaf.spec.instead_of.split()]:
-            raise BadInput(f"{idle[0]} has no effect beside {leaf.flag}: leave one of them out.")
+        if idle := [name(other) for other in changed if other.path[0] in leaf.spec.instead_of.split()]:
+            raise BadInput(f"{idle[0]} has no effect beside {name(leaf)}: leave one of them out.")
 
 
 def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], values: Mapping[Any, Any]) -> T:
@@ -324,9 +346,9 @@ def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], va
     return presets[args.preset]
 
 
-def _built(cls: type[T], start: T | None, values_by_path: Mapping[tuple[str, ...], Any]) -> T:
+def build(cls: type[T], start: T | None, values_by_path: Mapping[tuple[str, ...], object]) -> T:
     """An instance with values by their paths; the others are those of `start`, or the defaults."""
-    values: dict[str, Any] = {path[0]: value for path, value in values_by_path.items() if len(path) == 1}
+    values = {path[0]: value for path, value in values_by_path.items() if len(path) == 1}
     inner = {path[0] for path in values_by_path if len(path) > 1}
     hints = typing.get_type_hints(cls)
     for entry in fields(cls):  # type: ignore[arg-type]
@@ -336,23 +358,17 @@ def _built(cls: type[T], start: T | None, values_by_path: Mapping[tuple[str, ...
                 values[entry.name] = {name: value for (name,), value in below.items()}
                 continue
             holder = _default(entry) if start is None else getattr(start, entry.name)
-            values[entry.name] = _built(hints[entry.name], None if holder is MISSING else holder, below)
+            values[entry.name] = build(hints[entry.name], None if holder is MISSING else holder, below)
     return cls(**values) if start is None else replace(start, **values)  # type: ignore[type-var]
 
 
-def _read(leaf: Leaf, values_by_path: Any) -> Any:
+def _read(leaf: Leaf, parsed: object) -> object:
     """The value of what argparse returns: a text, a list of texts, or the constant of a flag."""
-    if isinstance(values_by_path, FromFile):
-        return values_by_path.value
-    if isinstance(values_by_path, list) and (leaf.spec.positional or leaf.spec.style != "commas"):
-        item = typing.get_args(without_none(leaf.hint))[0]
-        split = leaf.spec.style == "repeats" and not leaf.spec.positional
-        texts = [pair for text in values_by_path for pair in assignments(text)] if split else values_by_path
-        return tuple(leaf.read(text, item) for text in texts)
-    if isinstance(values_by_path, list):
-        values = [leaf.read(text) for text in values_by_path]
-        return None if values[-1:] == [None] else tuple(item for value in values for item in value or ())
-    return values_by_path if isinstance(values_by_path, bool) else leaf.read(values_by_path)
+    if isinstance(parsed, FromFile):
+        return parsed.value
+    if isinstance(parsed, list):
+        return leaf.read_texts(parsed)
+    return leaf.read(parsed) if isinstance(parsed, str) else parsed
 
 
 def _registered(kind: str, value: Any) -> Any:
@@ -386,11 +402,10 @@ def _means_none(text: str, hint: Any, choices: Sequence[str]) -> bool:
 
 
 def without_none(hint: Any) -> Any:
-    """T of T | None."""
+    """T of T | None; of several types the first, which command lines and files can set."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
-    (kind,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
-    return kind
+    return next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
 
 
 def is_tuple(hint: Any) -> bool:
@@ -403,22 +418,6 @@ def type_name(hint: Any) -> str:
     if is_tuple(hint):
         return f"list of {type_name(typing.get_args(hint)[0])}"
     return "choice" if typing.get_origin(hint) is Literal else str(getattr(hint, "__name__", hint))
-
-
-def _kind(hint: Any) -> str:
-    """The values of this type, for messages."""
-    kind = without_none(hint)
-    if is_tuple(kind):
-        lists = {int: "a list of whole numbers such as 1,5", float: "a list of numbers such as 0.5,1"}
-        expected = lists.get(without_none(typing.get_args(kind)[0]), "a list")
-    else:
-        expected = {int: "a whole number", float: "a number"}.get(kind, "a text")
-    return f"{expected}, or none" if types.NoneType in typing.get_args(hint) else expected
-
-
-def _alternatives(choices: Sequence[str]) -> str:
-    *others, last = choices
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 # ---- from an instance to words

@@ -7,8 +7,8 @@ import pytest
 
 from nescio.analysis.scorecard import scorecard
 from nescio.analysis.shard_scores import ALL_ROWS, FITTED, scorecard_of_shards
+from nescio.api import inputs
 from nescio.cli import main
-from nescio.commands import _inputs
 from nescio.errors import BadInput
 from nescio.metrics import _score_counts
 from nescio.predictions import Predictions
@@ -105,7 +105,7 @@ def test_a_folder_of_shards_is_evaluated_as_one_file(folder, capsys):
 
 def test_a_large_folder_is_read_shard_by_shard(folder, capsys, monkeypatch):
     whole = told(capsys, folder / "whole.npz")["rows"]
-    monkeypatch.setattr(_inputs, "AT_ONCE", 0)
+    monkeypatch.setattr(inputs, "AT_ONCE", 0)
     rows = told(capsys, folder / "shards", "--ood", f"far={folder / 'whole.npz'}")["rows"]
     wanted = {(row["measure"], row["metric"]): row["value"] for row in whole}
     inside = [row for row in rows if row["split"] == "test"]

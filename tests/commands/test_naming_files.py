@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from nescio.api.inputs import model_names
 from nescio.cli import main
-from nescio.commands._inputs import model_names
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +119,13 @@ def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("evaluate", "a.npz", "--val", "a.npz"), "a.npz and --val contain the same rows"),
-        (("evaluate", "a.npz", "--val", "copy.npz"), "a.npz and --val contain the same rows"),
-        (("evaluate", "a.npz", "--ood", "far=copy.npz"), "a.npz and --ood far contain the same rows"),
-        (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--train and --val contain the same rows"),
+        (("evaluate", "a.npz", "--val", "a.npz"), "--val and a.npz contain the same rows"),
+        (("evaluate", "a.npz", "--val", "copy.npz"), "--val and a.npz contain the same rows"),
+        (("evaluate", "a.npz", "--ood", "far=copy.npz"), "--ood far and a.npz contain the same rows"),
+        (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--val and --train contain the same rows"),
         (("evaluate", "a.npz", "b=a.npz"), "contain the same predictions: give files of different models."),
-        (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "FILE and --val contain the same rows"),
-        (("threshold", "a.npz", "--risk", "0.1", "--test", "a.npz"), "FILE and --test contain the same rows"),
+        (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "--val and FILE contain the same rows"),
+        (("threshold", "a.npz", "--risk", "0.1", "--test", "a.npz"), "--test and FILE contain the same rows"),
         (("compare", "a.npz", "copy.npz"), "contain the same predictions: give files of different models."),
         (("threshold", "a.npz", "b.npz", "--risk", "0.1"), "one FILE, and 2 are given"),
         (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit FILE"),
@@ -166,7 +166,7 @@ def overlapping(folder, shared, name="overlap.npz"):
 
 def test_a_few_rows_in_common_are_counted(ask, folder):
     val = overlapping(folder, 7)
-    sentence = "and --val have 7 rows in common"
+    sentence = "--val and a.npz have 7 rows in common"
     notes = json.loads(ask("evaluate", "a.npz", "--val", val, "--format", "json")[1])["files"][0]["notes"]
     assert any(sentence in note for note in notes)
     assert sentence in ask("evaluate", "a.npz", "--val", val)[1]

@@ -99,7 +99,7 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (("resnet50",), "name them with --data"),
+        (("resnet50",), "give --data"),
         (("{own}", "--data", "digits"), "omit one"),
         (("{own}", "--k", "0"), "k is 0"),
         (("{own}", "--bootstrap", "-1"), "resamples is -1"),

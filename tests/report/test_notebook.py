@@ -29,7 +29,7 @@ def card() -> Any:
 
 @pytest.fixture(scope="module")
 def comparison() -> Any:
-    return nescio.compare({"a": model(1), "b": model(2)}, resamples=100)
+    return nescio.compare({"a": model(1), "b": model(2)}, bootstrap=100)
 
 
 def test_their_text_is_some_lines(card: Any, comparison: Any) -> None:
@@ -45,7 +45,7 @@ def test_their_html_is_short_and_safe(card: Any, comparison: Any) -> None:
         assert len(text) < 6000 and "<table>" in text
     assert "Accuracy" in card._repr_html_() and "ECE ↓" in card._repr_html_()
     assert "Verdict: " in comparison._repr_html_()
-    odd = nescio.compare({"<script>": model(1), "b": model(2)}, resamples=50)
+    odd = nescio.compare({"<script>": model(1), "b": model(2)}, bootstrap=50)
     assert "<script>" not in odd._repr_html_()
 
 

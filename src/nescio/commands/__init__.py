@@ -1,12 +1,12 @@
-"""Sub-commands of `nescio`: they parse and print; the library computes.
+"""Sub-commands of `nescio`: they parse, call one function of `nescio.api`, and print its result.
 
 A command is a module with a docstring, which is the description of --help, and
 
     @dataclass(frozen=True, kw_only=True)
-    class Options:                                   # fields of nescio.options: option(), argument(), nested()
-        files: tuple[str, ...] = argument("predictions", metavar="FILE")
+    class Options(PageOptions, CompareOptions):      # fields of nescio.options: option(), argument(), nested()
+        all: bool = option(False, group="output")
 
-    def run(options: Options) -> int:                # the exit code: 0 done, 1 work failed, 2 bad input
+    def run(options: Options) -> ApiResult | int     # an int is the exit code: 0 done, 1 work failed, 2 bad input
 
 A command with sub-commands (`run`, `store`) has `configure(parser, words)` and `run(args)` instead. Bad input, missing
 packages and failures of the store are raised, and `nescio.cli` prints them.
@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from nescio import __version__
+from nescio.commands._output import PageOptions, emit, name_options
 from nescio.commands.config import config_text
 from nescio.commands.parsing import Parser, add_options
 from nescio.options import options_of
@@ -104,7 +105,11 @@ def _configure(parser: Parser, module: Any, argv: Sequence[str]) -> None:
     def run(args: argparse.Namespace) -> int:
         options = options_of(args, module.Options)
         keep_config(partial(config_text, parser.prog.split()[1:], options))
-        code: int = module.run(options)
-        return code
+        result = module.run(options)
+        if isinstance(result, int):
+            return result
+        name_options(result, parser.leaves)
+        output = options.output if isinstance(options, PageOptions) else None
+        return emit(result, options.format, output=output, brief=not getattr(options, "all", False))
 
     parser.set_defaults(_run=run)

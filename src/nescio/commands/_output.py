@@ -9,54 +9,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
+from nescio.api.results import ApiResult
 from nescio.errors import BadInput
-from nescio.options import argument, option
+from nescio.options import Leaf, argument, option, with_flags
 from nescio.rows import without_empty
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 TextOrJson = Literal["text", "json"]
 
 
-def emit(
-    format: Format,
-    *,
-    table: Callable[[], object],
-    plain: Callable[[], Any],
-    rows: Callable[[], Any],
-    story: Callable[[], Any],
-    csv: Callable[[Any], str] | None = None,
-) -> None:
-    """Print a result in one of the formats; only what that format needs is computed.
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """Options of the output of a command that may write a page."""
 
-    table  prints the tables for a terminal
-    plain  value for JSON
-    rows   rows for CSV
-    story  blocks for Markdown and LaTeX
-    csv    text of the rows (default: one line per row)
-    """
-    from nescio.report import text
+    output: str | None = option(None, unset="no page", group="output")
+    format: Format = option("table", group="output")
 
-    if format == "table":
-        table()
-    elif format == "json":
-        say(json_of(plain()))
-    elif format == "csv":
-        say((csv or text.rows_csv)(rows()))
+
+def emit(result: ApiResult, format: str, *, output: str | None = None, brief: bool = True) -> int:
+    """Print a result in one of the formats, and write its page if `output` names a folder; return the exit code."""
+    page = result.report(output) if output else None
+    if format == "json":
+        say(json_of(result.plain()))
+    elif format in ("csv", "markdown", "latex"):
+        say(result.text(format))
     else:
-        say((text.markdown if format == "markdown" else text.latex)(story()))
+        result.show(brief)
+        if page:
+            say(f"Wrote the page to {page}.")
+    return result.exit_code
 
 
-def name_options(options: Any, *results: Any) -> None:
-    """Replace the names of fields by those of options, in the reasons and notes of results."""
-    from nescio.options import leaves, with_flags
-
-    every = list(leaves(type(options)))
-    for result in results:
-        for entry in result.reasons:
-            entry["reason"] = with_flags(entry["reason"], every)
-        result.notes[:] = [with_flags(note, every) for note in result.notes]
+def name_options(result: ApiResult, leaves: Sequence[Leaf]) -> None:
+    """Replace the names of fields by those of options, in the reasons and notes of a result."""
+    for contained in result.contents:
+        for entry in getattr(contained, "reasons", ()):
+            if isinstance(entry, dict):
+                entry["reason"] = with_flags(entry["reason"], leaves)
+        if notes := getattr(contained, "notes", ()):
+            contained.notes = [with_flags(note, leaves) for note in notes]  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,36 +84,11 @@ def check_writable(folder: Path, flag: str) -> None:
         raise BadInput(f"{flag} {folder} cannot be written: {existing} may not be written to.") from None
 
 
-def check_row_scores(file: str | None) -> None:
-    """Refuse, before any work, an ending that no writer of row scores has."""
-    if file is not None:
-        from nescio.predictions.columns import writable_suffix
-
-        writable_suffix(file)
-
-
-def print_written_files(page: str | None, row_scores: str | None, rows: int) -> None:
-    """Print which files were written."""
-    if row_scores is not None:
-        say(f"Wrote the scores of {rows:,} rows to {row_scores}.")
-    if page is not None:
-        say(f"Wrote the page to {Path(page) / 'index.html'}.")
-
-
-UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
-
-
-def size_text(size: float) -> str:
-    """Bytes for people: 1.5 GB."""
-    unit, scale = next((unit for unit in UNITS.items() if size >= unit[1]), ("bytes", 1))
-    return f"{size / scale:.{int(scale > 1)}f} {unit}"
-
-
 def say(text: str) -> None:
     print(text, end="" if text.endswith("\n") else "\n")
 
 
-def json_of(value: Any) -> str:
+def json_of(value: object) -> str:
     """JSON for stdout; rows of results are without the columns that are empty in all of them."""
     from nescio.report.text import json_text
 
@@ -132,7 +100,7 @@ def json_of(value: Any) -> str:
     return text
 
 
-def _without_empty_cells(value: Any) -> Any:
+def _without_empty_cells(value: object) -> object:
     if isinstance(value, dict):
         return {name: _without_empty_cells(content) for name, content in value.items()}
     if isinstance(value, (list, tuple)) and all(isinstance(row, dict) and "metric" in row for row in value):
@@ -140,28 +108,7 @@ def _without_empty_cells(value: Any) -> Any:
     return [_without_empty_cells(content) for content in value] if isinstance(value, (list, tuple)) else value
 
 
-def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Sequence[str] = ()) -> None:
-    """Sentences and tables for people; notes go to stderr."""
-    from rich.text import Text
-
-    from nescio.report.text import make_console, print_terminal
-
-    console = make_console()
-    console.print(Text(" ".join(sentences)), end="\n\n")
-    print_terminal(tables, console)
-    for note in notes:
-        print(note, file=sys.stderr)
-
-
-def print_registry(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
-    """Print the entries of a registry, or one entry in full."""
-    from nescio.report.text import format_records
-
-    if name:
-        entry = registry[name]
-        function = entry.function
-        say(f"{entry.name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
-        return 0
-    rows = [facts(name) for name in registry]
-    say(json_of(rows) if format == "json" else format_records(rows, format))
+def print_entry(name: str, function: Callable[..., object]) -> int:
+    """Print the signature and the documentation of a registered function."""
+    say(f"{name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
     return 0

@@ -11,8 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from nescio.api.storage import StoreOptions, WorkerOptions, working
 from nescio.commands._output import say
-from nescio.commands._work import StoreOptions, WorkerOptions, show, working
+from nescio.commands._studies import show
 from nescio.options import option
 from nescio.work.store import Store
 

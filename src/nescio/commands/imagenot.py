@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nescio.api.storage import DATA, check_device, print_notes
 from nescio.commands._output import TextOrJson, say
-from nescio.commands._work import DATA, check_device, print_notes
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, nested, option

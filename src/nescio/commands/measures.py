@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from nescio.api.results import Records
 from nescio.commands._output import ListOptions as Options
-from nescio.commands._output import print_registry
+from nescio.commands._output import print_entry
+
+__all__ = ["Options", "run"]
 
 
-def run(options: Options) -> int:
+def run(options: Options) -> Records | int:
     from nescio.measures import registry
 
-    def facts(name: str) -> dict[str, str]:
-        measure = registry[name]
-        return {"measure": name, "kind": measure.kind, "needs": ", ".join(measure.needs), "meaning": measure.sentence}
-
-    return print_registry(registry, facts, options.name, options.format)
+    if options.name:
+        return print_entry(registry[options.name].name, registry[options.name].function)
+    return Records(
+        [
+            {"measure": name, "kind": measure.kind, "needs": ", ".join(measure.needs), "meaning": measure.sentence}
+            for name, measure in registry.items()
+        ]
+    )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from nescio.api.results import Records
 from nescio.commands._output import ListOptions as Options
-from nescio.commands._output import print_registry
+from nescio.commands._output import print_entry
+
+__all__ = ["Options", "run"]
 
 
-def run(options: Options) -> int:
+def run(options: Options) -> Records | int:
     from nescio.metrics import registry
 
-    def facts(name: str) -> dict[str, str]:
-        metric = registry[name]
-        return {"metric": name, "better": metric.better, "kinds": ", ".join(metric.kinds), "meaning": metric.sentence}
-
-    return print_registry(registry, facts, options.name, options.format)
+    if options.name:
+        return print_entry(registry[options.name].name, registry[options.name].function)
+    return Records(
+        [
+            {"metric": name, "better": metric.better, "kinds": ", ".join(metric.kinds), "meaning": metric.sentence}
+            for name, metric in registry.items()
+        ]
+    )

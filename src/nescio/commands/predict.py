@@ -20,8 +20,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from nescio.api.storage import SHARDS, StoreOptions, WorkerOptions, print_notes, working
 from nescio.commands._output import say
-from nescio.commands._work import SHARDS, StoreOptions, WorkerOptions, print_notes, working
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import subset_note

@@ -44,8 +44,9 @@ from nescio.analysis.representations.ranking import (
     ranking_table,
 )
 from nescio.analysis.representations.row_scores import RowScoreOptions
-from nescio.commands._output import Format, check_row_scores, emit, print_findings, print_written_files
-from nescio.commands._work import WEIGHTS, StoreOptions
+from nescio.api.storage import WEIGHTS, StoreOptions
+from nescio.commands._findings import check_row_scores, emit, print_findings, print_written_files
+from nescio.commands._output import Format
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
 from nescio.networks.preprocessing import Preprocessing

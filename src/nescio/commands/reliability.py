@@ -28,8 +28,9 @@ from typing import Any
 
 from nescio.analysis.representations.candidates import Candidate, load_members
 from nescio.analysis.representations.row_scores import RowScoreOptions, RowScores, score_columns, score_rows
-from nescio.commands._output import TextOrJson, check_row_scores, json_of, print_findings, print_written_files, say
-from nescio.commands._work import DATA
+from nescio.api.storage import DATA
+from nescio.commands._findings import check_row_scores, print_findings, print_written_files
+from nescio.commands._output import TextOrJson, json_of, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions.subset import random_subset

@@ -19,20 +19,24 @@ examples:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nescio.api.results import ApiResult, status
+from nescio.api.studies import BenchmarkResult
 from nescio.commands._output import Format, emit, report_folder, say
 from nescio.errors import BadInput
 from nescio.options import argument, option
+from nescio.report.blocks import tables_of
+from nescio.report.tables import Table
+from nescio.report.text import print_terminal, tables_csv
+from nescio.rows import Row
 
 if TYPE_CHECKING:
     from nescio.report.studies import Study
-    from nescio.report.tables import Table
     from nescio.work.store import Run
 
 
@@ -66,7 +70,7 @@ def run(options: Options) -> int:
     else:
         studies = [joined([_newest_study(source, key, damaged) for source in sources for key in keys])]
     for sentence in dict.fromkeys(map(str, damaged)):
-        print(f"left out: {sentence}", file=sys.stderr)
+        status(f"left out: {sentence}")
     with _explain_missing_columns(sources):
         if options.only:
             code = _report_selection(studies, report_folder(options.output, ".", FOLDER), options)
@@ -100,7 +104,7 @@ def _report_all(source: Path, options: Options) -> int:
     for run in runs:
         study = _first_readable(source, [run], damaged)
         if study is None:
-            print(f"left out: {damaged[-1]}", file=sys.stderr)
+            status(f"left out: {damaged[-1]}")
             continue
         if len(runs) > 1:
             reports = "".join(f", made on {entry.date} with `{entry.command}`" for entry in study.provenance)
@@ -114,65 +118,65 @@ def _report_all(source: Path, options: Options) -> int:
 
 def _report_study(study: Study, folder: Path, options: Options) -> int:
     """Write a study's page and print a summary, or print its rows or tables in another format."""
-    from nescio.benchmarks.base import registry
-    from nescio.report.blocks import tables_of
-    from nescio.report.studies import print_story, write_story
-
-    benchmark = registry[study.benchmark]
-    story = benchmark.story(study)
-    if options.output or options.format == "table":
-        page = write_story(study, story, folder)
-
-    def show() -> None:
-        print_story(study, story, benchmark.first_look(study))
+    result = StudyTables(study)
+    page = result.report(folder) if options.output or options.format == "table" else None
+    emit(result, options.format)
+    if options.format == "table":
         say(f"Wrote the page to {page}, and all tables and rows to the same folder.")
-
-    emit(
-        options.format,
-        table=show,
-        plain=lambda: study.rows,
-        rows=lambda: study.rows,
-        story=lambda: tables_of(story),
-    )
     return 0
 
 
 def _report_selection(studies: Sequence[Study], folder: Path, options: Options) -> int:
     """Write selected tables and figures to a folder, or print them in another format."""
     from nescio.benchmarks.base import named_reports
-    from nescio.report.blocks import tables_of
     from nescio.report.named_reports import write_reports
-    from nescio.report.text import print_terminal, tables_csv
 
     reports = named_reports(studies, [name.strip() for name in options.only])
     for report, blocks in reports.items():
         if not blocks:
-            print(report.empty_reason, file=sys.stderr)
-    tables = [table for blocks in reports.values() for table in tables_of(blocks)]
+            status(report.empty_reason)
     files = write_reports(reports, folder) if options.output or options.format == "table" else []
-
-    def show() -> None:
-        print_terminal(tables)
-        if files:
-            say(f"Wrote to {folder}: {', '.join(file.name for file in files)}.")
-
-    emit(
-        options.format,
-        table=show,
-        plain=lambda: [{"table": table.title, "lines": _lines(table)} for table in tables],
-        rows=lambda: tables,
-        story=lambda: tables,
-        csv=tables_csv,
-    )
+    emit(SelectedTables([table for blocks in reports.values() for table in tables_of(blocks)]), options.format)
+    if files and options.format == "table":
+        say(f"Wrote to {folder}: {', '.join(file.name for file in files)}.")
     return 0 if any(reports.values()) else 1
 
 
-def _lines(table: Table) -> list[dict[str, Any]]:
-    return [
-        dict(zip(table.index, labels, strict=True))
-        | {head: None if cell is None else cell.value for head, cell in zip(table.columns, cells, strict=True)}
-        for labels, cells in table.rows
-    ]
+class StudyTables(BenchmarkResult):
+    """A finished study, whose rows are as they were written."""
+
+    @property
+    def rows(self) -> list[Row]:  # type: ignore[override]
+        return self.study.rows
+
+
+@dataclass(repr=False)
+class SelectedTables(ApiResult):
+    """Selected tables and figures of studies."""
+
+    selected: list[Table]
+
+    def tables(self, brief: bool = True) -> list[Table]:
+        return self.selected
+
+    def text(self, format: str) -> str:
+        return tables_csv(self.selected) if format == "csv" else super().text(format)
+
+    def show(self, brief: bool = True) -> None:
+        print_terminal(self.selected)
+
+    def plain(self) -> object:
+        return [
+            {
+                "table": table.title,
+                "lines": [
+                    dict(zip(table.index, labels, strict=True))
+                    | {head: cell and cell.value for head, cell in zip(table.columns, cells, strict=True)}
+                    for labels, cells in table.rows
+                ],
+            }
+            for table in self.selected
+        ]
 
 
 def _newest_study(source: Path, key: str | None, damaged: list[Exception]) -> Study:
@@ -183,7 +187,7 @@ def _newest_study(source: Path, key: str | None, damaged: list[Exception]) -> St
     if len(runs) > 1 and key is None:
         others = ", ".join(f"{run.key} ({run.config.get('benchmark')})" for run in runs[1:6])
         others += f" and {len(runs) - 6} more, which `nescio runs` lists" if len(runs) > 6 else ""
-        print(f"This is the newest of {len(runs)} studies; --study names the others: {others}.", file=sys.stderr)
+        status(f"This is the newest of {len(runs)} studies; --study names the others: {others}.")
     study = _first_readable(source, runs if key is None else runs[:1], damaged)
     if study is None:
         raise damaged[0]

@@ -23,11 +23,12 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from nescio.api.dry_run import CostEstimate
+from nescio.api.loggers import check_log
+from nescio.api.storage import StoreOptions, WorkerOptions, working
 from nescio.benchmarks import base
-from nescio.commands._dry_run import print_costs
-from nescio.commands._loggers import check_log
-from nescio.commands._output import TextOrJson, check_writable, report_folder
-from nescio.commands._work import StoreOptions, WorkerOptions, end, page_folder, working
+from nescio.commands._output import TextOrJson, check_writable, emit, report_folder
+from nescio.commands._studies import end, page_folder
 from nescio.commands.config import config_text
 from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
@@ -109,5 +110,4 @@ def _print_cost_estimate(benchmark: base.Benchmark, plan: Any, options: RunOptio
     steps = rehearsal.steps.values()
     figures = partial(estimated, context=context)
     stages = costs(steps, context.store, figures, processes_per_run, places, clock=clock_of(context.device))
-    print_costs(stages, context, workers, 2 * started + STORY + waking(), options.format == "json")
-    return 0
+    return emit(CostEstimate(stages, context, workers, 2 * started + STORY + waking()), options.format)

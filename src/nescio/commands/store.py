@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nescio.commands._output import say, size_text
+from nescio.api.dry_run import size_text
+from nescio.commands._output import say
 from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
 from nescio.options import argument, option, options_of

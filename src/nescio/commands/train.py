@@ -20,9 +20,9 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from nescio.commands._loggers import check_log, logger
+from nescio.api.loggers import check_log, logger
+from nescio.api.storage import StoreOptions, WorkerOptions, print_notes, working
 from nescio.commands._output import say
-from nescio.commands._work import StoreOptions, WorkerOptions, print_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option
 from nescio.provenance import follow_up_command

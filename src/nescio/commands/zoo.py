@@ -34,11 +34,12 @@ from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Any, Literal
 
+from nescio.api.storage import SHARDS, WEIGHTS, StoreOptions, WorkerOptions
 from nescio.benchmarks.base import page_name, registry, study_of
 from nescio.benchmarks.cood import Plan as GradingPlan
 from nescio.benchmarks.selective import Plan as SelectivePlan
-from nescio.commands._output import TextOrJson, json_of, report_folder, say
-from nescio.commands._work import SHARDS, WEIGHTS, StoreOptions, WorkerOptions, end, page_folder
+from nescio.commands._output import TextOrJson, emit, json_of, report_folder, say
+from nescio.commands._studies import end, page_folder
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, leaves, nested, option, with_flags
@@ -146,12 +147,11 @@ def _check_names(options: Options) -> None:
 
 def _print_cost_estimate(options: Options) -> int:
     """Print the steps and the estimated cost of a run, without reading weights or images."""
+    from nescio.api import zoo_cost as _zoo_steps
+    from nescio.api.dry_run import CostEstimate
     from nescio.benchmarks.costs import STORY, clock_of, estimated
     from nescio.benchmarks.selective import winners
-    from nescio.commands import _zoo_steps
-    from nescio.commands._dry_run import print_costs
     from nescio.predictions.model_predictions import predictions_from_store
-    from nescio.report.text import format_records
     from nescio.work.dry_run import DryRun, costs
     from nescio.work.launchers import make_launcher
 
@@ -175,12 +175,12 @@ def _print_cost_estimate(options: Options) -> int:
     else:
         graded = options.ood_data is not None
         evaluations_ = _zoo_steps.evaluations(predictions, len(winners(SelectivePlan())), graded)
-    if options.format != "json":
-        say(format_records(_zoo_steps.model_lines(predictions)))
     steps = [*_zoo_steps.decodings(predictions), *(prediction.step for prediction in predictions), *evaluations_]
     stages = costs(steps, context.store, partial(estimated, context=context), clock=clock_of(context.device))
-    print_costs(stages, context, workers, (process_time() - started) + STORY, options.format == "json")
-    return 0
+    extra_seconds = process_time() - started + STORY
+    return emit(
+        CostEstimate(stages, context, workers, extra_seconds, _zoo_steps.model_lines(predictions)), options.format
+    )
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:

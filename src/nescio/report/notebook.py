@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,14 @@ MAX_ROWS = 12  # of a table in a notebook
 
 def html(result: Result) -> str:
     """Return the verdicts and one short table as HTML."""
-    story = _story(result)
     tables = [essentials(result)] if isinstance(result, Scorecard) else comparison_tables(result)[:1]
+    return summary_html(_story(result).lead, tables)
+
+
+def summary_html(sentences: Sequence[str], tables: Sequence[Table]) -> str:
+    """Return sentences and the first rows of tables as HTML."""
     return "".join(
-        [f"<p>{'<br>'.join(map(escape, story.lead))}</p>", *(_table(table.head(MAX_ROWS)) for table in tables)]
+        [f"<p>{'<br>'.join(map(escape, sentences))}</p>", *(_table(table.head(MAX_ROWS)) for table in tables)]
     )
 
 

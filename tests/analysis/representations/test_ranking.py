@@ -23,8 +23,8 @@ from nescio.analysis.representations.candidates import Candidate, evaluation_row
 from nescio.analysis.representations.downstream import downstream_losses
 from nescio.analysis.representations.ranking import rank_candidates
 from nescio.analysis.representations.row_scores import RowScoreOptions, score_candidate
+from nescio.api.storage import StoreOptions
 from nescio.cli import main
-from nescio.commands._work import StoreOptions
 from nescio.commands.rank import Options, candidates_of, named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE

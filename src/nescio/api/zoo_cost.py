@@ -92,7 +92,7 @@ def evaluations(predictions: Sequence[ExpectedPrediction], metrics: int, graded:
 
 def model_lines(predictions: Sequence[ExpectedPrediction]) -> list[dict[str, str]]:
     """A line for each prediction."""
-    from nescio.commands._dry_run import duration
+    from nescio.api.dry_run import duration
 
     def time_text(prediction: ExpectedPrediction) -> str:
         cost: Cost | None = prediction.step.cost

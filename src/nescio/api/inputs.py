@@ -65,7 +65,7 @@ class InputOptions:
         if sources and arrays:
             raise BadInput("logits, probs and labels replace FILE: omit FILE or these options.")
         if not sources and not arrays:
-            raise BadInput("There is no FILE of predictions: name one, or give logits and labels.")
+            raise BadInput("A FILE of predictions is required: name one, or give logits and labels.")
         if sources and all(path_of(s).lower().endswith(".npy") and Path(path_of(s)).is_file() for s in sources):
             texts = [path_of(source) for source in sources]
             raise BadInput(f"{texts[0]}: a .npy file contains one array without a name: {_array_option_hint(texts)}.")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from nescio import measures
 from nescio.analysis.thresholds import GuaranteedThreshold, ThresholdOutcome, guarantee_threshold
-from nescio.api.inputs import InputOptions, Source, check_apart
+from nescio.api.inputs import InputOptions, Source, check_apart, name_of
 from nescio.api.results import ApiResult, status
 from nescio.errors import BadInput
 from nescio.files import write_file
@@ -143,7 +143,7 @@ def threshold(options: ThresholdOptions) -> AbstentionThreshold:
     _check_fitted(options, measure, train is not None)
     fitted = None if train is None else measures.fit(measure, train)
     score = measures.portable(measure, fitted) if options.save_measure else None
-    shared = check_apart({"FILE": predictions}, {"val": val, "test": check})
+    shared = check_apart({name_of(file): predictions}, {"val": val, "test": check})
     predictions = predictions.replace(notes=(*predictions.notes, *shared))
     guarded = guarantee_threshold(
         predictions,

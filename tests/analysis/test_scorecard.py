@@ -353,3 +353,11 @@ def test_heavy_measures_of_large_dumps_are_asked_for(monkeypatch):
     for card in (*wanted, scorecard(model(399))):
         assert card.value("auroc", "gen") > 0.5
     assert scorecard(model(), slow=True).value("aurc", "pnorm") == metrics.aurc(measures.pnorm(model()), wrong)
+
+
+def test_scorecard_gives_the_reason_of_scores_that_overflow(rng):
+    labels = np.arange(60) % 3
+    base = np.eye(3)[labels] + rng.normal(size=(60, 3))
+    rows = {s: Predictions(labels=labels, logits=s * base, embeddings=rng.normal(size=(60, 5))) for s in (1.0, 1e300)}
+    reasons = scorecard(rows[1.0], val=rows[1e300]).reasons
+    assert {reason["measure"] for reason in reasons if "overflows" in reason["reason"]} == {"fdbd", "nnguide"}

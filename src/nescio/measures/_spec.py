@@ -78,8 +78,10 @@ class Measure:
                 f"The measure {self.name} ({source_file(self.function)}) returns {what} for {len(predictions)} rows: "
                 "it must give one number per row."
             )
-        if is_plugin_code(self.function) and not (finite := np.isfinite(u)).all():
+        if not (finite := np.isfinite(u)).all():
             row = int(np.argmin(finite))
+            if not is_plugin_code(self.function):
+                raise Undefined(f"{self.name} overflows in row {row}: its logits or embeddings are too large.")
             raise FaultyPlugin(
                 f"The measure {self.name} ({source_file(self.function)}) returns {u[row]} in row {row}: it must give "
                 "one finite number per row."
@@ -98,9 +100,10 @@ class Measure:
 
     @contextmanager
     def _naming_faults(self) -> Iterator[None]:
-        """Turn errors of plug-in code into one that names the measure and its file."""
+        """Turn errors of plug-in code into one that names the measure and its file; `checked` refuses overflows."""
         try:
-            yield
+            with np.errstate(over="ignore", invalid="ignore"):
+                yield
         except (Undefined, MemoryError):
             raise
         except Exception as error:  # another's code can raise anything

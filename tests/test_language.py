@@ -41,27 +41,9 @@ PRIVATE = (
     r"(?<!\.)\bdumps?\b|\brecipes?\b|so many (rows|images)|no say in|\bwhere nobody\b"
 )
 NAMES_PENDING = {
-    "benchmarks/all",
-    "benchmarks/base",
-    "benchmarks/costs",
-    "benchmarks/lineup",
-    "benchmarks/model_search",
-    "benchmarks/names",
-    "benchmarks/posthoc",
-    "benchmarks/sensitivity",
     "benchmarks/shift",
-    "benchmarks/url",
 }
-PROSE_PENDING = {
-    "benchmarks/all",
-    "benchmarks/classes",
-    "benchmarks/costs",
-    "benchmarks/lineup",
-    "benchmarks/posthoc",
-    "benchmarks/sensitivity",
-    "benchmarks/shift",
-    "benchmarks/url",
-}
+PROSE_PENDING: set[str] = set()
 ASSERTIONS_PENDING = {
     "benchmarks/sensitivity",
     "benchmarks/shift",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nescio.benchmarks.costs import comparing, decoding, judging, pretrained_prediction
+from nescio.benchmarks.costs import comparing, decoding, evaluating, pretrained_prediction
 from nescio.benchmarks.selective import AMONG
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
@@ -81,9 +81,9 @@ def evaluations(predictions: Sequence[ExpectedPrediction], metrics: int, graded:
     graded  each model is graded on images of other classes as well
     """
     inside = [prediction for prediction in predictions if prediction.images.split != "all_ood"]
-    costs = [judging(prediction.count, prediction.network.classes) for prediction in inside]
+    costs = [evaluating(prediction.count, prediction.network.classes) for prediction in inside]
     if graded:
-        costs += [judging(prediction.count, prediction.network.classes) for prediction in predictions]
+        costs += [evaluating(prediction.count, prediction.network.classes) for prediction in predictions]
     best = min(AMONG, len(inside))
     if best > 1:
         costs += [comparing(max(prediction.count for prediction in inside), best)] * metrics

@@ -1,4 +1,4 @@
-"""What a benchmark is: a plan, a function that runs its steps, and reports on its rows; and where benchmarks are found.
+"""Benchmarks: a plan, a function that runs its steps, and reports on its rows; their registry and stored studies.
 
     @benchmark("shift", version=1, plan=Plan, presets={"small": Plan()}, reports="nescio.benchmarks.shift.reports")
     def shift(plan: Plan, work: Work) -> None:
@@ -48,12 +48,12 @@ BUILT_IN = ("all", "uimnet", "selective", "cood", "reliability", "shift", "sensi
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named question with a plan, the steps that answer it, and reports of what came out."""
+    """A plan, the function that runs its steps, and the reports of its rows."""
 
     name: str
     version: int  # a change that moves numbers raises it; rows carry it
     plan: type  # a dataclass whose fields are options
-    run: Callable[[Any, Work], Any]  # may return the plan with what was left open filled in
+    run: Callable[[Any, Work], Any]  # may return the plan with open fields filled in
     presets: Mapping[str, DataclassInstance]
     sentence: str  # one line for lists
     doc: str  # help text with examples
@@ -66,7 +66,7 @@ class Benchmark:
         if study.provenance:
             return replace(story, provenance=[text for command in study.provenance for text in command.sentences()])
         commands = [self.command(plan) for plan in study.parts or [study.plan] if plan]
-        return replace(story, provenance=[f"Made by `{words}`" for words in commands if words])
+        return replace(story, provenance=[f"Made by `{command}`" for command in commands if command])
 
     def first_look(self, study: Study) -> Sequence[Table]:
         """The tables for the terminal."""
@@ -115,7 +115,7 @@ def benchmark(
     reports: str | None = None,
     workers: int | None = None,
 ) -> Callable[[Run], Run]:
-    """Registers a function of (plan, work) as a benchmark; its docstring is the help, its module has the reports."""
+    """Register a function of (plan, work) as a benchmark; its docstring is the help, its module has the reports."""
 
     def register(run: Run) -> Run:
         doc = inspect.getdoc(run) or ""
@@ -133,12 +133,12 @@ def benchmark(
 
 
 def run(benchmark: Benchmark, plan: DataclassInstance, work: Work) -> Study:
-    """Does what is missing in the store, keeps the study there and returns it."""
+    """Run the missing steps of a plan, and store and return the study."""
     return study_of(benchmark, benchmark.run(plan, work) or plan, work)
 
 
 def study_of(benchmark: Benchmark, plan: DataclassInstance, work: Work) -> Study:
-    """The study of what a work has gathered, which the store keeps."""
+    """The study of the collected results, which is stored."""
     study = Study(
         benchmark=benchmark.name,
         version=benchmark.version,
@@ -158,9 +158,9 @@ def study_of(benchmark: Benchmark, plan: DataclassInstance, work: Work) -> Study
 
 
 def keep(study: Study, store: Store) -> None:
-    """Keeps a study in the store, so that it can be reported again without its networks, and gives it its key.
+    """Store a study, so that it can be reported again without its networks, and set its key.
 
-    The command that made it first is in env.json, since the key follows from rows and plan alone.
+    env.json names the command that stored it first: the key is a function of rows and plan alone.
     """
     content = files(replace(study, provenance=[]))
     digests = [sha256(data).hexdigest() for name, data in content.items() if name not in (TIMES, MANIFEST)]
@@ -181,13 +181,13 @@ def keep(study: Study, store: Store) -> None:
 
 
 def kept(store: Store) -> list[KeptRun]:
-    """The finished studies of a store, the newest first: by the number each got when it was kept, not by a clock."""
+    """The finished studies of a store, the newest first: by their numbers, not by a clock."""
     runs = [run for run in store.runs("study") if run.state == "finished"]
     return sorted(runs, key=lambda run: (_number(run), run.folder.stat().st_mtime_ns), reverse=True)
 
 
 def _number(run: KeptRun) -> float:
-    """The number that a study got when it was kept; infinite where it cannot be read."""
+    """The number of a stored study; infinite if it cannot be read."""
     try:
         number = read_json(run.folder / ENV).get("number", 0)
     except (OSError, ValueError):
@@ -196,7 +196,7 @@ def _number(run: KeptRun) -> float:
 
 
 def made_by(folder: Path) -> list[Provenance]:
-    """The command that made a kept study, if that is known."""
+    """The command that stored a study first, if env.json names it."""
     try:
         return [Provenance.read(read_json(folder / ENV)["made"])]
     except (OSError, ValueError, KeyError, TypeError):
@@ -204,7 +204,7 @@ def made_by(folder: Path) -> list[Provenance]:
 
 
 def read_kept(store: Store, run: KeptRun) -> Study:
-    """A study of a store, byte for byte as it was kept."""
+    """A verified study of a store."""
     store.verify("study", run.key)
     if _number(run) == math.inf:
         raise Corrupted(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
@@ -222,8 +222,8 @@ def page_name(study: Study, name: str = "") -> str:
 
 def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
     """The named reports of these studies; importing a benchmark's reports registers them."""
-    for known in registry.parts():
-        import_module(known.reports)
+    for benchmark in registry.parts():
+        import_module(benchmark.reports)
     return run_reports(studies, names)
 
 

@@ -1,8 +1,8 @@
 """Estimated costs of steps if a store has no finished step of their kind.
 
-A training whose epochs are short is measured: one epoch on this machine, which nothing keeps. Else a network's
-arithmetic is counted (multiply and add are two), and divided by what nescio was seen to do in a second
-(docs/performance.md). Other steps have constants that were measured on one core.
+If epochs are short, one is run on this machine and measured. Otherwise the operations of a network are counted
+(multiply and add are two), and divided by measured operations per second (docs/performance.md). Other steps have
+constants that were measured on one core.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from nescio.trials import Trial
 from nescio.work.dry_run import Cost, Expected
 from nescio.work.steps import Context, Step
 
-SHORT = 3.0  # seconds of an epoch by figures up to which it is measured
+SHORT = 3.0  # seconds of an estimated epoch up to which one is measured
 PREDICTION, EVALUATION = 0.06, 0.08  # seconds of a step of one core, whatever its size
-DUMPED, SCORED = 0.006, 2e-5  # … and of each file that an evaluation reads, and of each row and measure
+FILE_READ, SCORED = 0.006, 2e-5  # … and of each file that an evaluation reads, and of each row and measure
 JUDGED = 1.2e-7  # seconds of each logit of a pretrained network, raw and calibrated
 RESAMPLES, COMPARED = 1000, 3e-9  # of a comparison of models, and seconds of each row, model and resample
 RANKED = 5e-8  # seconds of each row and resample of the intervals of one model
@@ -67,7 +67,7 @@ class Machine:
 
     @property
     def training(self) -> float:
-        """Operations a second."""
+        """Training operations per second."""
         return self.trained * BACKWARD * arithmetic("resnet18", 3, (32, 32)).operations
 
     @property
@@ -81,7 +81,7 @@ CORE = Machine("one core", 23, 14, "resnet18")
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Of one image through a backbone: operations; and how many weights and features it has."""
+    """Operations of a backbone per image, and its numbers of weights and features."""
 
     operations: int
     params: int
@@ -90,7 +90,7 @@ class Arithmetic:
 
 @lru_cache(maxsize=256)
 def arithmetic(name: str, channels: int, shape: tuple[int, int], dense: bool = False) -> Arithmetic:
-    """Counted without memory and without computing anything."""
+    """Count the operations, without memory and without computing anything."""
     with torch.device("meta"), torch.no_grad():
         network = backbones.build(name, channels, shape, dense=dense).eval()
         with FlopCounterMode(display=False) as counter:
@@ -99,7 +99,7 @@ def arithmetic(name: str, channels: int, shape: tuple[int, int], dense: bool = F
 
 
 def training_seconds(machine: Machine, network: Arithmetic, images: float, method: str = "erm") -> float:
-    """Of so many images, an image counted once in every epoch."""
+    """Seconds of training on a number of images, each counted once per epoch."""
     return images * BACKWARD * network.operations / machine.training / PACES.get(method, 1.0)
 
 
@@ -112,7 +112,7 @@ def machine_of(device: str) -> Machine:
 
 
 def clock_of(device: str) -> str:
-    """The time of finished work that counts: on a CPU that of the processor, which other processes do not lengthen."""
+    """The clock of finished work: processor time on a CPU, which other processes do not lengthen."""
     return "seconds" if runtime_for(device).device.type == "cuda" else "processor_seconds"
 
 
@@ -124,7 +124,7 @@ def estimated(step: Step, context: Context) -> Cost | None:
         return _training(step.config, context)
     config = step.config if isinstance(step.config, dict) else {}
     if step.stage == "evaluate":
-        return _evaluating(step, context)
+        return _evaluation_cost(step, context)
     if "probes" in config:
         return _probing(step, context)
     images, output_spec = config.get("images"), config.get("keeping")
@@ -138,12 +138,12 @@ def estimated(step: Step, context: Context) -> Cost | None:
             classes = len(trial.classes or datasets.load(trial.data, context.root).classes)
             network = _network(trial, datasets.load(trial.data, context.root))
         else:
-            assert images.view is not None, "networks that were trained elsewhere see images under a view of theirs"
+            assert images.view is not None, "networks that were trained elsewhere have a view"
             network = arithmetic(config["model"], images.view.channels, images.view.shape)
     except BadInput:
         return None
-    kept = classes * ("logits" in output_spec.fields) + network.width * ("embeddings" in output_spec.fields)
-    size = len(loaded) * kept * (2 if output_spec.dtype == "float16" else 4)
+    width = classes * ("logits" in output_spec.fields) + network.width * ("embeddings" in output_spec.fields)
+    size = len(loaded) * width * (2 if output_spec.dtype == "float16" else 4)
     return Cost(PREDICTION + predicting_seconds(machine_of(context.device), network, len(loaded)), size)
 
 
@@ -151,23 +151,23 @@ def estimated(step: Step, context: Context) -> Cost | None:
 
 
 def pretrained_prediction(network: Network, images: int, output_spec: OutputSpec, device: str) -> Cost | None:
-    """Cost of predicting so many images; None for networks that timm does not have."""
+    """Cost of a prediction by a pretrained network; None for networks that timm does not have."""
     name = network.trial.backbone if network.trial else network.arch
     try:
-        own = arithmetic(name, network.view.channels, network.view.shape)
+        arithmetic_of_view = arithmetic(name, network.view.channels, network.view.shape)
     except BadInput:
         return None
-    kept = network.classes + own.width * ("embeddings" in output_spec.fields)
-    seconds = LOADED + predicting_seconds(machine_of(device), own, images)
-    return Cost(seconds, images * kept * (2 if output_spec.dtype == "float16" else 4))
+    width = network.classes + arithmetic_of_view.width * ("embeddings" in output_spec.fields)
+    seconds = LOADED + predicting_seconds(machine_of(device), arithmetic_of_view, images)
+    return Cost(seconds, images * width * (2 if output_spec.dtype == "float16" else 4))
 
 
 def decoding(images: int, view: View) -> Cost:
-    """Cost of bringing images to a view."""
+    """Cost of preprocessing images for a view."""
     return Cost(images * DECODED, images * view.bytes)
 
 
-def judging(images: int, classes: int) -> Cost:
+def evaluating(images: int, classes: int) -> Cost:
     """Cost of the evaluation of a pretrained network's predictions."""
     return Cost(EVALUATION + images * (classes * JUDGED + 2 * RESAMPLES * RANKED), 20_000)
 
@@ -185,21 +185,21 @@ def _training(trial: Trial, context: Context) -> Cost:
     network = _network(trial, dataset)
     images = len(datasets.split_dataset(dataset, trial.classes, trial.data_seed).train)
     epoch = training_seconds(machine_of(context.device), network, images, trial.method)
-    before = 0.0
+    start = 0.0
     if epoch < SHORT and trial.start is None and trial.stop is None:
-        before, epoch = _epoch(trial, context)
-    return Cost(before + epoch * trial.training.epochs, 4 * network.params)
+        start, epoch = _epoch(trial, context)
+    return Cost(start + epoch * trial.training.epochs, 4 * network.params)
 
 
 _epochs: dict[object, tuple[float, float]] = {}
 
 
 def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
-    """Seconds beside the epochs of a training, and of an epoch: one is trained, and forgotten."""
+    """Seconds of a training outside of its epochs, and of one epoch, which is run and discarded."""
     kind = (*(getattr(trial, name) for name in ("method", "backbone", "spectral", "data", "task")), context.device)
     kind = (*kind, len(trial.classes or ()), trial.training.batch_size)
     if not _epochs:
-        _epochs[()] = _train_once(trial, context)  # torch takes seconds to wake up
+        _epochs[()] = _train_once(trial, context)  # the first training of a process takes seconds more
     if kind not in _epochs:
         _epochs[kind] = _train_once(trial, context)
     return _epochs[kind]
@@ -207,45 +207,45 @@ def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
 
 def _train_once(trial: Trial, context: Context) -> tuple[float, float]:
     short = replace(trial, kept=(), training=replace(trial.training, epochs=1))
-    here = runtime_for(context.device).with_precision(trial.training.precision)
+    runtime = runtime_for(context.device).with_precision(trial.training.precision)
     started, worked = time.monotonic(), time.process_time()
     try:
-        _, facts = fit(short, datasets.load(trial.data, context.root), here, None, math.inf, None, context.store)
-    except (BadInput, RuntimeError):  # the training itself will say why
+        _, facts = fit(short, datasets.load(trial.data, context.root), runtime, None, math.inf, None, context.store)
+    except (BadInput, RuntimeError):  # the training itself states the reason
         return 0.0, 0.0
     seconds, share = time.monotonic() - started, 1.0
-    if here.device.type == "cpu":  # what other processes take of the cores is not of the training
+    if runtime.device.type == "cpu":  # time of other processes does not count
         share = min(1.0, (time.process_time() - worked) / seconds)
     return share * (seconds - facts["seconds"]), share * facts["seconds"]
 
 
 def waking() -> float:
-    """Seconds that the first training of a process takes more than others, once it was measured."""
+    """Seconds that the first measured training of the process took more than others."""
     first, *others = _epochs.values() or [(0.0, 0.0)]
     return max(0.0, sum(first) - sum(others[0])) if others else 0.0
 
 
-def _evaluating(step: Step, context: Context) -> Cost:
-    """Of reading predictions, and of every row, measure and resample."""
+def _evaluation_cost(step: Step, context: Context) -> Cost:
+    """Cost of reading predictions, and of every row, measure and resample."""
     config = step.config
     read = [parent for parent in step.parents if isinstance(parent, Step) and "images" in _config(parent)]
     rows = sum(_count(parent.config["images"], context) for parent in read)
     names = max(1, len(config.get("measures") or ()))
     scored = rows * names * (SCORED + RESAMPLED * (config.get("bootstrap") or 0))
-    return Cost(EVALUATION + DUMPED * len(read) + scored, 20_000)
+    return Cost(EVALUATION + FILE_READ * len(read) + scored, 20_000)
 
 
 def _probing(step: Step, context: Context) -> Cost | None:
-    """A backward pass for each class, and a few views of every image, of each member."""
+    """Cost of a backward pass per class and a few views of every image, for each member."""
     trials = [parent.config for parent in step.parents if isinstance(parent, Step) and isinstance(parent.config, Trial)]
     if not trials:
         return None
     dataset = datasets.load(trials[0].data, context.root)
     classes = min(len(trials[0].classes or dataset.classes), EXACT)
-    learnt = len(datasets.split_dataset(dataset, trials[0].classes, trials[0].data_seed).train)
-    one = (_training(trials[0], context).seconds / trials[0].training.epochs) / max(1, learnt)
+    trained = len(datasets.split_dataset(dataset, trials[0].classes, trials[0].data_seed).train)
+    image_seconds = (_training(trials[0], context).seconds / trials[0].training.epochs) / max(1, trained)
     images = _count(step.config["images"], context)
-    return Cost(PREDICTION + images * len(trials) * one * (classes + VIEWS / BACKWARD), 4 * images * classes)
+    return Cost(PREDICTION + images * len(trials) * image_seconds * (classes + VIEWS / BACKWARD), 4 * images * classes)
 
 
 def _config(step: Step) -> Row:
@@ -258,7 +258,7 @@ def _rows_of(images: ImageSet, root: str | None) -> int:
 
 
 def _count(images: object, context: Context) -> int:
-    """Images of a set, or of several; a change moves none."""
+    """Number of images of a set, or of several; a change of images leaves it as it is."""
     if isinstance(images, (list, tuple)):
         return sum(_count(each, context) for each in images)
     return _rows_of(replace(images, change=None, view=None), context.root) if isinstance(images, ImageSet) else 0

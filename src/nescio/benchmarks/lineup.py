@@ -112,8 +112,8 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
         columns |= {"trial": None, "init_seed": None}
     else:
         columns["method"] = name_of_average(trials[0].method, len(trials))
-    other = augment is not None and trials[0].training.augment != augment
-    return NetworkGroup(tuple(network_of_trial(trial, root) for trial in trials), columns, other)
+    differs = augment is not None and trials[0].training.augment != augment
+    return NetworkGroup(tuple(network_of_trial(trial, root) for trial in trials), columns, differs)
 
 
 def columns_of(trial: Trial) -> Row:
@@ -126,7 +126,7 @@ def train(groups: Sequence[NetworkGroup], work: Work, before: Callable[[], None]
     root = work.context.root
     steps = {trial: train_step(trial, root) for group in groups for trial in group.trials}
     work.run_stage(TRAIN, steps.values(), before)
-    return [each for each in groups if all(work.will_exist(steps[trial]) for trial in each.trials)]
+    return [group for group in groups if all(work.will_exist(steps[trial]) for trial in group.trials)]
 
 
 def lines(names: Sequence[str], ensemble_names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, int]]:
@@ -151,10 +151,10 @@ def search(
         return chosen
     hparam_classes = {name: cls.hparams_class for name in chosen if (cls := methods[name]).classifies}
     drawn = random_trials(hparam_classes, trial_of, count, seed)
-    steps = {trial: search_step(trial, work.context.root) for several in drawn.values() for trial in several}
+    steps = {trial: search_step(trial, work.context.root) for trials in drawn.values() for trial in trials}
     done = set(work.evaluate(SEARCH, steps.values()))
-    for name, several in drawn.items():
-        nll = {trial: validation_nll(steps[trial], work.store) for trial in several if steps[trial] in done}
+    for name, trials in drawn.items():
+        nll = {trial: validation_nll(steps[trial], work.store) for trial in trials if steps[trial] in done}
         if values := {trial: value for trial, value in nll.items() if value is not None}:
             best = min(values, key=lambda trial: values[trial])
             chosen[name] = best.trial, best.hparams
@@ -200,7 +200,7 @@ def best_averages(trials: Iterable[Trial], sizes: Sequence[int], rows: Iterable[
                 chosen[tuple(of_number[line, number, seed] for number in best_numbers)] = None
     if max(sizes) > len(numbers):
         work.add_notes(f"With {len(numbers)} trials per method, ensembles have up to {len(numbers)} members.")
-    return [average(several, work.context.root) for several in chosen]
+    return [average(members, work.context.root) for members in chosen]
 
 
 def line_of(trial: Trial) -> tuple[str, str, float | None]:
@@ -242,27 +242,29 @@ def _validation_nll(step_folder: StepFolder, context: Context, trial: Trial, pre
 
 
 def refuse_without_labels(names: Sequence[str], benchmark: str) -> None:
-    """Refuses methods that do not classify."""
-    if mute := [name for name in names if not methods[name].classifies]:
-        raise BadInput(f"{benchmark} compares classifiers, and {mute[0]} learns features without labels: omit it.")
+    """Refuse methods that do not classify."""
+    if unlabelled := [name for name in names if not methods[name].classifies]:
+        raise BadInput(
+            f"{benchmark} compares classifiers, and {unlabelled[0]} learns features without labels: omit it."
+        )
 
 
-def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str] | None = None) -> None:
-    """Refuses measures that neither nescio nor one of these methods has.
+def refuse_measures(names: Sequence[str], method_names: Sequence[str], stored: Sequence[str] | None = None) -> None:
+    """Refuse measures that neither nescio nor one of the methods has.
 
-    kept  what dumps hold beside scores, where they hold less than a measure may need
+    stored  outputs that predictions files contain beside scores (default: all that a measure may need)
     """
     if not names:
         raise BadInput("Plan.measures is empty: name at least one measure, such as entropy.")
-    scores = {"native", *(score for name in of for score in methods[name].scores)}
+    scores = {"native", *(score for name in method_names for score in methods[name].scores)}
     for name in names:
         if name.removeprefix(measures.SCORE) in scores:
             continue
         measure = measures.registry[name]
-        if kept is not None and (measure.kind != "plain" or not set(measure.needs) <= set(kept)):
+        if stored is not None and (measure.kind != "plain" or not set(measure.needs) <= set(stored)):
             raise BadInput(
-                f"The measure {name} needs more than {' and '.join(kept)} of the test images, and no more is kept for "
-                "every corruption. Take one such as entropy, msp, max_logit or energy."
+                f"The measure {name} needs more than {' and '.join(stored)} of the test images, and no more is stored "
+                "for a corruption. Take one such as entropy, msp, max_logit or energy."
             )
 
 
@@ -293,7 +295,7 @@ def refuse_classification(
 
 
 def refuse_training(dataset: datasets.Dataset, names: Sequence[str], training: Training, rows: int) -> None:
-    """Refuses backbones that cannot see these images, and batches that so many rows cannot fill."""
+    """Refuse backbones that do not fit the images, and batches larger than the training set."""
     for name in names:
         backbones.build(name, dataset.channels, dataset.shape)
     check_batch(training, rows)

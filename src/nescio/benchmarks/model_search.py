@@ -53,7 +53,7 @@ def guided_search(
         return values
 
     guided(hparam_classes, count, losses, seed, extension)
-    extended = [trial for several in trials.values() for trial in several if trial.trial >= count]
+    extended = [trial for suggested in trials.values() for trial in suggested if trial.trial >= count]
     if extended:
         names = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in sorted(extended, key=lambda t: t.trial))
         work.add_notes(f"The best value was at a bound of its range, and the range was extended: {', '.join(names)}.")

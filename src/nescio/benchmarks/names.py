@@ -21,8 +21,8 @@ def corruption_names(text: str) -> tuple[str, ...]:
     from nescio.datasets.corruptions import ALIASES, CORRUPTIONS
     from nescio.datasets.shifts import FURTHER
 
-    known = (*CORRUPTIONS, *FURTHER)
-    return tuple(name if name in known else canonical(name, known, ALIASES) for name in items(text) if text)
+    registered = (*CORRUPTIONS, *FURTHER)
+    return tuple(name if name in registered else canonical(name, registered, ALIASES) for name in items(text) if text)
 
 
 def measure_names(text: str) -> tuple[str, ...]:

@@ -109,16 +109,18 @@ def models_of(frame: Frame) -> Models:
     return models
 
 
-def gains(after: Values, before: Values, *, lower: bool = False) -> dict[str, float]:
-    """Relative improvement (after − before)/before of every model that has both; minus that of what is better lower."""
+def gains(values: Values, references: Values, *, lower: bool = False) -> dict[str, float]:
+    """Relative improvement (value − reference)/reference of models that have both; negated if lower is better."""
     sign = -1 if lower else 1
-    return {name: sign * (after[name] - value) / value for name, value in before.items() if name in after and value}
+    return {
+        name: sign * (values[name] - value) / value for name, value in references.items() if name in values and value
+    }
 
 
-def gains_over(values: Values, others: Mapping[str, str], *, lower: bool = False) -> dict[str, float]:
-    """Relative improvement of every model over its other."""
-    before = {model: values[other] for model, other in others.items() if other in values}
-    return gains(values, before, lower=lower)
+def gains_over(values: Values, counterparts: Mapping[str, str], *, lower: bool = False) -> dict[str, float]:
+    """Relative improvement of every model over its counterpart."""
+    references = {model: values[other] for model, other in counterparts.items() if other in values}
+    return gains(values, references, lower=lower)
 
 
 def best_of(values: Values) -> str | None:
@@ -271,8 +273,8 @@ class Cloud:
 def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:
     """Model → its family, if that is one of the `most` largest of LEAST models or more; the others are grey."""
     members = families.by_family(models)
-    several = [family for family, models_of_family in members.items() if len(models_of_family) >= LEAST]
-    named = (several or list(members))[: most or len(members)]
+    large = [family for family, models_of_family in members.items() if len(models_of_family) >= LEAST]
+    named = (large or list(members))[: most or len(members)]
     return {
         name: family if family in named else OTHERS
         for family, models_of_family in members.items()

@@ -23,29 +23,18 @@ from nescio.search import HParams
 from nescio.trials import Trial
 from nescio.work.steps import Work
 
-# Settings that two studies must share before their lines stand in one leaderboard.
+# Settings that the studies of one leaderboard share
 SAME = (
-    *(
-        "data",
-        "held_out_classes",
-        "backbone",
-        "near_ood",
-        "far_ood",
-        "downstream",
-        "human",
-        "corruptions",
-        "severities",
-        "limit",
-    ),
-    "seed",
+    *("data", "held_out_classes", "backbone", "near_ood", "far_ood", "downstream", "annotated"),
+    *("corruptions", "severities", "limit", "seed"),
 )
 
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods and data by their registered names."""
     root = work.context.root
-    every = (*sorted(methods), *([DEEP_ENSEMBLE] if plan.ensemble_sizes else []))
-    plan = lineup.with_registered_names(replace(plan, methods=plan.methods or every), root)
+    all_methods = (*sorted(methods), *([DEEP_ENSEMBLE] if plan.ensemble_sizes else []))
+    plan = lineup.with_registered_names(replace(plan, methods=plan.methods or all_methods), root)
     configured_evaluations = evaluations_of(plan)
     for name in (*plan.near_ood, *plan.far_ood, *plan.downstream, *plan.annotated):
         datasets.load(absolute_name(name), root, "all")  # a missing set is refused before hours of training
@@ -54,7 +43,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         groups = lineup.train(groups_of(plan, work), work, partial(refuse_impossible, plan, root))
     else:
         groups = lineup.existing(plan.networks, plan.data, plan.preprocessing, work)
-    subjects = [Subject(each, plan.data, root, plan.limit, plan.seed) for each in groups]
+    subjects = [Subject(group, plan.data, root, plan.limit, plan.seed) for group in groups]
     lineup.evaluate((NAME, VERSION), subjects, configured_evaluations, work)
     if stored is not None:
         add_lines(stored, plan, work)
@@ -168,5 +157,5 @@ def chosen_names(names: Sequence[str]) -> list[str]:
 
 
 def configured(cls: type[Evaluation], settings: Row) -> Evaluation:
-    known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
-    return cls(**{name: value for name, value in settings.items() if name in known and value not in (None, ())})
+    names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: value for name, value in settings.items() if name in names and value not in (None, ())})

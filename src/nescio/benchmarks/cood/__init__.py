@@ -212,13 +212,13 @@ class GradedModel(ModelRows):
         window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
         for measure in plan.measures:
             try:
-                answered, score = resolve_measure(inside, measure)
-                u_in, u_out = measures.uncertainty(score, answered), uncertainty_of(outside, measure)
+                predictions, score = resolve_measure(inside, measure)
+                u_in, u_out = measures.uncertainty(score, predictions), uncertainty_of(outside, measure)
             except Undefined as reason:
                 self._because(measure, None, "out", reason)
                 continue
-            if answered.labels is not None and answered.logits is not None:
-                rank_rows({measure: u_in}, ~summary(answered).outcomes().correct, ("auroc",), self)
+            if predictions.labels is not None and predictions.logits is not None:
+                rank_rows({measure: u_in}, ~summary(predictions).outcomes().correct, ("auroc",), self)
             grades = grade_ood(u_in, u_out, division, window, plan.severity_levels)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():

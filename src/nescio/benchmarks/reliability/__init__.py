@@ -68,20 +68,16 @@ class Plan(SweepOptions):
         )
         names = {canonical_name("dataset", data): data for data in self.pretraining_data}
         source = names.get(canonical_name("dataset", typed), "") if typed else ""
-        before = len(typed) + 1 if source else 0
-
-        def after(name: str) -> str:
-            return name[before:]
-
-        return source, map_content(target, after)
+        start = len(typed) + 1 if source else 0
+        return source, map_content(target, lambda name: name[start:])
 
     @property
     def sources(self) -> dict[str, list[str]]:
         """Pre-training data → its downstream data."""
         pairs = list(map(self.divided, dict.fromkeys(self.downstream)))
         shared = [target for source, target in pairs if not source]
-        own = {data: [target for source, target in pairs if source == data] for data in self.pretraining_data}
-        return {data: own[data] or shared or [data] for data in self.pretraining_data}
+        paired = {data: [target for source, target in pairs if source == data] for data in self.pretraining_data}
+        return {data: paired[data] or shared or [data] for data in self.pretraining_data}
 
 
 PRESETS: dict[str, Plan] = {

@@ -57,8 +57,8 @@ def by_content(plan: Plan, root: str | None) -> Plan:
 
     def target(text: str) -> str:
         source, name = plan.divided(text)
-        before = f"{name_for_keys(source, root)}=" if source else ""
-        return map_content(name_for_keys(name, root), lambda name: f"{before}{name}")
+        prefix = f"{name_for_keys(source, root)}=" if source else ""
+        return map_content(name_for_keys(name, root), lambda name: f"{prefix}{name}")
 
     data = tuple(name_for_keys(name, root) for name in plan.pretraining_data)
     return replace(plan, pretraining_data=data, downstream=tuple(map(target, plan.downstream)))
@@ -114,19 +114,20 @@ def check_possible(plan: Plan, work: Work) -> None:
         work.add_notes(*(f"{data}: {note}" for note in source.notes))
         rows = len(datasets.split_dataset(source).train)
         if rows < plan.reference_size:
-            few = f"{data} has {rows:,} training images, and all of them are references"
-            work.add_notes(f"{few}: samples of references do not differ.")
+            work.add_notes(
+                f"All {rows:,} training images of {data} are references: samples of references do not differ."
+            )
         if nearest > (count := min(rows, plan.reference_size)):
             raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
         lineup.refuse_training(source, plan.backbones, plan.training, rows)
         for target in targets:
-            other = datasets.load(target, root)
-            if other.channels != source.channels:
+            downstream = datasets.load(target, root)
+            if downstream.channels != source.channels:
                 raise BadInput(
-                    f"{target} has images of {other.channels} channel(s), {data} of {source.channels}: a network of "
-                    "one cannot predict the other."
+                    f"{target} has images of {downstream.channels} channel(s), {data} of {source.channels}: "
+                    "a network of one cannot predict the other."
                 )
-            if len(other.classes) < 2:
+            if len(downstream.classes) < 2:
                 raise BadInput(f"{target} has one class only: downstream heads need two or more.")
     for name in plan.methods:
         if methods[name].classifies:

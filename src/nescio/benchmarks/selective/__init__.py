@@ -184,15 +184,15 @@ def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) ->
         }
     compared = compare(predictions, measure=USUAL, metrics=[metric])
     verdicts = []
-    for away in compared.differences:
-        candidate = next(model for model in models if model.model == away["model"])
+    for difference in compared.differences:
+        candidate = next(model for model in models if model.model == difference["model"])
         facts = {"benchmark": NAME, "version": VERSION, "evaluation": "comparison"}
         results = ModelRows(facts, model=candidate)
-        columns: Columns = {"criterion": metric, "reference": away["best"]}
-        interval: Columns = {**columns, "low": away["low"], "high": away["high"]}
-        results.add(DIFFERENCE, away["difference"], compared.n, **interval)
-        if away["adjusted"] is not None:
-            results.add(ADJUSTED, away["adjusted"], compared.n, **columns)
+        columns: Columns = {"criterion": metric, "reference": difference["best"]}
+        interval: Columns = {**columns, "low": difference["low"], "high": difference["high"]}
+        results.add(DIFFERENCE, difference["difference"], compared.n, **interval)
+        if difference["adjusted"] is not None:
+            results.add(ADJUSTED, difference["adjusted"], compared.n, **columns)
         verdicts.append(results)
     return verdicts
 

@@ -18,7 +18,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = lineup.with_registered_names(plan, root)
     lineup.refuse_fixed_strengths(plan.trained, plan.hparams)
-    lineup.refuse_measures(plan.measures, plan.trained, kept=("logits",))
+    lineup.refuse_measures(plan.measures, plan.trained, stored=("logits",))
     lineup.refuse_classification(NAME, plan.data, plan.trained, plan.hparams, plan.backbone, plan.training, root)
     groups = lineup.train(groups_of(plan, root), work)
     subjects = [Subject(group, plan.data, root) for group in groups]

@@ -69,10 +69,10 @@ class Plan(NetworkPlan):
         super().check()
         self.require_min(1, "strengths")
         self.require_ensemble_sizes()
-        strange = [name for name in self.ensemble_methods if name not in self.methods]
-        if self.ensemble_sizes and strange:
+        missing = [name for name in self.ensemble_methods if name not in self.methods]
+        if self.ensemble_sizes and missing:
             raise BadInput(
-                f"Plan.ensemble_methods has {strange[0]}, which is not in methods: {', '.join(self.methods)}."
+                f"Plan.ensemble_methods has {missing[0]}, which is not in methods: {', '.join(self.methods)}."
             )
 
 

@@ -41,10 +41,10 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = lineup.with_registered_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
-        able = tuple(name for name in plan.methods if not methods[name].no_dense_reason)
-        missing = sorted({*plan.methods} - {*able})
+        segmenting = tuple(name for name in plan.methods if not methods[name].no_dense_reason)
+        missing = sorted({*plan.methods} - {*segmenting})
         work.add_notes(f"Not among all methods, because they cannot segment: {', '.join(missing)}.")
-        plan = replace(plan, methods=able)
+        plan = replace(plan, methods=segmenting)
     existing = lineup.existing(plan.networks, plan.data, plan.preprocessing, work) if plan.networks else []
     for network in (network for group in existing for network in group.networks):
         if network.trial is None or network.trial.task != "segmentation":
@@ -90,8 +90,8 @@ def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
 
 def refuse_unreadable(sets: Sequence[ImageSet], root: str | None) -> None:
     """Refuse images and label maps that cannot be read: a damaged one is named before hours of training."""
-    loaded = [images.load(root) for images in sets]
-    dataset = loaded[0].dataset
-    splits = [dataset.train, *filter(None, [dataset.val]), *(each.images for each in loaded)]
+    loaded_sets = [images.load(root) for images in sets]
+    dataset = loaded_sets[0].dataset
+    splits = [dataset.train, *filter(None, [dataset.val]), *(loaded.images for loaded in loaded_sets)]
     for images in {id(images.backing): images for images in splits}.values():
         images.check_files()

@@ -36,7 +36,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = lineup.with_registered_names(plan, root)
     existing = lineup.existing(plan.networks, plan.data, plan.preprocessing, work) if plan.networks else []
-    lineup.refuse_measures(plan.measures, methods_of(existing) if existing else plan.trained, kept=("logits",))
+    lineup.refuse_measures(plan.measures, methods_of(existing) if existing else plan.trained, stored=("logits",))
     evaluations = evaluations_of(plan, root)
     if not existing:
         lineup.refuse_classification(NAME, plan.data, plan.trained, plan.hparams, plan.backbone, plan.training, root)

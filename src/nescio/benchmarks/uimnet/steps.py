@@ -15,11 +15,12 @@ from nescio.analysis import calibration
 from nescio.analysis.ensembles import MEMBERS_GMM, average_members
 from nescio.analysis.scorecard import scorecard
 from nescio.benchmarks import lineup, model_search
-from nescio.benchmarks.classes import divided
 from nescio.benchmarks.plans import DEEP_ENSEMBLE, MEMBER
 from nescio.benchmarks.uimnet import NAME, SCORECARD, SEARCH, VERSION, Plan
 from nescio.datasets.image_set import ImageSet, Split
+from nescio.datasets.partition import RULE, Partition, class_means_of, imagenot, pixel_means
 from nescio.datasets.subsets import binary_spec, data_of
+from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
@@ -33,25 +34,27 @@ from nescio.trials import Trial
 from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, Work, evaluation_files, files_of, make_evaluation
 from nescio.work.store import Store
+from nescio.work.store_errors import StoreError
 
 SPLITS: tuple[Split, ...] = ("val", "test", "out")
-TRAIN, SCORE = "train and predict", "calibrate, probe and evaluate"  # stages
-CALIBRATION = "calibration.json"
+DIVIDE, TRAIN, SCORE = "divide the classes", "train and predict", "calibrate, probe and evaluate"  # stages
+CALIBRATION, PARTITION = "calibration.json", "partition.json"
 
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods, data and classes."""
     plan = _named(plan, work.context.root)
-    plan = _divided(plan, work)
-    root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
+    root = work.context.root
+    plan = with_classes(plan, work, partial(refuse_impossible, plan, root))
+    check = partial(refuse_impossible, plan, root)
     work.add_notes(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
     oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
     if plan.search == "optuna":
-        work.run_stage(TRAIN, oracles, before)
-        steps = suggested_steps(plan, work, before)
+        work.run_stage(TRAIN, oracles, check)
+        steps = suggested_steps(plan, work, check)
     else:
         steps = {trial: trial_step(trial, plan.ood_classes, root) for trial in trials_of(plan)}
-        work.run_stage(TRAIN, [*steps.values(), *oracles], before)
+        work.run_stage(TRAIN, [*steps.values(), *oracles], check)
     collected = set(work.collect(steps.values()))
     fits = {trial: read_calibration(step, work.store) for trial, step in steps.items() if step in collected}
     work.collect(oracles)
@@ -59,11 +62,11 @@ def compare(plan: Plan, work: Work) -> Plan:
     selected = dict.fromkeys(trial for group in groups for trial in group.trials)
     work.add_notes(*uncalibrated_notes({trial: fits[trial].get("reason") for trial in selected if trial in fits}))
     if DEEP_ENSEMBLE in plan.methods:
-        ensembles, more_fits = deep_ensembles(plan, groups, work, before)
+        ensembles, more_fits = deep_ensembles(plan, groups, work, check)
         groups, fits = groups + ensembles, fits | more_fits
     temperatures = {trial: fit["temperature"] for trial, fit in fits.items()}
     lines = [line_step(group, temperatures, calibrated, plan, root) for group in groups for calibrated in (False, True)]
-    evaluated = work.evaluate(SCORE, lines, before)
+    evaluated = work.evaluate(SCORE, lines, check)
     if "jacobian" in plan.measures:
         work.add_notes(*_how_jacobian(evaluated, work.store))
     return plan
@@ -93,12 +96,69 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 
 # ---- in- and out-of-distribution classes (§2)
 
+# Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
+BY_HAND = {"digits": ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9))}
+Classes = tuple[int, ...]
 
-def _divided(plan: Plan, work: Work) -> Plan:
+
+def with_classes(plan: Plan, work: Work, check: Callable[[], None]) -> Plan:
     """The plan with its classes: as named, from a file, or by the Ward tree of class means."""
-    before = partial(refuse_impossible, plan, work.context.root)
-    classes, ood_classes = divided(plan, reference(plan), (NAME, VERSION), work, before)
+    classes, ood_classes = divide_classes(plan, work, check)
     return replace(plan, partition=None, classes=classes, ood_classes=ood_classes)
+
+
+def divide_classes(plan: Plan, work: Work, check: Callable[[], None]) -> tuple[Classes, Classes]:
+    """The in- and out-of-distribution classes of a plan; a reference network may have to be trained for them."""
+    root, data = work.context.root, plan.data
+    if plan.classes is not None:
+        return plan.classes, named_ood_classes(datasets.load(data, root), plan.classes, plan.ood_classes)
+    if plan.partition is not None:
+        partition = Partition.load(plan.partition)
+        partition.check(datasets.load(data, root))
+    elif plan.partition_features is None and data in BY_HAND:
+        return BY_HAND[data]
+    else:
+        step = partition_step(reference(plan), plan.partition_features or "reference", root)
+        if not work.run_stage(DIVIDE, [step], check):
+            if not work.is_dry_run:
+                raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
+            classes = range(len(datasets.load(data, root).classes))
+            half = max(2, len(classes) // 4)  # on ImageNet a quarter is in-distribution, and as many are not
+            return tuple(classes[:half]), tuple(classes[half : 2 * half])
+        partition = Partition.load(step.verified(work.store) / PARTITION)
+    return partition.inside, partition.outside
+
+
+def named_ood_classes(dataset: datasets.Dataset, classes: Classes, ood_classes: Classes | None) -> Classes:
+    """The out-of-distribution classes: those that are named, else all that are not in-distribution."""
+    datasets.split_dataset(dataset, classes, 0, ood_classes)  # refuses unknown classes
+    remaining = ood_classes or tuple(sorted(set(range(len(dataset.classes))) - set(classes)))
+    if not remaining:
+        raise BadInput(
+            f"All {len(dataset.classes)} classes of {dataset.name} are in-distribution: no class is left to be outside."
+        )
+    return remaining
+
+
+def partition_step(reference: Trial, features: str, root: str | None) -> Step:
+    """Divide the classes by their mean pixels, or by the features of a reference network of all classes."""
+    if features == "pixels":
+        source: Step | str = datasets.load(reference.data, root).revision
+    else:
+        images = ImageSet(reference.data, "train", seed=reference.data_seed)
+        source = predict_step(network_of_trial(reference, root), images, root=root)
+    config = {"step": "partition", "features": features, "rule": RULE}
+    make = partial(_partition, data=reference.data, features=features, source=source)
+    return make_evaluation(NAME, VERSION, "reference network", config, [source], make)
+
+
+def _partition(step_folder: StepFolder, context: Context, data: str, features: str, source: Step | str) -> Files:
+    dataset = datasets.load(data, context.root)
+    if isinstance(source, str):
+        means = pixel_means(dataset)
+    else:
+        means = class_means_of(load_predictions(source, context.store), dataset)
+    return {PARTITION: imagenot(dataset, means, features).to_json().encode()}
 
 
 def reference(plan: Plan) -> Trial:
@@ -120,13 +180,13 @@ def trials_of(plan: Plan) -> list[Trial]:
     return sorted(trials, key=lambda trial: (trial.trial, trial.data_seed))
 
 
-def suggested_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Trial, Step]:
+def suggested_steps(plan: Plan, work: Work, check: Callable[[], None]) -> dict[Trial, Step]:
     """Trials that Optuna suggests from the mean validation NLL over data seeds of those before."""
     steps: dict[Trial, Step] = {}
 
     def evaluate(trials: Sequence[Trial]) -> dict[Trial, Trial]:
         further = {trial: trial_step(trial, plan.ood_classes, work.context.root) for trial in with_seeds(plan, trials)}
-        work.run_stage(TRAIN, further.values(), before)
+        work.run_stage(TRAIN, further.values(), check)
         steps.update(further)
         return {trial: trial for trial in trials}
 
@@ -192,8 +252,8 @@ def _trial(step_folder: StepFolder, context: Context, trial: Trial, predictions:
         scorecard(val, split="val", calibration=None, only=(), facts=results.facts),
         scorecard(test, ood={"out": out}, calibration=None, only=("entropy",), facts=results.facts),
     ]
-    kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
-    rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
+    selected = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
+    rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in selected]
     temperature, reason = calibration.temperature_or_reason(val)
     return evaluation_files(rows, networks=results.networks) | {
         CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()
@@ -269,7 +329,7 @@ def uncalibrated_notes(reasons: Mapping[Trial, str | None]) -> list[str]:
 
 
 def deep_ensembles(
-    plan: Plan, groups: Iterable[NetworkGroup], work: Work, before: Callable[[], None]
+    plan: Plan, groups: Iterable[NetworkGroup], work: Work, check: Callable[[], None]
 ) -> tuple[list[NetworkGroup], dict[Trial, Row]]:
     """The best networks of plain training, each averaged with others that differ in the initial seed alone.
 
@@ -281,7 +341,7 @@ def deep_ensembles(
     steps = {
         trial: trial_step(trial, plan.ood_classes, root) for ensemble in ensembles for trial in ensemble.trials[1:]
     }
-    finished = {*work.run_stage(TRAIN, steps.values(), before)}
+    finished = {*work.run_stage(TRAIN, steps.values(), check)}
     fits = {trial: read_calibration(step, work.store) for trial, step in steps.items() if step in finished}
     complete = [group for group in ensembles if work.is_dry_run or all(trial in fits for trial in group.trials[1:])]
     return complete, fits
@@ -340,12 +400,14 @@ def _line(
 ) -> Files:
     members = [{split: load_predictions(step, context.store) for split, step in steps.items()} for steps in predictions]
     probed = {split: load_predictions(step, context.store) for split, step in probes.items()}
-    whole = average_members(members, scales, probed, with_gmm="gmm" in names)
+    average = average_members(members, scales, probed, with_gmm="gmm" in names)
     score_names = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
-    present = [name for name in score_names if name in measures.registry or name in measures.score_names(whole["test"])]
+    present = [
+        name for name in score_names if name in measures.registry or name in measures.score_names(average["test"])
+    ]
     results = results_of(group, context, SCORECARD, calibrated=calibrated)
-    ood = {"out": whole["out"]}
-    card = scorecard(whole["test"], val=whole["val"], ood=ood, calibration=None, only=present, facts=results.facts)
+    ood = {"out": average["out"]}
+    card = scorecard(average["test"], val=average["val"], ood=ood, calibration=None, only=present, facts=results.facts)
     rows = [row | {"measure": score_names.get(row["measure"], row["measure"])} for row in card.rows]
     absent = [
         {"measure": name, "metric": None, "split": "test", "reason": f"There is no score named {name!r}."}

@@ -83,7 +83,7 @@ class UrlStudy:
     @property
     def selection_split(self) -> str:
         """The classes that select; the test classes if there is one trial, and nothing is selected."""
-        return "val" if all(each.val for each in self.sets) else "test"
+        return "val" if all(downstream.val for downstream in self.sets) else "test"
 
     @cached_property
     def human(self) -> tuple[TargetSet, ...]:
@@ -95,7 +95,12 @@ class UrlStudy:
         )
 
     def targets(self, *splits: str) -> tuple[TargetSet, ...]:
-        return tuple(each.target(split, self.plan) for each in self.sets for split in splits if getattr(each, split))
+        return tuple(
+            downstream.target(split, self.plan)
+            for downstream in self.sets
+            for split in splits
+            if getattr(downstream, split)
+        )
 
     # ---- evaluations
 
@@ -183,7 +188,7 @@ class UrlStudy:
         """Search, further seeds, deep ensembles, and networks that are trained further."""
         chosen = self.search()
         seeds = {trial: lineup.further_seeds(trial, self.plan.seeds) for trial in chosen}
-        ends = self.finish([trial for several in seeds.values() for trial in several])
+        ends = self.finish([trial for trials in seeds.values() for trial in trials])
         best = {
             trial: [trial, *(ends[further] for further in seeds[trial])]
             for trial, criteria in chosen.items()
@@ -200,10 +205,10 @@ class UrlStudy:
         """The chosen trial of every method and backbone, with the criteria that chose it."""
         plan, root = self.plan, self.root
         lines = [(method, backbone) for backbone in plan.backbones for method in plan.trained]
-        kept = model_search.checkpoint_epochs(plan.training, plan.checkpoints) if self.selection_split == "val" else ()
+        stops = model_search.checkpoint_epochs(plan.training, plan.checkpoints) if self.selection_split == "val" else ()
 
         def trial(line: Line, hparams: HParams, number: int) -> Trial:
-            return replace(trial_of(plan, line, hparams, number, root=root), kept=kept)
+            return replace(trial_of(plan, line, hparams, number, root=root), kept=stops)
 
         values: dict[Trial, model_search.CriterionValues | None] = {}
 
@@ -217,15 +222,15 @@ class UrlStudy:
             hparams, trial, self.finish, area, plan.trials, self.work, seed=plan.search_seed, extension=extension
         )
         if self.work.is_dry_run:
-            return {several[0]: [*CRITERIA] for several in trials.values()}
+            return {candidates[0]: [*CRITERIA] for candidates in trials.values()}
         chosen: dict[Trial, list[str]] = {}
-        for (method, backbone), several in trials.items():
-            if not any(R_AUROC in (values[candidate] or {}) for candidate in several):
+        for (method, backbone), candidates in trials.items():
+            if not any(R_AUROC in (values[candidate] or {}) for candidate in candidates):
                 self.work.add_notes(
                     f"No network of {method} with {backbone} can be chosen by R-AUROC: R@1 of validation classes is "
                     f"below {plan.min_recall:g}, or always right, so that it has no R-AUROC."
                 )
-            columns = {candidate: lineup.columns_of(candidate) for candidate in several}
+            columns = {candidate: lineup.columns_of(candidate) for candidate in candidates}
             best = model_search.choose(columns, values, CRITERIA, self.work)
             for criterion, candidate in best.items():
                 chosen.setdefault(candidate, []).append(criterion)
@@ -389,16 +394,16 @@ def divide_classes(
     trained = [
         set(test if classes is None else classes) for name, classes in trained_on if same_images(data, name, root)
     ]
-    others = sorted(set(test).difference(*trained))
-    if test and not others:
+    new = sorted(set(test).difference(*trained))
+    if test and not new:
         cure = (
             "name other downstream sets"
             if plan.networks
             else "set classes to some of them, and the others are downstream"
         )
         raise BadInput(f"All classes of {data} are trained: {cure}.")
-    count = round(plan.validation_share * len(others))
-    return tuple(others[:count]), tuple(others[count:])
+    count = round(plan.validation_share * len(new))
+    return tuple(new[:count]), tuple(new[count:])
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:

@@ -624,7 +624,7 @@ def hump_of_ddu():
     own = Frame(points(rows("sensitivity"))).where(method="ddu", measure="native")
     idle = {name: idle_strengths(rows("sensitivity"), name, "digits") for name in ("ddu", "sngp")}
     assert idle == {"ddu": [0, 1, 2, 3], "sngp": [0, 1, 2, 3, 4]}
-    by_strength = {trial: {row["run"]: row["rAULC"] for row in part} for (trial,), part in own.group_by("trial")}
+    by_strength = {trial: {row["seed"]: row["rAULC"] for row in part} for (trial,), part in own.group_by("trial")}
     loose = [mean_of(by_strength[trial]) for trial in idle["ddu"]]
     best = max(by_strength, key=lambda trial: mean_of(by_strength[trial]))
     assert all(ahead(by_strength[best], by_strength[trial]) == 5 for trial in idle["ddu"])
@@ -674,7 +674,7 @@ def mir_alone():
     found = of_all_four("sensitivity", learnt=True)
     assert told(found, 1) == ["mir"] and told(found, -1) == ["sngp"]
     own = Frame(points(rows("sensitivity"))).where(method="mir", measure="native", accuracy=lambda value: value > 0.5)
-    by_run = [part.correlation("trial", "rAULC") for _, part in own.group_by("run")]
+    by_run = [part.correlation("trial", "rAULC") for _, part in own.group_by("seed")]
     assert len(by_run) == 5 and min(by_run) > 0 and found["mir"][1] > 0.0125  # a fourth of 0.05
     return {name: rho for name, (rho, _, _) in found.items()} | {
         "p": found["mir"][1],
@@ -719,7 +719,7 @@ def weaker_mir(study):
     own = Frame(points(rows(study))).where(method="mir", measure="native", trial=tuple(range(6)))
     assert len(own) == 30
     rho, p = correlation(own.column("trial"), own.column("rAULC"))
-    rising = sum(part.correlation("trial", "rAULC") > 0 for _, part in own.group_by("run"))
+    rising = sum(part.correlation("trial", "rAULC") > 0 for _, part in own.group_by("seed"))
     last = max(row["strength"] for row in own if row["trial"] == 5)
     return {"weak": rho, "weak_p": p, "rising": rising, "last": last}
 

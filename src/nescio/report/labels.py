@@ -11,7 +11,6 @@ from nescio.specs import DatasetName, split_severity
 
 if TYPE_CHECKING:
     from nescio.metrics import Metric
-    from nescio.report.frame import Frame
 
 METRIC_LABELS = {
     "nll": "NLL",
@@ -171,9 +170,3 @@ def network_label(row: Mapping[str, Any], *, backbone: bool = False) -> str:
     if row["method"] != "pretrained":
         name = f"{row['method']} {name}" if backbone else str(row["method"])
     return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
-
-
-def seeds_label(frame: Frame) -> str:
-    """Name what a cell is over seeds."""
-    count = len(frame.unique("data_seed"))
-    return "one seed" if count == 1 else f"mean ± standard deviation over {count} seeds"

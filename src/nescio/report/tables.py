@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -241,9 +241,9 @@ def table(
     compared        whether a row is compared
     compare_within  input columns; only cells with equal values of these are compared
     spread   whether to show spreads and intervals
-    Input rows may contain spread, low, high, n, and rank with best, which then decides what is bold. Of means over
-    repetitions, bold marks the best and what is not significantly different from it (`compare_with_best`, with the
-    column `noise` of the rows); the note then names the repetitions and the test.
+    Input rows may contain spread, low, high, n, and rank with best and tests, which then decide what is bold. Of means
+    over repetitions, bold marks the best and what is not significantly different from it (`compare_with_best`, with
+    the column `noise` of the rows); the note then names the repetitions and the test.
     """
     frame = Frame(rows)
     labels = [Index(name) if isinstance(name, str) else name for name in index]
@@ -267,7 +267,7 @@ def table(
             for key, row in sources.items()
             if row
         ),
-        ". ".join(filter(None, (note, *_repetition_notes(list(cells.values()), bold)))),
+        ". ".join(filter(None, (note, *_repetition_notes(cells.values(), bold)))),
         metric_legend(m for m in frame.unique("metric") if m) if isinstance(columns, str) else _legend(used),
     )
 
@@ -357,7 +357,9 @@ def _cell(row: Row, column: Column, format: Formatter, spread: bool) -> Cell:
         low, high = (row.get(end) if spread else None for end in interval_columns(column.field))
         return Cell(row[column.field], low=low, high=high, format=format)
     spreads: Row = {name: row.get(name) for name in ("spread", "low", "high")} if spread else {}
-    ranks: Row = {"best": bool(row["best"]), "rank": row.get("rank")} if "best" in row else {}
+    ranks: Row = {}
+    if "best" in row:
+        ranks = {"best": bool(row["best"]), "rank": row.get("rank"), "tests": tuple(row.get("tests") or ())}
     keys = tuple(row.get("keys") or filter(None, [row.get("key")]))
     values = tuple(row.get("values") or ())
     return Cell(
@@ -384,28 +386,33 @@ def _verdict(members: Sequence[tuple[Column, Row]], direction: str) -> Verdict[R
     return verdict if verdict.tests else None
 
 
-def _repetition_notes(cells: Sequence[Cell], bold: Bold) -> list[str]:
+def _repetition_notes(cells: Iterable[Cell], bold: Bold) -> list[str]:
     """What the cells are means over, and which are bold."""
     averaged = [cell for cell in cells if cell.over and cell.value is not None]
-    if not averaged:
-        return []
-    one, noun = REPETITIONS.get(str(averaged[0].over), ("value", "values"))
-    counts = sorted({len(cell.values) for cell in averaged})
     tests = list(dict.fromkeys(test for cell in averaged for test in cell.tests))
-    if counts[-1] == 1:
-        notes, over = [f"One {one}{'' if tests else ': no spread and no test'}"], ""
-    else:
-        numbers = dict.fromkeys((counts[0], counts[-1]))
-        number = (" or " if counts[-1] - counts[0] == 1 else " to ").join(map(count_in_words, numbers))
+    counts: dict[tuple[str, str], set[int]] = {}
+    for cell in averaged:
+        counts.setdefault(REPETITIONS.get(str(cell.over), ("value", "values")), set()).add(len(cell.values))
+    repeated = {nouns: sizes for nouns, sizes in counts.items() if max(sizes) > 1}
+    noun = next(iter(repeated))[1] if len(repeated) == 1 else "repetitions"
+    notes = [f"One {one}{'' if tests else ': no spread and no test'}" for one, _ in counts if not repeated]
+    if repeated:
         spread = any(cell.spread is not None for cell in averaged)
-        notes, over = [f"Mean{' ± standard deviation' if spread else ''} over {number} {noun}"], f" over {noun}"
+        texts = [f"{_count_range(sizes)} {plural}" for (_, plural), sizes in repeated.items()]
+        notes = [f"Mean{' ± standard deviation' if spread else ''} over {' or '.join(texts)}"]
     if bold != "best" or not any(cell.best for cell in averaged):
         return notes
     if tests:
-        test = f"{join_names(tests)}{over}, 5 %, Holm's adjustment in every column"
+        test = f"{join_names(tests)}{f' over {noun}' if repeated else ''}, 5 %, Holm's adjustment in every column"
         return [*notes, f"Bold: the best, and what is not significantly different from it ({test})"]
-    few = f"; fewer than {count_in_words(MIN_RUNS)} {noun} allow no test" if over else ""
+    few = f"; fewer than {count_in_words(MIN_RUNS)} {noun} allow no test" if repeated else ""
     return [*notes, f"Bold: the best{few}"]
+
+
+def _count_range(counts: Collection[int]) -> str:
+    """As three, two or three, or two to five."""
+    low, high = min(counts), max(counts)
+    return (" or " if high - low == 1 else " to ").join(map(count_in_words, dict.fromkeys((low, high))))
 
 
 def _improves(cell: Cell, direction: str) -> bool:

@@ -545,7 +545,7 @@ def test_the_page_holds_every_table_and_can_be_written_again(study, tmp_path, mo
     shown = " ".join(table.title for table in tables_of(story))
     for title in ("Table 3", "Table 4", "Table 5", "Table 8", "Figure 4", "Figure 5"):
         assert title in shown
-    assert "seen no label" in " ".join(story.lead)
+    assert "NC, mean τ = " in " ".join(story.lead)
     page = write_story(study, story, tmp_path)
     again = read_study(tmp_path)
     assert again.rows == study.rows and "fig4-m0" in page.read_text()

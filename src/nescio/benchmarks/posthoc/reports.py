@@ -1,27 +1,32 @@
-"""The scores of every network, which of them are best, claims of the literature, and the page of all this."""
+"""Scores of every network, the best of them, claims of the literature, and the page."""
 
 from __future__ import annotations
 
 from functools import partial
 from statistics import fmean
 
+from nescio.analysis.significance import DELONG, compare_with_best
 from nescio.benchmarks.posthoc import MISTAKES, QUESTIONS, TRANSFORMERS
 from nescio.evaluations.posthoc import AMONG_BEST
 from nescio.networks.families import architecture
 from nescio.report.blocks import Blocks, Figure, Prose, SectionSpec, Story, Tabs
 from nescio.report.charts.points import heat_chart
 from nescio.report.format import format_number, plural
-from nescio.report.frame import Frame
-from nescio.report.labels import dataset_label, network_label, seeds_label
+from nescio.report.frame import Frame, repetitions_of
+from nescio.report.labels import dataset_label, network_label
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import COUNT, Column, Index, Table, decimals, metrics, table
 from nescio.rows import Row
 
 BASELINE = "msp"
+BEST = "Best score of every network"
 SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
 COLLAPSE = 0.1  # of AUROC below that of the baseline
-EQUAL = "not significantly different from the best under every seed (DeLong's paired test, Holm's adjustment, 5 %)"
+DIFFERENT = (
+    "significantly different from the best by a paired t-test over seeds, or with fewer than three by DeLong's test of "
+    "images under any seed (5 %, Holm's adjustment)"
+)
 CASE = ("network", Index("question", keep=True))
 AREA, CHANGE = decimals(3), decimals(3, sign=True)
 
@@ -29,15 +34,23 @@ AREA, CHANGE = decimals(3), decimals(3, sign=True)
 def scores(frame: Frame) -> Frame:
     """Every metric of every network, question and score, mean over sets and seeds.
 
-    `best` marks an AUROC that does not differ significantly from the highest under any seed; None for too few rows.
+    `best` marks an AUROC that is the best or not DIFFERENT; None for too few rows.
     """
     key = ("network", "evaluation", "measure")
     rows = frame.with_column("network", name_of).where(target=None, evaluation=QUESTIONS)
-    verdicts = rows.where(metric=AMONG_BEST).summarise(key)
-    best = {tuple(row[name] for name in key): row["value"] == 1 for row in verdicts}
+    of_images = {
+        tuple(row[name] for name in key): row["value"] == 1 for row in rows.where(metric=AMONG_BEST).summarise(key)
+    }
     means = rows.without(metric=AMONG_BEST).summarise([*key, "backbone", "fitted_on", "metric"], over=["data_seed"])
-    verdict = means.where(metric="auroc").with_column("best", lambda row: best.get(tuple(row[name] for name in key)))
-    return Frame([*verdict, *means.without(metric="auroc")])
+    tested: list[Row] = []
+    for (network, question), group in means.where(metric="auroc").group_by("network", "evaluation"):
+        verdict = compare_with_best({row["measure"]: repetitions_of(row) for row in group})
+        for row in group:
+            among_best = of_images.get((network, question, row["measure"]))
+            if verdict.tests:
+                among_best = row["measure"] in verdict.equals
+            tested.append(row | {"best": among_best, "tests": verdict.tests or (DELONG,)})
+    return Frame([*tested, *means.without(metric="auroc")])
 
 
 def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
@@ -62,13 +75,13 @@ def networks(frame: Frame) -> Table:
         index=("network", "dataset"),
         columns=[training, *metrics("accuracy", "ece", "nll")],
         bold="none",
-        note=f"Test images; {seeds_label(frame)}. Ensembles have the lowest training accuracy of their members",
+        note="Test images. Ensembles have the lowest training accuracy of their members",
     )
 
 
 @report("posthoc/best")
 def best_scores(frame: Frame) -> Table:
-    """The best score of every network and question, the number of equally good ones, and the baseline."""
+    """The best score of every network and question, the number of scores that are not different, and the baseline."""
     rows = []
     for (network, question), ranking in areas(frame).items():
         best, plain = next(iter(ranking.values())), ranking[BASELINE]
@@ -79,13 +92,13 @@ def best_scores(frame: Frame) -> Table:
     heads = [
         Column("best", "score"),
         Column("AUROC", "auroc", format=AREA),
-        Column("as good", "equal", format=COUNT),
+        Column("not different", "equal", format=COUNT),
         Column("of", "scores", format=COUNT),
         Column(BASELINE, "plain", format=AREA),
-        Column("as good?", "verdict"),
+        Column("not different?", "verdict"),
     ]
-    note = f"As good: {EQUAL}; –: too few rows. {BASELINE} is the baseline. The AUROC of the best of many is optimistic"
-    return table(rows, "Which score is best?", index=CASE, columns=heads, bold="none", note=note)
+    note = f"Different: {DIFFERENT}; –: too few rows. The AUROC of the best of many scores is optimistic"
+    return table(rows, BEST, index=CASE, columns=heads, bold="none", note=note)
 
 
 @report("posthoc/scores")
@@ -108,8 +121,7 @@ def every_score(frame: Frame) -> Blocks:
                 index=(Index("measure", "score"), Index("fitted_on", "fitted on", keep=True)),
                 columns=heads,
                 format=AREA,
-                note=f"The baseline first, the others by their mean AUROC; {seeds_label(frame)}. Bold AUROC of a "
-                f"question: the best, and scores {EQUAL}; other columns: the best",
+                note="The baseline first, the others by their mean AUROC",
             )
         ]
     return Tabs("Network", options)
@@ -149,7 +161,9 @@ def heat(frame: Frame) -> Blocks:
                 "The baseline first, the others by their mean over the networks that have them. More colour is better; "
                 "none is chance or worse. Empty cells: the network does not have the score."
             )
-            options[question] = [Figure(f"scores-{question}", f"Every score: {question}", caption, chart, cells)]
+            options[question] = [
+                Figure(f"scores-{question}", f"AUROC of every score, {question}", caption, chart, cells)
+            ]
     return Tabs("Question", options)
 
 
@@ -158,23 +172,17 @@ def heat(frame: Frame) -> Blocks:
 
 @report("posthoc/claims")
 def claims(frame: Frame) -> Blocks:
-    """Claims of papers about these scores, the number of cases in which they hold, and every case."""
+    """Claims of papers about these scores, the number of cases that confirm them, and every case."""
     sentences, rows = [], []
     for claim in (pnorm_repairs, shaping_collapses, mahalanobis_leads):
         sentence, cases = " ".join(str(claim.__doc__).split()), claim(frame)
         count = sum(row["holds"] for row in cases)
-        verdict = (
-            "It holds"
-            if count == len(cases)
-            else f"It holds in {count} of {len(cases)} cases"
-            if count
-            else "It does not"
-        )
-        sentences.append(f"{sentence} {f'{verdict}.' if cases else 'Not tested: there is no such case.'}")
+        verdict = f"Confirmed in {count} of {len(cases)} cases." if cases else "Not tested: there is no such case."
+        sentences.append(f"{sentence} {verdict}")
         name = " ".join(sentence.split()[:2])
         rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in cases]
     forms = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
-    heads = [Column(name, name, format=form) for name, form in forms.items()] + [Column("holds", "verdict")]
+    heads = [Column(name, name, format=form) for name, form in forms.items()] + [Column("confirmed", "verdict")]
     note = "AUROC; of pNorm NAURC, which is better when lower. The rank is among all scores of the network"
     return [Prose(sentences), table(rows, "The cases", index=("claim", *CASE), columns=heads, bold="none", note=note)]
 
@@ -230,17 +238,17 @@ def first_look(study: Study) -> list[Table]:
 def story(study: Study) -> Story:
     frame = study.frame
     sections: list[SectionSpec] = [
-        ("Best", "Which score is best?", [best_scores(frame), heat(frame)]),
-        ("Claims", "Claims of the literature, and what came out here", [claims(frame)]),
+        ("Best", BEST, [best_scores(frame), heat(frame)]),
+        ("Claims", "Claims of the literature", [claims(frame)]),
         ("Scores", "Every score", [every_score(frame)]),
         ("Networks", "The networks", [networks(frame)]),
     ]
-    title = f"{study.data}: which score of saved outputs is best?"
+    title = f"Post-hoc uncertainty scores: AUROC on {study.data}"
     return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
-    """Which score is best on average, by question, and for how many networks the baseline is as good."""
+    """The best score on average of every question, and the networks whose baseline is not different from the best."""
     cases = areas(frame)
     count = len({network for network, _ in cases})
     lead = [f"{plural(count, 'network')}, {len(scores(frame).unique('measure'))} scores."]
@@ -254,8 +262,7 @@ def _lead(frame: Frame) -> list[str]:
         best = max(means, key=lambda name: means[name])
         lead.append(
             f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "
-            f"{format_number(means[best], 3)}; msp has "
-            f"{format_number(means[BASELINE], 3)} and is as good as the "
-            f"best score of {sum(baselines)} of {len(baselines)} networks."
+            f"{format_number(means[best], 3)}. {BASELINE} has {format_number(means[BASELINE], 3)} and is not "
+            f"significantly different from the best score of {sum(baselines)} of {len(baselines)} networks."
         )
     return lead

@@ -29,12 +29,12 @@ USUAL = "brier"
 COSINE, EUCLIDEAN = "cosine", "euclidean"
 METHODS = {"simclr": "SimCLR", "byol": "BYOL", "moco": "MoCo"}
 ORDER = [f"{name}{star}" for name in SCORES for star in ("", STAR)]
-NO_REFERENCES = ("norm", "fv")  # they never look at a reference: no spread over samples of references
+NO_REFERENCES = ("norm", "fv")  # scores without references: no spread over samples of references
 AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours", COMPONENTS: "components"}
 MOST = 6  # candidates whose figures the page shows; of more it shows the tables
-WHICH = "Which score knows what a representation is worth?"
+WHICH = "Correlation of scores with downstream performance"
 TRUTH = "Brier score, with labels"
-WORTH = "What the representations are worth"
+WORTH = "Downstream performance of the representations"
 NOT_STORED = "Linear-probe and k-NN accuracies were not stored before version 4 of the benchmark"
 TAU_AXIS = "Kendall’s τ"
 OF_TAUS: dict[str, Callable[[Sequence[float]], Any]] = {"mean τ ↑": fmean, "lowest τ ↑": min}
@@ -42,10 +42,9 @@ TAU = (
     "Kendall's τ between a score and the downstream performance of every test image, each score signed so that higher "
     "is more reliable"
 )
-SAMPLES = f"{TAU}: mean ± standard deviation over samples of references"
 ALONE = (
-    "Kendall's τ with minus the Brier score of each network alone: mean ± standard deviation over networks. A star "
-    "marks the network's own score; the others are those of all siblings"
+    "Kendall's τ with minus the Brier score of each network alone. A star marks the score of the network alone; the "
+    "others are those of all siblings"
 )
 
 
@@ -107,7 +106,7 @@ def correlations(
     selected = selected.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
     lines = [Index("method", format=method_word)] if any(methods) else []
     lines.append(Index("measure", "score", score_word, keep=True))
-    look = {"note": SAMPLES, "compare_within": ("method",)} | look
+    look = {"note": TAU, "compare_within": ("method",)} | look
     for (backbone,), group in selected.group_by("backbone"):
         heads = [
             Column(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", format=decimals(4))
@@ -127,7 +126,7 @@ def _tables(
     @report(f"reliability/table{number}", needs=f"{data} as target, and {distance.capitalize()} distances")
     def tables(frame: Frame) -> list[Table]:
         means = (over_members if alone else over_samples)(frame).where(transfer=transfer, distance=distance)
-        losses, note = ((USUAL,), ALONE) if alone else (LOSSES, SAMPLES if spread else TAU)
+        losses, note = ((USUAL,), ALONE) if alone else (LOSSES, TAU)
         return correlations(means, f"{title} (Table {number})", losses=losses, note=note, spread=spread)
 
     return tables
@@ -145,10 +144,10 @@ table_9 = _tables(9, "Single networks, transfer", transfer=True, alone=True)
 
 @report("reliability/table3", needs="two methods or more, and cosine distances")
 def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
-    """How a score ranks the candidates for each test image, against their real ranking (Table 3)."""
+    """Ranking of the candidates by a score for each test image, against that by performance (Table 3)."""
     note = (
         "For every test image, Kendall's τ between the ranking of the methods by a score and by downstream "
-        "performance; mean over images, ± standard deviation over samples of references"
+        "performance, the mean over images"
     )
     means = over_samples(frame).where(distance=COSINE, method=None)
     return correlations(means, "Ranking the candidates (Table 3)", losses=losses, metric="ranking", note=note)
@@ -220,7 +219,7 @@ def fig_5(frame: Frame) -> list[Block]:
 
 @report("reliability/components", needs="mixtures of two numbers of components or more")
 def components(frame: Frame) -> list[Block]:
-    """How many components LL's mixtures have: held-out likelihood, by which the number is chosen, and τ for each."""
+    """Held-out likelihood of LL's mixtures, by which the number of components is chosen, and τ for each number."""
     swept_rows = with_settings(frame.where(sweep=COMPONENTS))
     chosen = {key: group.first() for key, group in swept_rows.where(metric=CHOSEN).group_by("candidate", "distance")}
     rows = [
@@ -231,7 +230,7 @@ def components(frame: Frame) -> list[Block]:
     return [*likely, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
 
 
-# ---- what a first reader wants to know
+# ---- summaries
 
 
 def taus(frame: Frame, distance: str, loss: str = USUAL) -> dict[str, list[float]]:
@@ -242,12 +241,12 @@ def taus(frame: Frame, distance: str, loss: str = USUAL) -> dict[str, list[float
 
 @report("reliability/summary", needs="scores of a candidate")
 def summary(frame: Frame) -> Table:
-    """One line per score: how well it knew, on average and at worst, and how often it pointed the right way."""
+    """One line per score: mean and lowest τ over all candidates, and the number of positive τ."""
     distance = swept(frame)
     note = (
         "Kendall's τ with the downstream performance of every test image (minus the Brier score, minus the entropy), "
         f"over all candidates and settings, {distance} distance, each score signed so that higher is more reliable. "
-        "Above 0: where the score points the right way"
+        "Above 0: the number of candidates with a positive τ"
     )
     sides = {loss: taus(frame, distance, loss) for loss in (USUAL, "entropy")}
     overview = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
@@ -290,12 +289,12 @@ def robustness(frame: Frame) -> Table | None:
     """Unit vectors and cosines against raw vectors and Euclidean distances (§4.5)."""
     sides = {distance: taus(frame, distance) for distance in (COSINE, EUCLIDEAN)}
     note = "Kendall's τ with minus the Brier score, over all candidates and settings; the norm is the same in both"
-    return _by_score(sides, "Does the distance matter?", note) if all(sides.values()) else None
+    return _by_score(sides, "Cosine and Euclidean distance", note) if all(sides.values()) else None
 
 
 @report("reliability/downstream", needs="downstream losses")
 def downstream(frame: Frame) -> Table:
-    """How reliable and how good the representations are: NC beside accuracies, and the mean losses of the heads."""
+    """NC, accuracies, and mean losses of the heads of every candidate."""
     named, quantities = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
     accuracies, losses = named.where(metric=tuple(ACCURACIES)), named.where(metric=tuple(HEADS), measure=None)
     nc = over_samples(frame.where(metric="mean", measure="nc", distance=swept(frame)))
@@ -306,15 +305,15 @@ def downstream(frame: Frame) -> Table:
         for name, quantity in quantities.items()
     ]
     heads.append(Column("M", "members", where={"metric": USUAL}, format=COUNT))
-    notes = ["NC has seen no label: the reliable and the good need not be the same"]
+    notes = ["NC uses no labels, the other columns do"]
     if accuracies:
         k = accuracies.where(metric="knn_accuracy").first("k")
-        notes.append(f"Linear probe and k-NN (k = {k:g}): mean ± standard deviation over networks")
+        notes.append(f"Linear probe and k-NN: k = {k:g}")
     elif rows:
         notes.append(NOT_STORED)
-    notes.append("Losses: of the averaged answers of M networks, over test images and tasks")
+    notes.append("Losses: of the averaged predictions of M networks, over test images and tasks")
     if len(losses.unique("members")) > 1:
-        notes.append("M is not equal, and more networks lower the losses")
+        notes.append("M is not equal, and larger M lowers the losses")
     lines = (Index("method", format=method_word), "backbone", "setting")
     result = table(rows, WORTH, index=lines, columns=heads, note=". ".join(notes), bold="none")
     meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, quantities.values(), strict=False)]
@@ -323,7 +322,7 @@ def downstream(frame: Frame) -> Table:
 
 @report("reliability/choices", needs="two methods or more")
 def choices(frame: Frame) -> Table:
-    """Which method each score would take by its mean over test images, against the best by mean Brier score (§4.3)."""
+    """The method with the best mean score over test images, against the best by mean Brier score (§4.3)."""
     labelled = with_settings(frame).where(measure=None, metric=USUAL).with_column("measure", lambda row: TRUTH)
     means = over_samples(frame.where(metric="mean", distance=swept(frame)))
     titles = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
@@ -338,9 +337,9 @@ def choices(frame: Frame) -> Table:
             rows.append(line | {"best": name != TRUTH and method == taken[TRUTH]})
     ordered = Frame(rows).sort(lambda row: list(titles).index(row["by"]))
     heads = [Column(name, "text", where={"of": name}) for name in ordered.unique("of")]
-    note = "The method with the best mean over test images; bold where a score, without labels, takes it as well"
+    note = "The method with the best mean over test images. Bold: the choice by a score equals that by the Brier score"
     lines = (Index("by", format=titles.__getitem__),)
-    return table(ordered, "Which method each score would take", index=lines, columns=heads, note=note)
+    return table(ordered, "Method chosen by each score", index=lines, columns=heads, note=note)
 
 
 @report("reliability/heat", needs="two scores or more")
@@ -352,9 +351,9 @@ def heat(frame: Frame) -> Blocks:
         for _, group in means.group_by("candidate")
         for row in group.sort(lambda row: ORDER.index(row["measure"]))
     ]
-    caption = "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing."
+    caption = "Kendall’s τ with minus the Brier score: more colour is better, 0 is chance."
     names = ("candidate", "score", "samples of references")
-    return heat_figure("heat", "Every candidate with every score", caption, cells, TAU_AXIS, 0.0, names)
+    return heat_figure("heat", "Kendall’s τ of every candidate and score", caption, cells, TAU_AXIS, 0.0, names)
 
 
 # ---- the whole
@@ -382,42 +381,40 @@ def lead(frame: Frame) -> list[str]:
     methods = frame.where(metric=f"kendall_{USUAL}").unique("method")
     members = sorted(frame.where(measure=None, metric=USUAL).unique("members"), reverse=True)
     networks = " or ".join(map(count_in_words, members))
-    sentences = [f"{plural(len(methods), 'method')} learnt {learnt(frame)} without labels, {networks} networks each."]
+    sentences = [
+        f"{plural(len(methods), 'method')} trained without labels on {learnt(frame)}, {networks} networks each."
+    ]
     of_score = taus(frame, swept(frame))
     means = {measure: fmean(values) for measure, values in of_score.items()}
-    if "nc" in means:
-        sentence = (
-            "Neighbourhood consistency, which has seen no label, goes with downstream performance in "
-            f"{_above(of_score['nc'])} cases (mean τ = {format_number(means['nc'], 2)})"
-        )
-        if "fv" in means:
-            sentence += f", feature variance in {_above(of_score['fv'])} (mean τ = {format_number(means['fv'], 2)})"
-        sentences.append(f"{sentence}.")
     best = max(means, key=lambda name: means[name], default="nc")
-    if best != "nc" and len(means) > 1:
-        sentences.append(f"Here {score_word(best)} knows more than NC: mean τ = {format_number(means[best], 2)}.")
+    for name in dict.fromkeys((best, "nc", "fv")):
+        if name in means:
+            word = f"{'Highest mean τ: ' if name == best and len(means) > 1 else ''}{score_word(name)}"
+            sentences.append(
+                f"{word}, mean τ = {format_number(means[name], 2)}, positive in {_above(of_score[name])} cases."
+            )
     return [*sentences, *layer_warnings((), frame.unique("backbone"))]
 
 
 def story(study: Study) -> Story:
     """The page of a study of representations."""
     frame, plan = study.frame, study.plan
-    fixed = f"NC looks at the {plan['k']} nearest of {plan['reference_size']:,} references." if "k" in plan else ""
+    fixed = f"NC uses the {plan['k']} nearest of {plan['reference_size']:,} references." if "k" in plan else ""
     distance = [robustness(frame), *table_5(frame), *table_7(frame)]
     single = [*table_8(frame), *table_9(frame)]
     sections: list[SectionSpec] = [
-        ("How good?", WORTH, [downstream(frame)]),
-        ("Which score?", WHICH, [summary(frame), heat(frame)]),
-        ("In distribution", "On the data they learnt from (Tables 1 and 4)", table_4(frame)),
+        ("Downstream", WORTH, [downstream(frame)]),
+        ("Scores", WHICH, [summary(frame), heat(frame)]),
+        ("In distribution", "On the pre-training data (Tables 1 and 4)", table_4(frame)),
         ("Transfer", "On other data (Tables 2 and 6)", table_6(frame)),
-        ("Choice", "Which method should one take? (Table 3)", [choices(frame), *table_3(frame)]),
-        ("Distance", "Does the distance matter? (Tables 5 and 7)", distance),
+        ("Choice", "Choice of the method (Table 3)", [choices(frame), *table_3(frame)]),
+        ("Distance", "Cosine and Euclidean distance (Tables 5 and 7)", distance),
         ("One network", "The reliability of single networks (Tables 8 and 9)", single),
-        ("Networks", "How many networks? (Figures 2 and 4)", _few_figures(fig_4(frame)), fixed),
-        ("Neighbours", "How many neighbours? (Figures 2 and 5)", _few_figures(fig_5(frame))),
-        ("Components", "How many components has a mixture?", _few_figures(components(frame))),
+        ("Networks", "Number of networks (Figures 2 and 4)", _few_figures(fig_4(frame)), fixed),
+        ("Neighbours", "Number of neighbours (Figures 2 and 5)", _few_figures(fig_5(frame))),
+        ("Components", "Number of mixture components", _few_figures(components(frame))),
     ]
-    title = f"{learnt(frame)}: which representations can be trusted?"
+    title = f"Reliability of representations: Kendall’s τ of scores on {learnt(frame)}"
     return story_of(study, title, lead(frame), sections)
 
 

@@ -1,7 +1,8 @@
-"""Figure 2 of the paper, the correlation behind it, and the page that holds them."""
+"""Figure 2 of the paper, rank correlations with the regularisation strength, and the page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -15,7 +16,7 @@ from nescio.report.charts.points import scatter_chart
 from nescio.report.format import format_number, join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.gaussians import singular_gaussians
-from nescio.report.labels import bare_label, dataset_label
+from nescio.report.labels import dataset_label
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import COUNT, Column, Index, NumberFormat, Table, decimals, metrics, table
@@ -26,7 +27,7 @@ KEY = ("dataset", "method", "trial")  # of one strength
 NETWORK = (*KEY, "data_seed")
 LEVEL = 0.05  # of the correlation's test
 EXACT = 8  # networks up to which all orders are counted
-TIPS = {"method": "method", "strength": "strength", "run": "run"}
+TIPS = {"method": "method", "strength": "strength", "seed": "seed"}
 
 
 def points(frame: Frame) -> list[Row]:
@@ -36,7 +37,7 @@ def points(frame: Frame) -> list[Row]:
     return [
         {name: row[name] for name in (*NETWORK, "measure")}
         | {"strength": row["strength"], "accuracy": accuracy[_network(row)], "rAULC": row["value"]}
-        | {"auroc": auroc.get((_network(row), row["measure"])), "name": row["method"], "run": row["data_seed"]}
+        | {"auroc": auroc.get((_network(row), row["measure"])), "name": row["method"], "seed": row["data_seed"]}
         for row in _pooled(frame, "raulc")
     ]
 
@@ -53,7 +54,7 @@ def _values(frame: Frame) -> dict[tuple[Any, ...], float]:
     return {_network(row): row["value"] for row in frame}
 
 
-def correlation(a: list[float], b: list[float]) -> tuple[float, float]:
+def correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """Spearman's ρ and its two-sided p-value: by all orders of up to EXACT values, else by Student's t with n − 2
     degrees of freedom."""
     from scipy.special import stdtr
@@ -73,7 +74,7 @@ def correlation(a: list[float], b: list[float]) -> tuple[float, float]:
 
 
 def correlations(frame: Frame) -> list[Row]:
-    """Of strength (from the weakest on) and rAULC, AUROC and accuracy, over all networks of a method."""
+    """Rank correlations of strength with rAULC, AUROC and accuracy, over all networks of a method."""
     rows = []
     for (data, method, measure), selected in Frame(points(frame)).group_by("dataset", "method", "measure"):
         line: Row = {"dataset": data, "method": method, "measure": measure, "networks": len(selected)}
@@ -110,7 +111,7 @@ def correlation_table(frame: Frame) -> Table:
     ]
     return table(
         correlations(frame),
-        "Does a stronger regularisation give a better uncertainty?",
+        "Rank correlation of regularisation strength and rAULC",
         index=("method", "dataset", Index("measure", keep=True)),
         columns=[
             *heads[:2],
@@ -119,17 +120,16 @@ def correlation_table(frame: Frame) -> Table:
             Column("networks", "networks", format=COUNT),
         ],
         bold="none",
-        note="Spearman's ρ of strength, from the weakest to the strongest, over all networks of a method; where a "
-        "bound is the strength (ddu, sngp, due), the smallest is the strongest; methods without one of their own (erm, "
-        "mc-dropout) have factors on weight decay. p: two-sided, as if networks of one run were independent; rising: "
-        "in how many runs ρ of rAULC is positive. rAULC and AUROC of right against wrong answers, clean and turned "
-        "images together; accuracy of clean images",
+        note="Spearman's ρ of strength over all networks of a method. The smallest bound (ddu, sngp, due) is the "
+        "strongest; methods without a strength (erm, mc-dropout) have factors on weight decay. p: two-sided, as if "
+        "networks of one seed were independent; rising: number of seeds with a positive ρ of rAULC. rAULC and AUROC of "
+        "misclassification, clean and rotated images together; accuracy of clean images",
     )
 
 
 @report("sensitivity/strengths")
 def every_strength(frame: Frame) -> Table:
-    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs, and the effect of a bound."""
+    """Accuracy, AUROC and rAULC at every strength, and the share of layers at their bound."""
     strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.facts("strength")}
     accuracy = frame.where(metric="accuracy", shift=CLEAN)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
@@ -137,30 +137,25 @@ def every_strength(frame: Frame) -> Table:
     beside = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
     means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
     rows = means.with_column("strength", lambda row: strength[tuple(row[name] for name in KEY)])
-    runs = plural(len(frame.unique("data_seed")), "run").lower()
     heads = metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"})
-    acting = ". Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"
+    notes = ["Strengths of a method are compared; the weakest is first"]
+    if bounded:
+        notes.append("Layers at their bound: the share whose spectral norm is reduced; at 0 the bound has no effect")
     return table(
         rows.sort(lambda row: frame.unique("method").index(row["method"]), "measure", "trial"),
-        "Every strength",
+        "Metrics at every strength",
         index=("method", "dataset", Index("measure", keep=True), Index("strength", keep=True)),
         columns=[*heads, Column("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
         format=decimals(3),
         compare_within=("dataset", "method"),
-        note=". ".join(
-            [
-                f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
-                f"of a method{acting if bounded else ''}",
-                *singular_gaussians(frame),
-            ]
-        ),
+        note=". ".join([*notes, *singular_gaussians(frame)]),
     )
 
 
 @report("sensitivity/fig2")
 def figure_2(frame: Frame) -> Blocks:
     """Accuracy of clean images against rAULC of all angles, one point for every network (Figure 2 of the paper)."""
-    caption = "One point for every network: strengths × runs. Point at one to see its strength."
+    caption = "One point for every network: strengths × seeds."
     options = {}
     for (data, measure), selected in Frame(points(frame)).group_by("dataset", "measure"):
         chart = partial(scatter_chart, selected.rows, "accuracy", "rAULC", tips=TIPS)
@@ -200,17 +195,16 @@ def first_look(study: Study) -> list[Table]:
 def story(study: Study) -> Story:
     frame = study.frame
     sections: list[SectionSpec] = [
-        ("Correlation", "Does a stronger regularisation help?", [correlation_table(frame), curves(frame)]),
-        ("Accuracy", "What does it cost in accuracy?", [figure_2(frame)]),
-        ("Strengths", "Every strength", [every_strength(frame)]),
+        ("Correlation", "Rank correlation with the strength", [correlation_table(frame), curves(frame)]),
+        ("Accuracy", "Accuracy against rAULC", [figure_2(frame)]),
+        ("Strengths", "Metrics at every strength", [every_strength(frame)]),
     ]
     data = join_names([dataset_label(data) for data in frame.unique("dataset")])
-    title = f"{data}: does more regularisation give a better uncertainty?"
-    return story_of(study, title, _lead(frame), sections)
+    return story_of(study, f"Sensitivity to regularisation strength: rAULC on {data}", _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
-    """For which methods a stronger regularisation goes with a higher rAULC, or a lower; each by its first measure."""
+    """Methods with a significant rank correlation of strength and rAULC, each by its first measure."""
     first = [rows.rows[0] for _, rows in Frame(correlations(frame)).group_by("dataset", "method")]
     several = len({row["measure"] for row in first}) > 1
     named = [f"{row['method']} by {row['measure']}" if several else row["method"] for row in first]
@@ -221,11 +215,11 @@ def _lead(frame: Frame) -> list[str]:
     ]
     certain = [row for row in selected if row.get("p rAULC", 1.0) < LEVEL]
     lead = [f"{plural(len(frame.unique('method')), 'method')}, {len(frame.unique('trial'))} strengths each."]
-    for change, sign in (("better", 1), ("worse", -1)):
+    for change, sign in (("higher", 1), ("lower", -1)):
         if names := [
             f"{row['name']} (ρ {format_number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
         ]:
-            lead.append(f"A stronger regularisation goes with a {change} {bare_label('raulc')} of {join_names(names)}.")
+            lead.append(f"Correlated with a {change} rAULC: {join_names(names)}.")
     if rest := [row["name"] for row in selected if row not in certain and "p rAULC" in row]:
         lead.append(f"No significant correlation: {join_names(rest)}.")
     if few := [row["name"] for row in selected if "p rAULC" not in row]:
@@ -236,11 +230,11 @@ def _lead(frame: Frame) -> list[str]:
     }
     if any(idle.values()):
         counts = join_names([f"{count} of {name}" for name, count in idle.items() if count])
-        lead.append(f"Strengths that hold no layer of any network back: {counts}; the correlations hold them too.")
+        lead.append(f"Strengths whose bound has no effect on any network: {counts}; the correlations include them.")
     accuracies = [subset.column() for _, subset in frame.where(metric="accuracy", shift=CLEAN).group_by("dataset")]
     if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
         lead.append(
-            f"{plural(lost, 'network')} of {sum(map(len, accuracies))} did not learn (less than half of the best clean "
-            "accuracy); the correlations hold them too."
+            f"{plural(lost, 'network')} of {sum(map(len, accuracies))} with less than half of the best clean accuracy; "
+            "the correlations include them."
         )
     return lead

@@ -26,7 +26,6 @@ COMMANDS = {
     "transfer --reference": "transfer {whole} --reference {file} --bootstrap 20",
     "choose": "choose {whole} {file}",
     "rank": "rank mine={whole},{file}",
-    "reliability": "reliability {whole} {file}",
     "imagenot": "imagenot --data digits --features {file}",
     "run selective": "run selective {file} --store {store}",
     "run cood": "run cood --pair mine={file},{whole} --store {store}",

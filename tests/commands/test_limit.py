@@ -12,7 +12,6 @@ from nescio.predictions.subset import random_subset
 COMMANDS = {
     "choose": "choose a.npz b.npz --bootstrap 20",
     "rank": "rank mine=a.npz,b.npz --bootstrap 20 --components 0",
-    "reliability": "reliability a.npz b.npz --components 0",
 }
 
 
@@ -81,9 +80,8 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     assert "--limit is 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["rank", "reliability"])
-def test_the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys, command):
-    assert main([*COMMANDS[command].split(), "--limit", "100", "--output", "out", "--row-scores", "scores.csv"]) == 0
+def test_the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys):
+    assert main([*COMMANDS["rank"].split(), "--limit", "100", "--output", "out", "--row-scores", "scores.csv"]) == 0
     assert "A random sample: 100 of 300 rows (seed 0)." in (folder / "out/index.html").read_text()
     said = capsys.readouterr().out
     assert "scores.csv" in said and "100 rows" in said and "out/index.html" in said

@@ -48,7 +48,7 @@ def test_a_terminal_that_lacks_characters(place, words, encoding):
 
 
 def test_json_is_the_same_on_any_terminal(place):
-    words = "reliability test.npz other.npz --components 0 --format json"
+    words = "rank mine=test.npz,other.npz --components 0 --format json"
     other = Predictions.load(place / "test.npz")
     noise = np.random.default_rng(1).normal(size=(60, 4))
     Predictions(index=other.index, embeddings=noise).save(place / "other.npz")

@@ -33,12 +33,11 @@ GROUPS = {
         "compare": "compare models on the same rows, with intervals and tests",
         "calibrate": "calibrate predictions and write them to a file",
         "threshold": "find the abstention threshold that guarantees a maximum risk",
-        "reliability": "score the reliability of each row's representation",
     },
     "Choose a pretrained model": {
         "zoo": "predict with many pretrained models and compare them",
         "choose": "choose the model to deploy by accuracy, coverage and limits",
-        "rank": "rank representations on unlabelled images",
+        "rank": "score and rank representations without labels",
         "transfer": "evaluate embeddings and uncertainty on new classes",
         "export": "export a network that abstains, to ONNX or torch.export",
     },

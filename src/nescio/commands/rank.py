@@ -1,4 +1,4 @@
-"""Rank representations by reliability on your images, without labels.
+"""Score the reliability of representations without labels, and rank candidates by it.
 
 A CANDIDATE is a set of networks that differ in the seed alone (siblings), written NAME=MEMBER,MEMBER,…. A MEMBER is one
 of these:
@@ -15,6 +15,9 @@ It gets Dist (distance to the nearest references), Norm (length) and LL (log-lik
 rows of one candidate, not candidates. NC compares candidates if all have the same references. A warning names
 candidates of different widths or backbones.
 
+One candidate gets the quantiles of its scores over the rows and its least reliable rows. --row-scores FILE has, for
+each candidate and row, nc (higher is more reliable) and u_nc, u_dist, u_norm, u_ll and u_fv (higher is less reliable).
+
 With labels, the ranking is compared with the accuracy of downstream heads. Labels come from FILEs with `labels`, from
 --reference and --data if they are one set, or from --head-data.
 
@@ -23,7 +26,7 @@ examples:
   nescio rank simclr=train0.npz:test0.npz,train1.npz:test1.npz moco=m0r.npz:m0.npz,m1r.npz:m1.npz --output out
   nescio rank simclr=siblings:3f2a moco=siblings:77b0 resnet50 --reference cifar10 --data photos/
   nescio rank a=siblings:3f2a b=siblings:77b0 --reference tiny-imagenet --data cifar10 --head-data cifar10
-  nescio rank mine=a.npz,b.npz --row-scores scores.parquet --format json
+  nescio rank mine=a.npz,b.npz --row-scores scores.parquet --output out --thumbnails photos/
 """
 
 from __future__ import annotations
@@ -89,11 +92,21 @@ class Options:
     weights: str | None = option(None, unset=WEIGHTS, group="storage")
     output: str | None = option(None, unset="no page", group="output")
     row_scores: str | None = option(None, group="output")
+    thumbnails: str | None = option(
+        None, "images of the rows of one candidate, to show on the page", metavar="SET", group="output"
+    )
+    list_rows: int = option(24, "number of least reliable rows of one candidate", metavar="N", group="output")
     format: Format = option("table", group="output")
 
 
 def run(options: Options) -> int:
     check_row_scores(options.row_scores)
+    if options.list_rows < 1:
+        raise BadInput(f"--list-rows must be at least 1, got {options.list_rows}.")
+    if options.thumbnails and options.output is None:
+        raise BadInput("--thumbnails are shown on the page: name its folder with --output.")
+    if options.thumbnails and len(options.candidates) > 1:
+        raise BadInput("--thumbnails are of one candidate: rank it alone.")
     ranked = rank_candidates(
         candidates_of(options),
         options.scoring,
@@ -113,9 +126,32 @@ def run(options: Options) -> int:
         from nescio.report.pages import write_page
         from nescio.report.representations import ranking_story
 
-        write_page(ranking_story(ranked), options.output, rows=ranked.comparison.rows)
+        pictures = _thumbnails(ranked, options.thumbnails, options) if options.thumbnails else None
+        write_page(ranking_story(ranked, options.list_rows, pictures), options.output, rows=ranked.comparison.rows)
     _print(ranked, options)
     return 0
+
+
+def _thumbnails(ranked: CandidateRanking, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
+    """Row → small picture and name, of the rows that the page shows."""
+    from nescio.datasets.class_labels import rows_by_key
+    from nescio.datasets.decode import thumbnail
+    from nescio.datasets.image_set import ImageSet
+    from nescio.datasets.names import dataset_name
+
+    (name,), index, n = ranked.names, ranked.rows.keys, len(ranked.candidates[0].tests[0])
+    try:
+        images = ImageSet(dataset_name(data)).load(options.storage.root)
+        image_rows = rows_by_key(index, images, n)
+    except BadInput:  # the rows may be those of the whole set
+        images = ImageSet(dataset_name(data), split="test_or_all").load(options.storage.root)
+        image_rows = rows_by_key(index, images, n)
+    rows = {int(row) for most in (False, True) for row in ranked.rows_by_nc(name, options.list_rows, most=most)}
+    pictures = {}
+    for row in sorted(rows):
+        source = images.source(int(image_rows[row]))
+        pictures[row] = thumbnail(source), Path(source).name if isinstance(source, str) else str(index[row])
+    return pictures
 
 
 # ---- candidates
@@ -367,19 +403,22 @@ def _print(ranked: CandidateRanking, options: Options) -> None:
     from nescio.report.representations import ranking_sentences, ranking_tables
 
     def show() -> None:
-        print_findings(ranking_sentences(ranked), ranking_tables(ranked, brief=True), ranked.notes)
+        tables = ranking_tables(ranked, brief=True, list_rows=options.list_rows)
+        print_findings(ranking_sentences(ranked), tables, ranked.notes)
         print_written_files(options.output, options.row_scores, len(ranked.rows.keys))
 
     emit(
         options.format,
         table=show,
-        plain=lambda: _plain(ranked),
+        plain=lambda: _plain(ranked, options.list_rows),
         rows=lambda: ranked.comparison.rows,
         story=lambda: ranking_tables(ranked, brief=False),
     )
 
 
-def _plain(ranked: CandidateRanking) -> dict[str, Any]:
+def _plain(ranked: CandidateRanking, list_rows: int) -> dict[str, Any]:
+    from nescio.report.representations import quantiles
+
     def scores(name: str) -> dict[str, Any]:
         fields = ("value", "low", "high", "rank", "best")
         rows = {metric: ranked.row(name, metric) for metric in ranked.metrics}
@@ -387,6 +426,25 @@ def _plain(ranked: CandidateRanking) -> dict[str, Any]:
             metric: {"better": QUANTITIES[kind(metric)].better} | {field: row[field] for field in fields}
             for metric, row in rows.items()
             if row is not None
+        }
+
+    def least(name: str) -> list[dict[str, Any]]:
+        nc = ranked.nc_of(name)
+        rows = [] if nc is None else ranked.rows_by_nc(name, list_rows).tolist()
+        return [{"index": ranked.rows.keys[row], "nc": float(nc[row])} for row in rows if nc is not None]
+
+    def candidate_plain(candidate: Candidate) -> dict[str, Any]:
+        name, row_scores = candidate.name, ranked.scores[candidate.name]
+        return {
+            "candidate": name,
+            "members": candidate.members,
+            "features": candidate.features,
+            "scores": scores(name),
+            "quantiles": {kind(score): quantiles(ranked, name, score) for score in row_scores.u},
+            "least": least(name),
+            "difference": ranked.difference(name),
+            "reasons": dict(row_scores.reasons),
+            "components": asdict(ranked.choices[name]),
         }
 
     return {
@@ -401,20 +459,9 @@ def _plain(ranked: CandidateRanking) -> dict[str, Any]:
         "similarity": ranked.scoring.similarity,
         "level": ranked.comparison.level,
         "resamples": ranked.comparison.resamples,
-        "candidates": [
-            {
-                "candidate": candidate_.name,
-                "members": candidate_.members,
-                "features": candidate_.features,
-                "scores": scores(candidate_.name),
-            }
-            | {
-                "difference": ranked.difference(candidate_.name),
-                "reasons": dict(ranked.scores[candidate_.name].reasons),
-            }
-            | {"components": asdict(ranked.choices[candidate_.name])}
-            for candidate_ in ranked.candidates
-        ],
+        "k_dist": ranked.scoring.k_dist,
+        "chance": ranked.chance,
+        "candidates": [candidate_plain(candidate) for candidate in ranked.candidates],
         "agreement": ranked.agreement,
         "notes": ranked.notes,
     }

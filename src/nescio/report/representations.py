@@ -13,8 +13,6 @@ from nescio.analysis.representations.downstream import LOSSES
 from nescio.analysis.representations.ranking import QUANTITIES, CandidateRanking, score_title
 from nescio.analysis.representations.row_scores import (
     RowScoreOptions,
-    RowScores,
-    chance_nc,
     in_paper_order,
     paper_value,
 )
@@ -109,11 +107,10 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
     if with_nc:
         first = ranked.row(with_nc[0], ranked.nc)
         assert first is not None
-        chance = chance_nc(ranked.k, ranked.rows.references, ranked.scoring.similarity)
+        subject = with_nc[0] if len(ranked.names) == 1 else f"Most reliable of {len(with_nc)}: {with_nc[0]}"
         sentences.append(
-            f"Most reliable of {len(with_nc)}: {with_nc[0]}, NC "
-            f"{format_interval(first['value'], first['low'], first['high'])}, chance "
-            f"{format_number(chance, 3)}, n = {n:,}."
+            f"{subject}, NC {format_interval(first['value'], first['low'], first['high'])}, chance "
+            f"{format_number(ranked.chance, 3)}, n = {n:,}."
         )
         tied = [name for name in ranked.group if name != with_nc[0]]
         if len(with_nc) > 1:
@@ -121,6 +118,8 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
                 f"Not significantly different: {', '.join(tied)}." if tied else "All others are significantly worse."
             )
             sentences.append(equals)
+    if with_nc == ranked.names and len(with_nc) == 1:
+        sentences += _row_sentences(ranked, with_nc[0])
     if alone:
         sentences.append(f"No NC: {', '.join(alone)}. NC needs networks of the same method with other seeds.")
     briers = {name: row["value"] for name in ranked.names if (row := ranked.row(name, "brier")) is not None}
@@ -130,9 +129,13 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
     return sentences
 
 
-def ranking_tables(ranked: CandidateRanking, *, brief: bool = False) -> list[Table]:
-    """Return the order by NC, the order by downstream heads, and their agreement; `brief` hides intervals."""
+def ranking_tables(ranked: CandidateRanking, *, brief: bool = False, list_rows: int = 0) -> list[Table]:
+    """Return the order by NC, the rows of a single candidate, downstream heads; `brief` hides intervals."""
     tables = [_order_table(ranked, brief)]
+    if len(ranked.names) == 1:
+        tables.append(quantile_table(ranked, ranked.names[0]))
+        if list_rows and ranked.nc_of(ranked.names[0]) is not None:
+            tables.append(least_table(ranked, ranked.names[0], list_rows))
     if ranked.losses:
         tables.append(_downstream_table(ranked, brief))
     if ranked.agreement:
@@ -229,10 +232,14 @@ def missing(ranked: CandidateRanking) -> list[tuple[str, str]]:
     ]
 
 
-def ranking_story(ranked: CandidateRanking) -> Story:
-    """Return the page of a ranking."""
-    first, *others = ranking_tables(ranked)
-    likely = components_tables(ranked.choices)
+def ranking_story(
+    ranked: CandidateRanking, list_rows: int = 0, pictures: Mapping[int, tuple[bytes, str]] | None = None
+) -> Story:
+    """Return the page of a ranking; of a single candidate it also shows the least and the most reliable rows.
+
+    pictures  row → (PNG, name) of these rows
+    """
+    order = _order_table(ranked, brief=False)
     points = [
         {"question": f"NC@{ranked.k}", "model": row["method"], **row}
         for row in ranked.comparison.rows
@@ -244,10 +251,14 @@ def ranking_story(ranked: CandidateRanking) -> Story:
         "Means with intervals. The accent colour marks candidates that are not significantly different from the best.",
         lambda: intervals_chart(points),
     )
-    sections: list[SectionSpec] = [
-        ("ranking", first.title, [first, figure if len(points) > 1 else None]),
-        ("labels", "Downstream heads", others[: len(others) - len(likely)]),
-        ("components", "Components of LL's mixture", likely),
+    sections: list[SectionSpec] = [("ranking", order.title, [order, figure if len(points) > 1 else None])]
+    if len(ranked.names) == 1:
+        sections += _row_sections(ranked, ranked.names[0], list_rows, pictures)
+    downstream = [_downstream_table(ranked, False)] if ranked.losses else []
+    downstream += [_agreement_table(ranked, False)] if ranked.agreement else []
+    sections += [
+        ("labels", "Downstream heads", downstream),
+        ("components", "Components of LL's mixture", components_tables(ranked.choices)),
         ("notes", "Notes", [Definitions([("note", note) for note in ranked.notes])]),
     ]
     heading = " · ".join(ranked.names[:4]) + (" …" if len(ranked.names) > 4 else "")
@@ -257,91 +268,87 @@ def ranking_story(ranked: CandidateRanking) -> Story:
 # ---- the rows of one candidate
 
 
-def scored_sentences(scored: RowScores) -> list[str]:
-    """Return quantiles of NC over the rows, and the NC by chance."""
-    low, middle, high = np.quantile(scored.nc, [0.05, 0.5, 0.95])
+def _row_sentences(ranked: CandidateRanking, name: str) -> list[str]:
+    """Return quantiles of NC over the rows, and the number of rows at chance."""
+    nc = ranked.nc_of(name)
+    assert nc is not None
+    low, middle, high = (format_number(value, 3) for value in np.quantile(nc, [0.05, 0.5, 0.95]))
     return [
-        f"NC: median {format_number(middle, 3)}, 5 % quantile {format_number(low, 3)}, 95 % quantile "
-        f"{format_number(high, 3)}; n = {len(scored.nc):,}, {scored.candidate.members} models.",
-        f"Rows at or below chance (NC {format_number(scored.chance, 3)}): {int((scored.nc <= scored.chance).sum()):,}.",
+        f"NC over rows: median {middle}, 5 % quantile {low}, 95 % quantile {high}.",
+        f"Rows at or below chance: {int((nc <= ranked.chance).sum()):,}.",
     ]
 
 
-def quantiles(scored: RowScores, name: str) -> dict[str, float]:
+def quantiles(ranked: CandidateRanking, name: str, score: str) -> dict[str, float]:
     """Return the quantiles of a score over the rows, in the unit of the paper."""
-    values = np.quantile(paper_value(name, scored.scores.u[name]), list(QUANTILES.values()))
+    values = np.quantile(paper_value(score, ranked.scores[name].u[score]), list(QUANTILES.values()))
     return dict(zip(QUANTILES, values.tolist(), strict=True))
 
 
-def quantile_table(scored: RowScores) -> Table:
+def quantile_table(ranked: CandidateRanking, name: str) -> Table:
     """Return the quantiles of all scores over the rows."""
+    scores = in_paper_order(ranked.scores[name].u)
     rows = [
-        _cell_row(score_title(name), head, value)
-        for name in scored.names
-        for head, value in quantiles(scored, name).items()
+        _cell_row(score_title(score), head, value)
+        for score in scores
+        for head, value in quantiles(ranked, name, score).items()
     ]
-    note = f"n = {len(scored.nc):,}; {conditions(scored.scoring, scored.k, scored.rows)}; arrows: more reliable"
+    note = f"n = {len(ranked.rows.keys):,}; {conditions(ranked.scoring, ranked.k, ranked.rows)}; arrows: more reliable"
     lines = (Index("line", "score"),)
     built = table(
         rows, "Quantiles over the rows", index=lines, columns="head", compare_within=("line",), note=note, bold="none"
     )
-    return replace(built, legend=_explained(scored.names))
+    return replace(built, legend=_explained(scores))
 
 
-def least_table(scored: RowScores, count: int) -> Table:
+def least_table(ranked: CandidateRanking, name: str, count: int) -> Table:
     """Return the least reliable rows."""
+    scores = ranked.scores[name]
     rows = [
-        _cell_row(
-            str(scored.scores.index[row]), score_title(name), float(paper_value(name, scored.scores.u[name])[row])
-        )
-        for row in scored.least(count)
-        for name in scored.names
+        _cell_row(str(scores.index[row]), score_title(score), float(paper_value(score, scores.u[score])[row]))
+        for row in ranked.rows_by_nc(name, count)
+        for score in in_paper_order(scores.u)
     ]
     lines = (Index("line", "index"),)
     return table(rows, "Least reliable rows", index=lines, columns="head", format=NumberFormat(".4g"), bold="none")
 
 
-def spread_chart(scored: RowScores) -> Chart:
+def _spread_chart(ranked: CandidateRanking, nc: Array) -> Chart:
     """Histogram of NC over the rows, with the NC by chance."""
-    top = max(float(scored.nc.max()), scored.chance)
-    pairs = scored.candidate.members * (scored.candidate.members - 1) // 2
-    bins = min(BINS, max(5, scored.k * pairs // 2))  # NC takes few values if k and the pairs are few
+    top, members = max(float(nc.max()), ranked.chance), ranked.candidates[0].members
+    bins = min(BINS, max(5, ranked.k * members * (members - 1) // 4))  # NC takes few values if k and the pairs are few
     edges = np.linspace(0, top if top > 0 else 1, bins + 1).tolist()
-    description = f"Histogram of NC of {len(scored.nc):,} rows; chance at {scored.chance:.3g}."
-    guide = ("chance", scored.chance)
-    return bars_chart(scored.nc.tolist(), edges, f"NC@{scored.k}: more reliable →", guide, description)
+    description = f"Histogram of NC of {len(nc):,} rows; chance at {ranked.chance:.3g}."
+    return bars_chart(nc.tolist(), edges, f"NC@{ranked.k}: more reliable →", ("chance", ranked.chance), description)
 
 
-def scored_story(scored: RowScores, count: int, pictures: Mapping[int, tuple[bytes, str]] | None = None) -> Story:
-    """Return the page of one candidate's rows.
-
-    pictures  row → (PNG, name) of the least and the most reliable rows
-    """
+def _row_sections(
+    ranked: CandidateRanking, name: str, count: int, pictures: Mapping[int, tuple[bytes, str]] | None
+) -> list[SectionSpec]:
+    """Return the sections about the rows of one candidate."""
+    nc, spread = ranked.nc_of(name), quantile_table(ranked, name)
+    if nc is None:
+        return [("spread", spread.title, [spread])]
     figure = Figure(
         "spread",
-        f"NC@{scored.k} of every row",
+        f"NC@{ranked.k} of every row",
         "NC is the share of a row's nearest references on which the models agree. The dashed line is chance.",
-        lambda: spread_chart(scored),
+        lambda: _spread_chart(ranked, nc),
     )
-    least: list[Blocks] = [least_table(scored, count)]
+    table_of_least = least_table(ranked, name, count)
+    least: list[Blocks] = [table_of_least]
     most: list[Blocks] = []
+    figures: list[Blocks] = [figure, spread]
     if pictures:
-        rows = Details("Table", [least_table(scored, count)])
-        least = [_gallery(scored, scored.least(count), pictures), rows]
-        most = [_gallery(scored, scored.most(count), pictures)]
-    gaps = [(QUANTITIES[kind(name)].word, reason) for name, reason in scored.scores.reasons.items()]
-    gaps += [("note", note) for note in scored.notes]
+
+        def gallery(rows: Array) -> Gallery:
+            return Gallery(tuple((*pictures[int(row)], f"NC {format_number(float(nc[row]), 3)}") for row in rows))
+
+        least = [gallery(ranked.rows_by_nc(name, count)), Details("Table", [table_of_least])]
+        most = [gallery(ranked.rows_by_nc(name, count, most=True))]
     noun = "images" if pictures else "rows"
-    spread: list[Blocks] = [figure, quantile_table(scored), *components_tables({"": scored.choice})]
-    sections: list[SectionSpec] = [
+    return [
         ("least", f"Least reliable {noun}", least, NEXT),
-        ("spread", "Quantiles over the rows", spread),
+        ("spread", spread.title, figures),
         ("most", f"Most reliable {noun}, for comparison", most),
-        ("missing", "Not computed", [Definitions(gaps)]),
     ]
-    heading = f"Reliability of {len(scored.nc):,} representations"
-    return Story(heading, scored_sentences(scored), sections_of(sections))
-
-
-def _gallery(scored: RowScores, rows: Array, pictures: Mapping[int, tuple[bytes, str]]) -> Gallery:
-    return Gallery(tuple((*pictures[int(row)], f"NC {format_number(float(scored.nc[row]), 3)}") for row in rows))

@@ -741,14 +741,13 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
     for number, each in enumerate(whole.tests):
         np.save(tmp_path / f"{number}.npy", each.embeddings)
     files = [tmp_path / f"{number}.npy" for number in range(3)]
-    code, out, _ = ask(capsys, "reliability", *files, "--components", 0, "--format", "json")
-    assert code == 0 and json.loads(out)["models"] == 3
     code, out, _ = ask(capsys, "rank", "a=" + ",".join(map(str, files)), "--components", 0, "--format", "json")
     assert code == 0 and json.loads(out)["choice"] == "a"
+    assert json.loads(out)["candidates"][0]["members"] == 3
     np.save(tmp_path / "flat.npy", np.arange(5.0))
     (tmp_path / "bad.npy").write_bytes(b"not an array")
     for name in ("flat", "bad"):
-        code, _, said = ask(capsys, "reliability", files[0], tmp_path / f"{name}.npy")
+        code, _, said = ask(capsys, "rank", f"a={files[0]},{tmp_path / name}.npy")
         assert code == 2 and name in said and "Traceback" not in said
 
 

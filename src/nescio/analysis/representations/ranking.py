@@ -29,6 +29,7 @@ from nescio.analysis.representations.candidates import (
 from nescio.analysis.representations.downstream import LOSSES, DownstreamLosses, candidate_losses, has_labels
 from nescio.analysis.representations.row_scores import (
     RowScoreOptions,
+    chance_nc,
     in_paper_order,
     neighbours,
     paper_value,
@@ -107,6 +108,21 @@ class CandidateRanking:
     @property
     def metrics(self) -> list[str]:
         return list(dict.fromkeys(str(row["metric"]) for row in self.comparison.rows))
+
+    @property
+    def chance(self) -> float:
+        """NC of unrelated members."""
+        return chance_nc(self.k, self.rows.references, self.scoring.similarity)
+
+    def nc_of(self, name: str) -> Array | None:
+        """(n,) NC of every row of a candidate; None without siblings."""
+        u = self.scores[name].u.get(self.nc)
+        return None if u is None else 1 - u
+
+    def rows_by_nc(self, name: str, count: int, *, most: bool = False) -> Array:
+        """Positions of the least or most reliable rows; the first of equal ones."""
+        nc = self.nc_of(name)
+        return np.array([], int) if nc is None else np.argsort(-nc if most else nc, kind="stable")[:count]
 
 
 def rank_candidates(
@@ -316,24 +332,21 @@ def _average(u: Sequence[float], losses: Sequence[float]) -> float | None:
 
 def ranking_table(ranked: CandidateRanking) -> dict[str, list[Any]]:
     """Table with a line per candidate and row: candidate, index, nc, u_…, rank by NC, loss_…; None if missing."""
-    every = [_columns(ranked, name) for name in ranked.names]
-    names = list(dict.fromkeys(name for columns in every for name in columns))
+    columns = {name: _columns(ranked, name) for name in ranked.names}
     n = len(ranked.rows.keys)
-    table: dict[str, list[Any]] = {"candidate": [name for name in ranked.names for _ in range(n)]}
-    for name in names:
-        table[name] = [
-            value for columns in every for value in (columns[name].tolist() if name in columns else [None] * n)
+    table: dict[str, list[Any]] = {"candidate": [name for name in columns for _ in range(n)]}
+    for column in dict.fromkeys(column for of_candidate in columns.values() for column in of_candidate):
+        values = [
+            of_candidate[column].tolist() if column in of_candidate else [None] * n for of_candidate in columns.values()
         ]
+        table[column] = [value for of_candidate in values for value in of_candidate]
     return table
 
 
 def ranking_arrays(ranked: CandidateRanking) -> dict[str, Array]:
     """The arrays index and CANDIDATE/COLUMN."""
-    arrays = {"index": ranked.rows.keys}
-    for name in ranked.names:
-        columns = _columns(ranked, name)
-        arrays |= {f"{name}/{column}": values for column, values in columns.items() if column != "index"}
-    return arrays
+    columns = {f"{name}/{column}": u for name in ranked.names for column, u in _columns(ranked, name).items()}
+    return {"index": ranked.rows.keys} | {name: u for name, u in columns.items() if not name.endswith("/index")}
 
 
 def _columns(ranked: CandidateRanking, name: str) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nescio.analysis.representations.candidates import Candidate, EvaluationRows, evaluation_rows
+from nescio.analysis.representations.candidates import Candidate, EvaluationRows
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.identity import Validated
@@ -40,7 +40,7 @@ class ScoreOptions(Validated):
 
 @dataclass(frozen=True)
 class RowScoreOptions(ScoreOptions):
-    """Options of the scores of rows, as in `nescio reliability` and `nescio rank`."""
+    """Options of the scores of rows, as in `nescio rank`."""
 
     split: int | None = option(
         None, name="split-references", unset="two halves, each scored against the other", group="references"
@@ -119,7 +119,7 @@ def score_candidate(
                 seed=scoring.seed,
             )
         except BadInput as error:
-            raise BadInput(f"{candidate.name}: {error}" if candidate.name else str(error)) from None
+            raise BadInput(f"{candidate.name}: {error}") from None
 
     of_splits = [scores(*split) for split in splits]
     keys = np.concatenate([split.index for split in of_splits])
@@ -138,7 +138,7 @@ def _check_lengths(candidate: Candidate) -> None:
             if len(zero):
                 raise BadInput(
                     f"The embedding of the {what} of index {member.index[zero[0]]} by member {position} of "
-                    f"{candidate.name or 'the models'} has length zero and no cosine: omit this row, or use the "
+                    f"{candidate.name} has length zero and no cosine: omit this row, or use the "
                     "Euclidean distance."
                 )
 
@@ -166,50 +166,3 @@ def score_columns(scores: SiblingScores) -> dict[str, Array]:
     u = {kind(name): scores.u[name] for name in in_paper_order(scores.u)}
     nc = {"nc": 1 - u["nc"]} if "nc" in u else {}
     return {"index": scores.index, **nc} | {f"u_{name}": values for name, values in u.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class RowScores:
-    """Reliability scores of the rows of one candidate."""
-
-    candidate: Candidate
-    scores: SiblingScores
-    rows: EvaluationRows
-    k: int
-    scoring: RowScoreOptions
-    choice: ComponentChoice  # of LL's mixtures
-
-    @property
-    def nc(self) -> Array:
-        """(n,) higher = more reliable."""
-        return 1 - self.scores[f"nc@{self.k}"]
-
-    @property
-    def chance(self) -> float:
-        return chance_nc(self.k, self.rows.references, self.scoring.similarity)
-
-    def least(self, count: int) -> Array:
-        """Positions of the least reliable rows; the first of equal ones."""
-        return np.argsort(self.nc, kind="stable")[:count]
-
-    def most(self, count: int) -> Array:
-        return np.argsort(-self.nc, kind="stable")[:count]
-
-    @property
-    def names(self) -> list[str]:
-        return in_paper_order(self.scores.u)
-
-    @property
-    def notes(self) -> list[str]:
-        return [*self.rows.notes, *self_neighbour_warnings(self.scores)]
-
-
-def score_rows(candidate: Candidate, scoring: RowScoreOptions | None = None) -> RowScores:
-    """The scores of every row of one candidate."""
-    scoring = scoring or RowScoreOptions()
-    rows = evaluation_rows([candidate], scoring.split, scoring.seed)
-    k = neighbours(rows, scoring)
-    scores, choice = score_candidate(candidate, rows, k, scoring)
-    if not scores.u:
-        raise BadInput(next(iter(scores.reasons.values())))
-    return RowScores(candidate, scores, rows, k, scoring, choice)

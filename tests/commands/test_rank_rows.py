@@ -1,4 +1,4 @@
-"""`nescio reliability`: scores by definition, rows that models disagree about, the page's pictures, bad inputs."""
+"""`nescio rank` of one candidate: scores by definition, its rows, pictures of the page, bad inputs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,14 @@ def files(place, letter, count=3):
     return [place / f"{letter}{member}.npz" for member in range(count)]
 
 
-def joined(place, letter):
-    return ",".join(map(str, files(place, letter)))
+def with_references(place, letter="r"):
+    return mine(*files(place, "t"), references=files(place, letter))
+
+
+def mine(*tests, references=()):
+    """The candidate `mine` of these files, which are members, with a file of references for each."""
+    members = [f"{ref}:{test}" for ref, test in zip(references, tests, strict=True)] if references else tests
+    return "mine=" + ",".join(map(str, members))
 
 
 def loaded(place, letter, count=3):
@@ -70,6 +76,7 @@ def loaded(place, letter, count=3):
 def read_csv(path):
     with open(path) as file:
         lines = list(csv.DictReader(file))
+    assert {line.pop("candidate") for line in lines} == {"mine"}
     return {name: np.array([float(line[name]) for line in lines]) for name in lines[0]}
 
 
@@ -78,9 +85,8 @@ def read_csv(path):
 
 def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
     to = tmp_path / "scores.csv"
-    references = ["--reference-files", joined(place, "r")]
-    code, out, err = ask(capsys, "reliability", *files(place, "t"), *references, "--k", 30, "--row-scores", to)
-    assert code == 0 and err == "" and f"{N} rows" in out and str(to) in out
+    code, out, _ = ask(capsys, "rank", with_references(place), "--k", 30, "--row-scores", to)
+    assert code == 0 and f"{N} rows" in out and str(to) in out
     held, refs, tests = read_csv(to), loaded(place, "r"), loaded(place, "t")
     assert list(held) == ["index", "nc", "u_nc", "u_dist", "u_norm", "u_ll", "u_fv"]
     np.testing.assert_array_equal(held["index"], tests[0].index)
@@ -98,8 +104,8 @@ def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
 @pytest.mark.parametrize("options", [("--distance", "euclidean"), ("--similarity", "overlap")])
 def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options):
     to, how = tmp_path / "s.csv", {"--distance": "metric", "--similarity": "similarity"}[options[0]]
-    words = ["--reference-files", joined(place, "r"), *options, "--k", 30, "--components", 0, "--row-scores", to]
-    assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
+    words = [*options, "--k", 30, "--components", 0, "--row-scores", to]
+    assert ask(capsys, "rank", with_references(place), *words)[0] == 0
     right = measures.neighborhood_inconsistency(loaded(place, "r"), loaded(place, "t"), 30, **{how: options[1]})
     held = read_csv(to)
     np.testing.assert_allclose(held["u_nc"], right, atol=1e-12)
@@ -107,21 +113,22 @@ def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options)
 
 
 def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
-    words = ["--reference-files", joined(place, "r"), "--components", 3, "--list-rows", ODD, "--format", "json"]
-    code, out, err = ask(capsys, "reliability", *files(place, "t"), *words)
+    words = ["--components", 3, "--list-rows", ODD, "--format", "json"]
+    code, out, _ = ask(capsys, "rank", with_references(place), *words)
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert code == 0 and err == ""
-    assert {row["index"] for row in found["least"]} == set(range(1000, 1000 + ODD))
-    values = [row["nc"] for row in found["least"]]
-    assert values == sorted(values) and found["quantiles"]["nc"]["median"] > 3 * values[-1]
-    assert (found["models"], found["n"], found["references"], found["k"]) == (3, N, 400, 20)
-    assert found["halves"] is False and found["features"] == [6]
+    assert code == 0
+    (mine,) = found["candidates"]
+    assert {row["index"] for row in mine["least"]} == set(range(1000, 1000 + ODD))
+    values = [row["nc"] for row in mine["least"]]
+    assert values == sorted(values) and mine["quantiles"]["nc"]["median"] > 3 * values[-1]
+    assert (mine["members"], found["n"], found["references"], found["k"]) == (3, N, 400, 20)
+    assert found["halves"] is False and mine["features"] == [6]
     # rows without anything in common are at the level that the command names, within the noise of ODD rows
     assert np.mean(values) == pytest.approx(found["chance"], abs=0.02)
 
 
 def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
-    code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--components", 0, "--row-scores", tmp_path / "s.csv")
+    code, out, _ = ask(capsys, "rank", mine(*files(place, "t")), "--components", 0, "--row-scores", tmp_path / "s.csv")
     held, tests = read_csv(tmp_path / "s.csv"), loaded(place, "t")
     assert code == 0 and "two halves" in re.sub(r"\s+", " ", out)
     parts = split_references(tests[0].index, None, 0)
@@ -136,11 +143,11 @@ def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
 
 def test_a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path):
     words = ["--split-references", 80, "--row-scores", tmp_path / "s.npz", "--components", 5]
-    assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
+    assert ask(capsys, "rank", mine(*files(place, "t")), *words)[0] == 0
     with np.load(tmp_path / "s.npz") as held:
         ((refs, asked),) = split_references(1000 + np.arange(N), 80, 0)
         assert len(refs) == 80 and set(held["index"]) == set(asked) and not set(asked) & set(refs)
-        assert held["nc"].shape == held["u_ll"].shape == (N - 80,)
+        assert held["mine/nc"].shape == held["mine/u_ll"].shape == (N - 80,)
 
 
 def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path):
@@ -149,11 +156,10 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
     order = np.random.default_rng(1).permutation(N)
     wide = np.hstack([second.embeddings, np.zeros((N, 2))])[order]
     Predictions(embeddings=wide, index=second.index[order]).save(tmp_path / "wide.npz")
-    code, _, err = ask(
-        capsys, "reliability", place / "t0.npz", tmp_path / "wide.npz", "--k", 5, "--row-scores", tmp_path / "a.csv"
-    )
-    assert code == 0 and "fv: The members have [6, 8] features" in err
-    ask(capsys, "reliability", place / "t0.npz", place / "t1.npz", "--k", 5, "--row-scores", tmp_path / "b.csv")
+    pair = mine(place / "t0.npz", tmp_path / "wide.npz")
+    code, out, _ = ask(capsys, "rank", pair, "--k", 5, "--row-scores", tmp_path / "a.csv", "--format", "json")
+    assert code == 0 and "[6, 8]" in json.loads(out)["candidates"][0]["reasons"]["fv"]
+    ask(capsys, "rank", mine(place / "t0.npz", place / "t1.npz"), "--k", 5, "--row-scores", tmp_path / "b.csv")
     a, b = read_csv(tmp_path / "a.csv"), read_csv(tmp_path / "b.csv")
     np.testing.assert_allclose(a["nc"], b["nc"], atol=1e-12)
     assert "u_fv" in b and "u_fv" not in a and len(first) == N
@@ -161,13 +167,14 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
 
 def test_every_format_holds_the_same(capsys, place, tmp_path):
     for ending in ("csv", "parquet", "npz"):
-        words = ["--reference-files", joined(place, "r"), "--components", 3, "--row-scores", tmp_path / f"s.{ending}"]
-        assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
+        words = ["--components", 3, "--row-scores", tmp_path / f"s.{ending}"]
+        assert ask(capsys, "rank", with_references(place), *words)[0] == 0
     table, held = read_csv(tmp_path / "s.csv"), pq.ParquetFile(tmp_path / "s.parquet").read()
     with np.load(tmp_path / "s.npz") as arrays:
-        assert list(table) == held.column_names == arrays.files
+        assert ["candidate", *table] == held.column_names
+        assert arrays.files == [name if name == "index" else f"mine/{name}" for name in table]
         for name in table:
-            np.testing.assert_array_equal(table[name], arrays[name])
+            np.testing.assert_array_equal(table[name], arrays[name if name == "index" else f"mine/{name}"])
             np.testing.assert_array_equal(table[name], held.column(name).to_pylist())
 
 
@@ -185,19 +192,16 @@ def test_usual_k_and_chance():
 
 
 def test_the_terminal_states_k_and_references(capsys, place):
-    code, out, _ = ask(
-        capsys, "reliability", *files(place, "t"), "--reference-files", joined(place, "r"), "--list-rows", 3
-    )
+    code, out, _ = ask(capsys, "rank", with_references(place), "--list-rows", 3)
     words = re.sub(r"\s+", " ", out)
     assert code == 0 and "k = 20 neighbours (Jaccard similarity), 400 references" in words
     assert "NC@20 ↑" in words and "median" in words
     least = words.partition("Least reliable rows")[2]
     assert len(re.findall(r"\b10(?:0\d|1[01])\b", least)) == 3  # the first ODD rows
-    assert main(["reliability", "a.npz"]) == 2
 
 
 def test_rows_on_a_reference_are_noted(capsys, place):
-    code, _, err = ask(capsys, "reliability", *files(place, "t"), "--reference-files", joined(place, "t"), "--k", 5)
+    code, _, err = ask(capsys, "rank", with_references(place, "t"), "--k", 5)
     assert code == 0 and f"{N} rows " in err
 
 
@@ -244,9 +248,9 @@ def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind
         "--format",
         "json",
     ]
-    code, out, _ = ask(capsys, "reliability", *pair, *words)
+    code, out, _ = ask(capsys, "rank", mine(*pair), *words)
     assert code == 0
-    least = [row["index"] for row in json.loads(out)["least"]]
+    least = [row["index"] for row in json.loads(out)["candidates"][0]["least"]]
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     galleries = shown(page)
     assert [len(each) for each in galleries] == [8, 8]
@@ -263,8 +267,8 @@ def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind
 
 
 def test_a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
-    words = ["--reference-files", joined(place, "r"), "--output", tmp_path / "out", "--list-rows", 5]
-    code, out, _ = ask(capsys, "reliability", *files(place, "t"), *words)
+    words = ["--output", tmp_path / "out", "--list-rows", 5]
+    code, out, _ = ask(capsys, "rank", with_references(place), *words)
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert code == 0 and "index.html" in out and not shown(page)
     section = page.partition('<section id="least">')[2].partition("</section>")[0]
@@ -293,7 +297,7 @@ def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
     for kind in ("by-order", "by-name"):
         pair = [tmp_path / f"{kind}{member}.npz" for member in range(2)]
         words = ["--thumbnails", photos, "--output", tmp_path / kind, "--list-rows", 4, "--k", 2, "--components", 0]
-        assert ask(capsys, "reliability", *pair, *words)[0] == 0
+        assert ask(capsys, "rank", mine(*pair), *words)[0] == 0
         galleries = shown((tmp_path / kind / "index.html").read_text("utf-8"))
         for name, picture in galleries[0] + galleries[1]:
             number = int(name[:2])
@@ -347,77 +351,79 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
     zero = saved(tmp_path / "zero.npz", embeddings=np.where(seventh, 0, rows), index=1000 + np.arange(N))
     twin = saved(tmp_path / "twin.npz", embeddings=rows, index=1000 + np.arange(N))
     narrow = saved(tmp_path / "narrow.npz", embeddings=np.load(place / "r0.npz")["embeddings"][:, :5])
+    pair = mine(one, two)
     cases = [
-        ([one], "One model has no neighbourhood consistency"),
-        ([one], "Dist, Norm and LL"),
-        ([one, other], "holds other rows than"),
-        ([one, other], "2 are in one of them only, index 1000 first"),
-        ([one, short], "holds other rows than"),
-        ([one, text], "One index holds text and the other numbers"),
-        ([one, none], "no embeddings (n, d), only labels, logits"),
-        ([one, broken], "not finite in row 7"),
-        ([one, zero], "index 1007 by member 1 of the models has length zero"),
-        ([one, one], "is given twice: a model always agrees with itself"),
-        ([one, twin], "hold the same embeddings: a model always agrees with itself"),
-        ([one, tmp_path / "missing.npz"], "there is no such file or folder"),
-        ([one, two, "--k", 61], "--k is 61, but there are only 60 references"),
-        ([one, two, "--k", 0], "--k must be"),
-        ([one, two, "--k-dist", 61], "--k-dist is 61, but there are only 60 references"),
-        ([one, two, "--split-references", N], "it must leave some rows to score"),
-        ([one, two, "--split-references", 0], "it must leave some rows to score"),
-        ([one, two, "--reference-files", place / "r0.npz"], "2 files of embeddings and 1 of references"),
-        ([one, two, "--reference-files", f"{place}/r0.npz,{place}/r1.npz", "--split-references", 5], "drop one"),
-        ([one, two, "--reference-files", f"{narrow},{place}/r1.npz"], "they must come from the same network"),
-        ([one, two, "--row-scores", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
-        ([one, two, "--list-rows", 0], "--list-rows"),
-        ([one, two, "--thumbnails", tmp_path / "nowhere", "--output", tmp_path / "o"], "nowhere"),
+        ([mine(one, other)], "holds other rows than"),
+        ([mine(one, other)], "2 are in one of them only, index 1000 first"),
+        ([mine(one, short)], "holds other rows than"),
+        ([mine(one, text)], "One index holds text and the other numbers"),
+        ([mine(one, none)], "no embeddings (n, d), only labels, logits"),
+        ([mine(one, broken)], "not finite in row 7"),
+        ([mine(one, zero)], "index 1007 by member 1 of mine has length zero"),
+        ([mine(one, one)], "is given twice: a model always agrees with itself"),
+        ([mine(one, twin)], "hold the same embeddings: a model always agrees with itself"),
+        ([mine(one, tmp_path / "missing.npz")], "there is no such file or folder"),
+        ([pair, "--k", 61], "--k is 61, but there are only 60 references"),
+        ([pair, "--k", 0], "--k must be"),
+        ([pair, "--k-dist", 61], "--k-dist is 61, but there are only 60 references"),
+        ([pair, "--split-references", N], "it must leave some rows to score"),
+        ([pair, "--split-references", 0], "it must leave some rows to score"),
+        ([f"mine={place}/r0.npz:{one},{two}"], "REFERENCES:TESTS"),
+        ([mine(one, two, references=files(place, "r", 2)), "--split-references", 5], "omit one"),
+        ([mine(one, two, references=(narrow, place / "r1.npz"))], "they must come from the same network"),
+        ([pair, "--row-scores", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
+        ([pair, "--list-rows", 0], "--list-rows"),
+        ([pair, "--thumbnails", "digits"], "--output"),
+        ([pair, "--thumbnails", tmp_path / "nowhere", "--output", tmp_path / "o"], "nowhere"),
     ]
     for words, sentence in cases:
-        code, out, err = ask(capsys, "reliability", *words)
+        code, out, err = ask(capsys, "rank", *words)
         assert (code, out) == (2, ""), words
         assert sentence in err and err.count("\n") == 1 and "Traceback" not in err, (words, err)
 
 
-def test_dumps_alone_never_import_torch(place, tmp_path):
-    words = ["reliability", *map(str, files(place, "t")), "--output", str(tmp_path / "out"), "--thumbnails", "digits"]
+def test_dumps_alone_never_import_torch(tmp_path):
+    words = [
+        "rank",
+        f"mine={tmp_path / 'a.npz'},{tmp_path / 'b.npz'}",
+        "--output",
+        str(tmp_path / "out"),
+        "--thumbnails",
+        "digits",
+    ]
     words += ["--row-scores", str(tmp_path / "s.parquet"), "--format", "json"]
     Predictions(embeddings=np.random.default_rng(0).normal(size=(599, 3))).save(tmp_path / "a.npz")
     Predictions(embeddings=np.random.default_rng(1).normal(size=(599, 3))).save(tmp_path / "b.npz")
-    words[1:4] = [str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]
     code = f"import sys\nfrom nescio.cli import main\nassert main({words!r}) == 0\nassert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["reliability", "rank"])
-def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(tmp_path, capsys, command):
+def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(tmp_path, capsys):
     rng = np.random.default_rng(5)
     centres = 4 * rng.normal(size=(5, 8))
     for member in "ab":
         points = centres[rng.integers(0, 5, 400)] + rng.normal(size=(400, 8))
         np.savez(tmp_path / f"{member}.npz", embeddings=points)
-    words = [tmp_path / "a.npz", tmp_path / "b.npz"]
-    words = [f"mine={words[0]},{words[1]}", "--bootstrap", 20] if command == "rank" else words
-    code, out, _ = ask(capsys, command, *words, "--format", "json")
-    said = json.loads(out)
-    choice = said["candidates"][0]["components"] if command == "rank" else said["components"]
+    words = [mine(tmp_path / "a.npz", tmp_path / "b.npz"), "--bootstrap", 20]
+    code, out, _ = ask(capsys, "rank", *words, "--format", "json")
+    choice = json.loads(out)["candidates"][0]["components"]
     swept = choice["log_likelihoods"]
     assert code == 0 and choice["components"] == 5 and list(swept) == ["1", "2", "5", "10", "20", "50"]
     assert max(swept, key=swept.get) in ("5", "10")
-    _, out, _ = ask(capsys, command, *words, "--output", tmp_path / "out")
+    _, out, _ = ask(capsys, "rank", *words, "--output", tmp_path / "out")
     title = "Held-out likelihood by number of components"
     assert title in out and "C = 5" in out and title in (tmp_path / "out/index.html").read_text()
     files = {}
     for name, more in (("chosen", []), ("five", ["--components", 5]), ("two", ["--components", 2])):
         files[name] = tmp_path / f"{name}.npz"
-        _, out, _ = ask(capsys, command, *words, *more, "--row-scores", files[name])
+        _, out, _ = ask(capsys, "rank", *words, *more, "--row-scores", files[name])
         assert (title in out) == (name == "chosen"), "one number is no choice"
-    column = "mine/u_ll" if command == "rank" else "u_ll"
-    ll = {name: np.load(file)[column] for name, file in files.items()}
+    ll = {name: np.load(file)["mine/u_ll"] for name, file in files.items()}
     assert np.array_equal(ll["chosen"], ll["five"]) and not np.allclose(ll["chosen"], ll["two"])
 
 
 def test_a_link_to_itself_is_a_sentence(capsys, tmp_path):
     (tmp_path / "a.npz").symlink_to("a.npz")
-    code, _, err = ask(capsys, "reliability", tmp_path / "a.npz", tmp_path / "b.npz")
+    code, _, err = ask(capsys, "rank", mine(tmp_path / "a.npz", tmp_path / "b.npz"))
     assert code == 2 and "a.npz" in err

@@ -22,8 +22,8 @@ from nescio.datasets import Batches
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry
-from nescio.methods.base import accuracy_of
 from nescio.methods.erm import ERM
+from nescio.methods.evidence import accuracy_of
 from nescio.networks.models import network_of_trial
 from nescio.predict import predict_step
 from nescio.runtime import evaluating, runtime_for

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nescio.errors import BadInput, did_you_mean
@@ -146,19 +147,31 @@ def choice(*values: object) -> OneOf:
 # ---- hyper-parameters
 
 
-def hparam(default: object, search: Search | None = None, help: str = "", **later: object) -> Any:
+BOUNDS: dict[str, Callable[[float, float], bool]] = {"above": gt, "at_least": ge, "below": lt, "at_most": le}
+
+
+def hparam(default: object, search: Search | None = None, help: str = "", **more: object) -> Any:
     """A field of the hyper-parameters: its default, its search range, and a description.
 
+    above, at_least, below, at_most  bounds of its values; None is always allowed
     introduced  of a field added later, the value with which older trials were run
     in_keys     of a renamed field, its former name, which keys and draws keep
     """
-    return field(default=default, metadata={"search": search, "help": help, **later})
+    return field(default=default, metadata={"search": search, "help": help, **more})
 
 
 @tag("recipe")  # in the keys and seeds of finished studies
 @dataclass(frozen=True)
 class HParams(Validated):
     """Hyper-parameters of one method: a frozen dataclass whose fields all have defaults."""
+
+    def check(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            for bound, allows in BOUNDS.items():
+                if bound in entry.metadata and value is not None and not allows(value, entry.metadata[bound]):
+                    limits = f"{bound.replace('_', ' ')} {entry.metadata[bound]:g}"
+                    raise BadInput(f"{type(self).__name__}.{entry.name} is {value}: it must be {limits}.")
 
 
 R = TypeVar("R", bound=HParams)

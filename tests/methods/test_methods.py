@@ -13,10 +13,10 @@ from nescio.datasets import Batches
 from nescio.errors import BadInput
 from nescio.layers.entropies import of_draws
 from nescio.methods import Method, NetworkSpec, registry
-from nescio.methods.base import accuracy_of
 from nescio.methods.deep_ae import DeepAE
 from nescio.methods.due import DUE
 from nescio.methods.erm import ERM
+from nescio.methods.evidence import accuracy_of
 from nescio.methods.mc_dropout import MCDropout
 from nescio.methods.mimo import MIMO
 from nescio.methods.mixup import Mixup

@@ -1,56 +1,21 @@
 """Methods: one file per algorithm."""
 
-from nescio.methods import (  # noqa: F401  (importing registers)
-    byol,
-    dcs,
-    dcu,
-    ddu,
-    deep_ae,
-    due,
-    duq,
-    elk,
-    erm,
-    heads,
-    het_xl,
-    hib,
-    infonce,
-    losspred,
-    losspred_order,
-    mc_dropout,
-    mc_infonce,
-    mimo,
-    mir,
-    mixup,
-    moco,
-    nivmf,
-    oc,
-    postnet,
-    rbf,
-    rnd,
-    simclr,
-    sngp,
-    soft_labels,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from nescio.methods.base import (
     BaseHParams,
+    Batches,
     Evidence,
     Method,
     NetworkSpec,
     Output,
     SelfSupervised,
     classifiers,
+    first_batch,
     method,
     registry,
 )
 
-__all__ = [
-    "BaseHParams",
-    "Evidence",
-    "Method",
-    "NetworkSpec",
-    "Output",
-    "SelfSupervised",
-    "classifiers",
-    "method",
-    "registry",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")  # registers its method

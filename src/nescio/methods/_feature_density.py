@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from nescio.layers.class_gaussians import ClassGaussians
 from nescio.layers.entropies import entropy
-from nescio.methods.base import Batches, Evidence, Method, NetworkSpec, Output, noise_images
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output
+from nescio.methods.evidence import noise_images
 
 
 class FeatureDensity(Method):
@@ -22,7 +21,7 @@ class FeatureDensity(Method):
     scores = ("density", "entropy")
     rises_far_from_data = True
 
-    def __init__(self, hparams: Any, spec: NetworkSpec) -> None:
+    def __init__(self, hparams: BaseHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.gaussians = ClassGaussians(spec.classes, self.features.num_features)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import mean_resultant
 from nescio.layers.contrastive import unit
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, split_group
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # κ at the start of the paper's warmed-up trainings
@@ -24,29 +25,21 @@ WARM = 0.001  # κ at the start of the paper's warmed-up trainings
 class ProbabilisticHParams(BaseHParams):
     """Search ranges of URL, appendix B; the default start "high" and the head's learning rates are nescio's."""
 
-    t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
+    t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature", above=0)
     kappa: Literal["high", "random", "warm"] = hparam(
         "high",
         choice("high", "random", "warm"),
         "κ at the start: near d, as random weights give it, or warmed up to 0.001",
     )
-    head: float = hparam(1.0, None, "multiplies the learning rate of the head for κ")
+    head: float = hparam(1.0, None, "multiplies the learning rate of the head for κ", above=0)
     # AdamW changes every weight by about the learning rate, and log κ by hundreds of times that. Within a hundred steps
     # all κ were at the head's bound, where gradients vanish
-    adaptive: float = hparam(0.03, None, "additional factor for the optimizer adamw", introduced=1.0)
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "t", "head", "adaptive", exclusive=True)
+    adaptive: float = hparam(0.03, None, "additional factor for the optimizer adamw", introduced=1.0, above=0)
 
 
 @dataclass(frozen=True)
 class SamplingHParams(ProbabilisticHParams):
-    samples: int = hparam(16, None, "samples of every image's distribution")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(1, "samples")
+    samples: int = hparam(16, None, "samples of every image's distribution", at_least=1)
 
 
 class Probabilistic(Method[ProbabilisticHParams]):
@@ -69,10 +62,9 @@ class Probabilistic(Method[ProbabilisticHParams]):
             start = WARM if self.hparams.kappa == "warm" else self.high * self.features.num_features
             self.uncertainty.start_at(1 / start, self.features(first_batch(batches)[0]))
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        (group,) = super().parameter_groups()
-        rest, head = split_group(group, self.uncertainty.parameters())
-        return [rest, head | {"rate": group["rate"] * self.hparams.head, "adaptive": self.hparams.adaptive}]
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
+        hparams = self.hparams
+        return [(self.uncertainty.parameters(), {"rate": hparams.lr * hparams.head, "adaptive": hparams.adaptive})]
 
     def embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Unit means (b, d) and concentrations (b,) in float32."""
@@ -102,16 +94,15 @@ class Probabilistic(Method[ProbabilisticHParams]):
         mean, kappa = self.embed(torch.cat([x, blur(x)]))
         loss, other_loss = (float(self.distribution_loss(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
         falls = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
+        losses = f"loss {loss:.4f}, with κ of another image {other_loss:.4f}"
         return {
             "κ differs": self.kappa_differs(kappa),
-            "κ fits its image": Evidence(
-                f"loss {loss:.4f}, with κ of another image {other_loss:.4f}", loss < other_loss
-            ),
+            "κ fits its image": Evidence(losses, loss < other_loss),
             "κ falls on blurred images": Evidence(f"it is lower on {falls:.0%} of them", falls > 0.8),
         }
 
     def kappa_differs(self, kappa: Tensor) -> Evidence:
-        low, high = (float(each) for each in kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)))
+        low, high = kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)).tolist()
         return Evidence(f"κ is {low:.3g} to {high:.3g} in 90% of images", high > 1.05 * low)
 
     def sampling_evidence(self, x: Tensor) -> dict[str, Evidence]:

@@ -11,11 +11,7 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class SpectralHParams(BaseHParams):
-    bound: float = hparam(3.0, SPECTRAL, "target of the spectral norm; a smaller one regularises more")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "bound", exclusive=True)
+    bound: float = hparam(3.0, SPECTRAL, "target of the spectral norm; smaller values regularise", above=0)
 
 
 def bounded(spec: NetworkSpec, hparams: SpectralHParams) -> NetworkSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy as copy_of
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,11 @@ from nescio.layers.contrastive import unit
 from nescio.methods.base import Evidence, Method
 
 Pair = tuple[Tensor, Tensor]  # outputs for two views of the same images, row by row
+
+
+def view_evidence(now: Pair, then: Pair) -> dict[str, Evidence]:
+    """Check the embeddings of two views, after and before training."""
+    return {"views found": views_found(now, then), "not collapsed": not_collapsed(now[0])}
 
 
 def views_found(now: Pair, then: Pair) -> Evidence:
@@ -44,9 +48,8 @@ def momentum_copy_lags(copy: nn.Module, network: nn.Module, start: nn.Module) ->
     copied, current, initial = (_weights(module) for module in (copy, network, start))
     change = current - initial
     share = float((copied - initial) @ change / (change @ change).clamp_min(1e-30))
-    return Evidence(
-        f"it has covered {share:.1%} of its network's distance from the initial weights", 0.001 < share < 0.999
-    )
+    seen = f"it has covered {share:.1%} of its network's distance from the initial weights"
+    return Evidence(seen, 0.001 < share < 0.999)
 
 
 def distance(network: nn.Module, start: nn.Module) -> float:
@@ -74,12 +77,11 @@ def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Eviden
     return Evidence(seen, learn == reached == 0)
 
 
-def temperature_matters(method: Any, x: Tensor, y: Tensor, name: str = "temperature") -> Evidence:
+def temperature_matters(method: Method, x: Tensor, y: Tensor, name: str = "temperature") -> Evidence:
     """Check that the loss depends on its temperature."""
     other = copy_of(method)
     other.hparams = copy_of(method.hparams)
     object.__setattr__(other.hparams, name, 2 * getattr(method.hparams, name))
     loss, twice = float(method.loss(x, y)), float(other.loss(x, y))
-    return Evidence(
-        f"the loss is {loss:.3f}, at twice the temperature {twice:.3f}", abs(loss - twice) > 1e-3 * abs(loss)
-    )
+    seen = f"the loss is {loss:.3f}, at twice the temperature {twice:.3f}"
+    return Evidence(seen, abs(loss - twice) > 1e-3 * abs(loss))

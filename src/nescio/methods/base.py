@@ -31,25 +31,10 @@ class BaseHParams(HParams):
     UIMNET does not state its search ranges (appendix C), so all ranges here are nescio's.
     """
 
-    lr: float = hparam(1.0, log_uniform(0.3, 3.0), "factor on the budget's learning rate", in_keys="rate")
-    weight_decay: float = hparam(1.0, log_uniform(0.1, 10.0), "factor on the budget's weight decay", in_keys="decay")
-
-    def check(self) -> None:
-        self.require_min(0, "lr", exclusive=True)
-        self.require_min(0, "weight_decay")
-
-    def require_below(self, most: float, *names: str) -> None:
-        """Raise BadInput if a field is not below `most`."""
-        for name in names:
-            if not getattr(self, name) < most:
-                raise BadInput(f"{type(self).__name__}.{name} is {getattr(self, name)}: it must be below {most:g}.")
-
-
-def split_group(group: dict[str, Any], parameters: Iterable[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A parameter group without `parameters`, and a group of these with equal factors."""
-    inside = {id(parameter) for parameter in parameters}
-    rest, alone = ([p for p in group["params"] if (id(p) in inside) is part] for part in (False, True))
-    return group | {"params": rest}, group | {"params": alone}
+    lr: float = hparam(1.0, log_uniform(0.3, 3.0), "factor on the budget's learning rate", in_keys="rate", above=0)
+    weight_decay: float = hparam(
+        1.0, log_uniform(0.1, 10.0), "factor on the budget's weight decay", in_keys="decay", at_least=0
+    )
 
 
 H = TypeVar("H", bound=HParams, covariant=True, default=HParams)  # the hyper-parameters of a method
@@ -183,12 +168,28 @@ class Method(nn.Module, Generic[H]):
     def finalize(self, batches: Batches) -> None:
         """Called after training: covariances, densities."""
 
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
+        """Parameters with other factors than `lr` and `weight_decay` of the hyper-parameters; the last entry counts.
+
+        rate      multiplies the learning rate of the budget
+        decay     multiplies its weight decay
+        adaptive  multiplies the learning rate of AdamW alone
+        """
+        return []
+
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Trainable parameters, with factors on the learning rate and weight decay of the budget."""
-        learn = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        hparams = self.hparams
+        """Trainable parameters, grouped by their factors."""
+        hparams, entries = self.hparams, self.separate_factors()
         assert isinstance(hparams, BaseHParams)
-        return [{"params": learn, "rate": hparams.lr, "decay": hparams.weight_decay}]
+        groups: list[dict[str, Any]] = [
+            {"params": [], "rate": hparams.lr, "decay": hparams.weight_decay, **factors}
+            for factors in ({}, *(factors for _, factors in entries))
+        ]
+        group_of = {id(weight): number for number, (weights, _) in enumerate(entries, 1) for weight in weights}
+        for weight in self.parameters():
+            if weight.requires_grad:
+                groups[group_of.get(id(weight), 0)]["params"].append(weight)
+        return groups
 
     def probs(self, logits: Tensor) -> Tensor:
         """(b, s, c) to (b, c): the mean over draws of the calibrated softmax."""
@@ -298,7 +299,7 @@ def classifiers() -> list[str]:
     return [name for name, cls in registry.items() if cls.classifies]
 
 
-# ---- functions for evidence
+# ---- checks
 
 
 def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tensor]:
@@ -313,20 +314,7 @@ def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tens
     return torch.cat(xs)[:rows], torch.cat(ys)[:rows]
 
 
-def gradient_of(loss: Tensor, network: nn.Module) -> Tensor:
-    """The gradient of a loss for the trainable parameters of a network, as one vector; 0 for unused parameters."""
-    learn = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(loss, learn, allow_unused=True)
-    pairs = zip(gradients, learn, strict=True)
-    return torch.cat([(torch.zeros_like(p) if g is None else g).double().flatten() for g, p in pairs])
-
-
-def noise_images(x: Tensor) -> Tensor:
-    """Images of pure noise, three times as strong as real ones."""
-    return 3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-
-
-def check_output(method: Method, output: Any, rows: int | None = None, finished: bool = True) -> None:
+def check_output(method: Method, output: object, rows: int | None = None, finished: bool = True) -> None:
     """Raises an error if an output has other shapes or names than the method declares; the sentence names the method
     and its file.
 
@@ -337,7 +325,7 @@ def check_output(method: Method, output: Any, rows: int | None = None, finished:
         raise BadInput(f"The method {method.name} ({source_file(type(method))}): forward returns {fault}.")
 
 
-def check_loss(method: Method, loss: Any) -> None:
+def check_loss(method: Method, loss: object) -> None:
     """Raises an error if a loss is not one number, or depends on no weight; the sentence names the method and its
     file."""
     if not isinstance(loss, Tensor):
@@ -351,7 +339,7 @@ def check_loss(method: Method, loss: Any) -> None:
     raise BadInput(f"The method {method.name} ({source_file(type(method))}): the loss has {fault}.")
 
 
-def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str:
+def _fault(method: Method, output: object, rows: int | None, finished: bool) -> str:
     """The fault of an output and its remedy; "" if it is valid."""
     if not isinstance(output, Output):
         return f"{type(output).__name__}, not an Output: write Output(logits=…, embeddings=…)"
@@ -376,15 +364,3 @@ def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str
             cure = f", such as {name}.squeeze(1)" if score.shape == (len(first), 1) else ""
             return f"the score {name} of shape {tuple(score.shape)}, and ({len(first)},) is needed, one per row{cure}"
     return ""
-
-
-@torch.no_grad()
-def accuracy_of(method: Method, batches: Batches) -> float:
-    right = total = 0
-    for x, y, _ in batches:
-        output = method(x)
-        check_output(method, output, len(y))
-        logits = output.logits
-        right += int((method.probs(logits).argmax(1) == y).sum())
-        total += len(y)
-    return right / total

@@ -17,17 +17,10 @@ from nescio.search import choice, hparam
 
 @dataclass(frozen=True)
 class BYOLHParams(BaseHParams):
-    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, momentum of the target")
+    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, momentum of the target", above=0, below=1)
     schedule: Literal["cosine", "constant"] = hparam("cosine", None, "schedule of τ; cosine raises it to 1")
-    hidden: int = hparam(1024, choice(512, 1024, 4096), "hidden units of projection and predictor")
-    width: int = hparam(256, None, "outputs of projection and predictor")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "momentum", exclusive=True)
-        self.require_below(1, "momentum")
-        self.require_min(1, "hidden")
-        self.require_min(2, "width")
+    hidden: int = hparam(1024, choice(512, 1024, 4096), "hidden units of projection and predictor", at_least=1)
+    width: int = hparam(256, None, "outputs of projection and predictor", at_least=2)
 
 
 @method("byol", BYOLHParams)
@@ -80,13 +73,11 @@ class BYOL(SelfSupervised[BYOLHParams]):
         z, before = (network.online(x.flatten(0, 1)) for network in (self, start))  # type: ignore[operator, union-attr]
         turned = 1 - float((unit(self.predictor(z)) * unit(z)).sum(1).mean())
         gone = distance(self.predictor, start.predictor)  # type: ignore[arg-type]
+        seen = f"it changed by {gone:.1%} of its norm and turns projections by 1 − cos = {turned:.2f}"
         return {
             "views found": views_found(z.chunk(2), before.chunk(2)),
             "not collapsed": not_collapsed(z),
             "target lags": momentum_copy_lags(self.target, self.online, start.target),  # type: ignore[arg-type]
             "target learns nothing": no_gradient(self, self.target, x, y),
-            "predictor used": Evidence(
-                f"it changed by {gone:.1%} of its norm and turns projections by 1 − cos = {turned:.2f}",
-                gone > 0.01 and turned > 0.01,
-            ),
+            "predictor used": Evidence(seen, gone > 0.01 and turned > 0.01),
         }

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from nescio.methods.base import (
-    BaseHParams,
-    Batches,
-    Evidence,
-    Method,
-    NetworkSpec,
-    Output,
-    first_batch,
-    method,
-    split_group,
-)
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
 class DCSHParams(BaseHParams):
-    weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; a larger one regularises more")
-    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "minimum distance to other centroids")
-    width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids")
+    weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; larger values regularise", above=0)
+    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "minimum distance to other centroids", above=0)
+    width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids", at_least=1)
     # Squared distances of wide features have large gradients: at the network's learning rate the loss of a ResNet
     # diverges.
-    output: float = hparam(0.02, None, "multiplies the learning rate of h and of the centroids")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "weight", "margin", "output", exclusive=True)
-        self.require_min(1, "width")
+    output: float = hparam(0.02, None, "multiplies the learning rate of h and of the centroids", above=0)
 
 
 @method("dcs", DCSHParams)
@@ -60,10 +45,8 @@ class DCS(Method[DCSHParams]):
         apart = hparams.margin / math.sqrt(2 * hparams.width)  # so that centroids start about a margin from each other
         self.centroids = nn.Parameter(apart * torch.randn(spec.classes, hparams.width))
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        (group,) = super().parameter_groups()
-        rest, output = split_group(group, [*self.head.parameters(), self.centroids])
-        return [rest, output | {"rate": group["rate"] * self.hparams.output}]
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
+        return [([*self.head.parameters(), self.centroids], {"rate": self.hparams.lr * self.hparams.output})]
 
     def distances(self, embeddings: Tensor) -> Tensor:
         """(b, c) distances to the centroids, from differences: inner products would lose precision at small

@@ -11,23 +11,20 @@ from torch.nn.functional import cross_entropy
 
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, gradient_of, method
+from nescio.methods._two_views import temperature_matters, view_evidence
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, method
+from nescio.methods.evidence import gradient_of
 from nescio.search import choice, hparam, log_uniform, uniform
 
 
 @dataclass(frozen=True)
 class DCUHParams(BaseHParams):
-    weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; a larger one regularises more")
-    pretraining: float = hparam(0.5, uniform(0.2, 0.8), "share of the training with the contrastive loss alone")
-    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; a lower one weights near negatives more")
-    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "weight", "pretraining", "temperature", exclusive=True)
-        self.require_below(1, "pretraining")
-        self.require_min(2, "width")
+    weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; larger values regularise", above=0)
+    pretraining: float = hparam(
+        0.5, uniform(0.2, 0.8), "share of the training with the contrastive loss alone", above=0, below=1
+    )
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; lower emphasises near negatives", above=0)
+    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection", at_least=2)
 
 
 @method("dcu", DCUHParams)
@@ -84,8 +81,7 @@ class DCU(FeatureDensity):
         differ = float((then_joint - first).norm() / then_joint.norm())
         phases = f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones, whose gradients differ by {differ:.1%}"
         return {
-            "views found": views_found(now, then),
-            "not collapsed": not_collapsed(now[0]),
+            **view_evidence(now, then),
             "temperature acts": temperature_matters(self, x, y),
             "two phases": Evidence(phases, min(alone, joint) > 0 and differ > 1e-3),
             "Gaussians of classes": self.own_gaussians(x[0], y),

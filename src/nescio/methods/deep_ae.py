@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -14,12 +13,9 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class DeepAEHParams(RNDHParams):
-    bottleneck: float = hparam(0.25, uniform(0.1, 0.5), "width of the narrowest layer, as a share of its neighbours'")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "bottleneck", exclusive=True)
-        self.require_below(1, "bottleneck")
+    bottleneck: float = hparam(
+        0.25, uniform(0.1, 0.5), "width of the narrowest layer, as a share of its neighbours'", above=0, below=1
+    )
 
 
 @method("deep-ae", DeepAEHParams)
@@ -40,7 +36,7 @@ class DeepAE(RND):
         narrow = max(1, round(min(inputs, width) * self.hparams.bottleneck))
         return mlp(inputs, width, narrow, width, inputs), nn.Identity()
 
-    def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         first, second, *_ = (layer for layer in self.student.modules() if isinstance(layer, nn.Linear))
         narrow, neighbours = second.out_features, min(first.in_features, first.out_features)
         seen = f"{narrow} dimensions pass between layers of {neighbours} or more"

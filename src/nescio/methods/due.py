@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,34 +16,19 @@ with warnings.catch_warnings():  # gpytorch uses torch.jit, which warns
     from gpytorch.utils.memoize import clear_cache_hook
 
 from nescio.errors import BadInput
-from nescio.methods.base import (
-    BaseHParams,
-    Batches,
-    Evidence,
-    Method,
-    NetworkSpec,
-    Output,
-    first_batch,
-    method,
-    noise_images,
-    split_group,
-)
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
+from nescio.methods.evidence import noise_images
 from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)
 class DUEHParams(BaseHParams):
-    inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; none: as many as classes")
-    samples: int = hparam(8, None, "number of samples of the latent functions in the training loss")
-    test_samples: int = hparam(32, None, "number of samples of the latent functions in a prediction")
+    inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; none: as many as classes", at_least=1)
+    samples: int = hparam(8, None, "number of samples of the latent functions in the training loss", at_least=1)
+    test_samples: int = hparam(32, None, "number of samples of the latent functions in a prediction", at_least=1)
     # The posterior starts at the prior, and its gradient is that of a mean over rows. At the network's learning rate it
     # would hardly leave the prior within the budget.
-    posterior: float = hparam(10.0, None, "multiplies the learning rate of the variational posterior")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(1, "inducing", "samples", "test_samples")
-        self.require_min(0, "posterior", exclusive=True)
+    posterior: float = hparam(10.0, None, "multiplies the learning rate of the variational posterior", above=0)
 
 
 class ClassProcesses(gpytorch.models.ApproximateGP):
@@ -63,7 +48,7 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
     def points(self) -> Tensor:
         return self.parts[0].inducing_points
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
@@ -118,15 +103,13 @@ class DUE(Method[DUEHParams]):
         # gpytorch draws its initial posterior at the first call: called here, so that processes share it
         self.process(features[:2])
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
         """The divergence from the prior already regularises the GP's parameters, so weight decay applies to the network
         alone."""
-        (group,) = super().parameter_groups()
-        network, gp = split_group(group, self.gp.parameters())
-        process, posterior = split_group(gp | {"decay": 0.0}, self.gp.parts[1].parameters())
-        return [network, process, posterior | {"rate": group["rate"] * self.hparams.posterior}]
+        posterior = {"rate": self.hparams.lr * self.hparams.posterior, "decay": 0.0}
+        return [(self.gp.parameters(), {"decay": 0.0}), (self.gp.parts[1].parameters(), posterior)]
 
-    def process(self, embeddings: Tensor) -> Any:
+    def process(self, embeddings: Tensor) -> gpytorch.distributions.MultivariateNormal:
         if not self.training:  # gpytorch caches a factor of the last prediction, which may have no gradients
             clear_cache_hook(self.gp.parts[0])
         with torch.autocast(embeddings.device.type, enabled=False):

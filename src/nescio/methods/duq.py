@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from nescio.errors import BadInput
 from nescio.layers.contrastive import of_all_processes
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import choice, hparam, log_uniform
@@ -26,22 +25,16 @@ LEAST = 2  # minimum number of images in the penalty: batch-norm needs two
 class DUQHParams(BaseHParams):
     # its loss has a term for every class: networks without batch-norm need smaller steps than with a single
     # cross-entropy
-    lr: float = hparam(0.1, log_uniform(0.03, 1.0), "factor on the budget's learning rate")
-    penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; a larger one regularises more")
-    lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels")
-    momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, momentum of a centroid's counts and sums")
-    width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids")
-    penalized: float = hparam(1.0, None, "share of a batch's images in the penalty; fewer are faster", introduced=1.0)
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "penalty", "lengthscale", exclusive=True)
-        self.require_min(0, "momentum")
-        self.require_below(1, "momentum")
-        self.require_min(1, "width")
-        self.require_min(0, "penalized", exclusive=True)
-        if self.penalized > 1:
-            raise BadInput(f"DUQHParams.penalized is a share, at most 1, not {self.penalized}.")
+    lr: float = hparam(0.1, log_uniform(0.03, 1.0), "factor on the budget's learning rate", above=0)
+    penalty: float = hparam(
+        0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; larger values regularise", above=0
+    )
+    lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels", above=0)
+    momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, momentum of the centroids", at_least=0, below=1)
+    width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids", at_least=1)
+    penalized: float = hparam(
+        1.0, None, "share of a batch's images in the penalty; fewer are faster", introduced=1.0, above=0, at_most=1
+    )
 
 
 def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
@@ -172,10 +165,9 @@ class DUQ(Method[DUQHParams]):
         mine, others = float(kernels[true_class].mean()), float(kernels[~true_class].mean())
         with torch.enable_grad():
             penalty = float(self.losses(x, y)[1].detach())
+        seen = f"mean kernel {mine:.2f} of an image's own class, {others:.2f} of others"
         return {
             "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),
-            "centroids separate": Evidence(
-                f"mean kernel {mine:.2f} of an image's own class, {others:.2f} of others", mine > 2 * others
-            ),
+            "centroids separate": Evidence(seen, mine > 2 * others),
             "gradient penalty": Evidence(f"{penalty:.3g} on average", penalty > 0),
         }

@@ -21,7 +21,9 @@ class ELKHParams(ProbabilisticHParams):
     # for κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the cosines' difference: if t is too small for all images, a
     # larger κ lowers every loss. With 100 classes, κ ended near 1e6 at t = 16 and near the start at 64. On digits,
     # κ is lower for blurred images at t = 48, but not always at 64.
-    t: float = hparam(48.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
+    t: float = hparam(
+        48.0, uniform(8.0, 64.0), "factor on the classes' concentrations, an inverse temperature", above=0
+    )
 
 
 @method("elk", ELKHParams)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nescio.methods.base import Batches, Evidence, Method, accuracy_of, method
+from nescio.methods.base import Batches, Evidence, Method, method
+from nescio.methods.evidence import accuracy_of
 
 
 @method("erm")

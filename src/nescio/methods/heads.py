@@ -15,11 +15,7 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class HeadsHParams(BaseHParams):
-    heads: int = hparam(10, None, "M, classifiers on one backbone")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(2, "heads")
+    heads: int = hparam(10, None, "M, classifiers on one backbone", at_least=2)
 
 
 @method("heads", HeadsHParams)

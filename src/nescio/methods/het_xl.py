@@ -20,13 +20,9 @@ JUDGED, DRAWN = 64, 1024  # images, and noise samples of each, in the evidence
 
 @dataclass(frozen=True)
 class HetXLHParams(BaseHParams):
-    rank: int = hparam(1, None, "R, columns of V")
-    samples: int = hparam(16, None, "number of noise samples in the training loss")
-    test_samples: int = hparam(64, None, "number of noise samples in a prediction")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(1, "rank", "samples", "test_samples")
+    rank: int = hparam(1, None, "R, columns of V", at_least=1)
+    samples: int = hparam(16, None, "number of noise samples in the training loss", at_least=1)
+    test_samples: int = hparam(64, None, "number of noise samples in a prediction", at_least=1)
 
 
 @method("het-xl", HetXLHParams)

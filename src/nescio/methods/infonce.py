@@ -8,21 +8,17 @@ from typing import Literal
 from torch import Tensor
 
 from nescio.layers.contrastive import info_nce, unit
-from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
+from nescio.methods._two_views import temperature_matters, view_evidence
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, SelfSupervised, first_batch, method
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
 class InfoNCEHParams(BaseHParams):
-    t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
+    t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature", above=0)
     denominator: Literal["negatives", "all"] = hparam(
         "negatives", None, "rows in the sums: other images alone, or the other view too (NT-Xent)"
     )
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "t", exclusive=True)
 
 
 @method("infonce", InfoNCEHParams)
@@ -50,7 +46,6 @@ class InfoNCE(SelfSupervised[InfoNCEHParams]):
         x, y = first_batch(batches)
         now, then = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
         return {
-            "views found": views_found(now, then),
-            "not collapsed": not_collapsed(now[0]),
+            **view_evidence(now, then),
             "temperature acts": temperature_matters(self, x, y, "t"),
         }

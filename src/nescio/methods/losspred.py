@@ -22,12 +22,8 @@ RELATED = 0.3  # minimum rank correlation of predictions and losses
 class LossPredHParams(BaseHParams):
     """Search ranges of URL, appendix B.9."""
 
-    weight: float = hparam(0.5, uniform(0.01, 0.99), "λ of the squared error of the predicted loss")
+    weight: float = hparam(0.5, uniform(0.01, 0.99), "λ of the squared error of the predicted loss", above=0)
     warm: bool = hparam(False, choice(False, True), "initial predictions are 0.001 instead of those of random weights")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "weight", exclusive=True)
 
 
 @method("losspred", LossPredHParams)

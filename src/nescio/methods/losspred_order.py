@@ -16,15 +16,10 @@ from nescio.search import hparam
 class LossPredOrderHParams(BaseHParams):
     """Hyper-parameters with the authors' values, which were not searched."""
 
-    margin: float = hparam(0.1, None, "margin between the predictions of two images")
-    width: int = hparam(512, None, "units of a hidden layer of the loss's head")
-    depth: int = hparam(2, None, "number of hidden layers of the loss's head")
-    cached: int = hparam(4, None, "augmented epochs whose features are computed once and cycled through")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "margin", exclusive=True)
-        self.require_min(1, "width", "depth", "cached")
+    margin: float = hparam(0.1, None, "margin between the predictions of two images", above=0)
+    width: int = hparam(512, None, "units of a hidden layer of the loss's head", at_least=1)
+    depth: int = hparam(2, None, "number of hidden layers of the loss's head", at_least=1)
+    cached: int = hparam(4, None, "augmented epochs whose features are computed once and cycled through", at_least=1)
 
 
 @method("losspred-order", LossPredOrderHParams)

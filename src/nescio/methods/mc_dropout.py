@@ -17,20 +17,14 @@ ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Har
 
 @dataclass(frozen=True)
 class MCDropoutHParams(BaseHParams):
-    dropout: float = hparam(0.1, uniform(0.05, 0.25), "dropout rate", in_keys="drop")
+    dropout: float = hparam(0.1, uniform(0.05, 0.25), "dropout rate", in_keys="drop", above=0, below=1)
     position: Literal["head", "activations"] = hparam(
         "head",
         choice("head", "activations"),
         "position of dropout: before the head only, or also after every activation",
         in_keys="place",
     )
-    mc_samples: int = hparam(10, None, "K, number of MC-dropout samples", in_keys="passes")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "dropout", exclusive=True)
-        self.require_below(1, "dropout")
-        self.require_min(2, "mc_samples")
+    mc_samples: int = hparam(10, None, "K, number of MC-dropout samples", in_keys="passes", at_least=2)
 
 
 @method("mc-dropout", MCDropoutHParams)

@@ -12,7 +12,7 @@ from torch import Tensor
 from nescio.distributions.vmf_sampling import sample
 from nescio.layers.contrastive import info_nce, unit
 from nescio.methods._probabilistic import Probabilistic, SamplingHParams
-from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
+from nescio.methods._two_views import temperature_matters, view_evidence
 from nescio.methods.base import Batches, Evidence, Method, SelfSupervised, first_batch, method
 from nescio.search import hparam
 
@@ -22,12 +22,10 @@ WORLD = 256  # number of simulated pairs of views with known κ
 @dataclass(frozen=True)
 class MCInfoNCEHParams(SamplingHParams):
     # similar embeddings repel each other less when κ falls, so κ must not fall before they separate
-    head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ")
-    adaptive: float = hparam(0.2, None, "additional factor for the optimizer adamw", introduced=1.0)
+    head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ", above=0)
+    adaptive: float = hparam(0.2, None, "additional factor for the optimizer adamw", introduced=1.0, above=0)
     average: Literal["losses", "likelihoods"] = hparam(
-        "likelihoods",
-        None,
-        "mean over samples: of likelihoods, which identifies κ, or of losses, as printed in URL",
+        "likelihoods", None, "mean over samples: of likelihoods, which identifies κ, or of losses, as printed in URL"
     )
 
 
@@ -56,8 +54,7 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         x, y = first_batch(batches)
         now, then = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
         return {
-            "views found": views_found(now, then),
-            "not collapsed": not_collapsed(now[0]),
+            **view_evidence(now, then),
             "temperature acts": temperature_matters(self, x, y, "t"),
             "κ differs": self.kappa_differs(self.embed(x.flatten(0, 1))[1]),
             "κ is identified": self.identified(y),

@@ -13,16 +13,9 @@ from nescio.search import choice, hparam, uniform
 
 @dataclass(frozen=True)
 class MIMOHParams(BaseHParams):
-    inputs: int = hparam(2, choice(2, 3), "T, number of input images")
-    repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows whose T images are the same")
-    repeats: int = hparam(2, None, "number of times an image is used in one step, with other partners")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(2, "inputs")
-        self.require_min(0, "repetition")
-        self.require_below(1, "repetition")
-        self.require_min(1, "repeats")
+    inputs: int = hparam(2, choice(2, 3), "T, number of input images", at_least=2)
+    repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows with T equal images", at_least=0, below=1)
+    repeats: int = hparam(2, None, "number of times an image is used in one step, with other partners", at_least=1)
 
 
 @method("mimo", MIMOHParams)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, method, split_group
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # side of the decoder's first map in pixels
@@ -19,14 +19,9 @@ DECODER_RATE = 0.05  # factor on the network's learning rate
 @dataclass(frozen=True)
 class MIRHParams(BaseHParams):
     weight: float = hparam(
-        1.0, log_uniform(0.01, 100.0), "λ of the reconstruction error; a larger one regularises more"
+        1.0, log_uniform(0.01, 100.0), "λ of the reconstruction error; larger values regularise", above=0
     )
-    width: int = hparam(64, choice(32, 64, 128), "channels of the decoder")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "weight", exclusive=True)
-        self.require_min(1, "width")
+    width: int = hparam(64, choice(32, 64, 128), "channels of the decoder", at_least=1)
 
 
 def decoder(
@@ -67,13 +62,11 @@ class MIR(FeatureDensity):
         grid = self.features.grid(spec.shape) if spec.dense else None
         self.decoder = decoder(self.features.num_features, spec.channels, spec.shape, hparams.width, grid)
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
         """A squared error has larger gradients than a cross-entropy, so the decoder has a small learning rate, equal
         for all λ. The network's learning rate does not depend on λ, so comparisons of λ are not comparisons of learning
         rates."""
-        (group,) = super().parameter_groups()
-        network, decoder = split_group(group, self.decoder.parameters())
-        return [network, decoder | {"rate": group["rate"] * DECODER_RATE / self.hparams.weight}]
+        return [(self.decoder.parameters(), {"rate": self.hparams.lr * DECODER_RATE / self.hparams.weight})]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features, and the squared error of the images that the decoder makes of them; maps are decoded whole."""

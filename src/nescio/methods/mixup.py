@@ -14,13 +14,8 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class MixupHParams(BaseHParams):
-    alpha: float = hparam(0.3, uniform(0.1, 1.0), "α of Beta(α, α), the distribution of the mixing weight λ")
-    kept: int = hparam(16, None, "training examples kept for the native score")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "alpha", exclusive=True)
-        self.require_min(1, "kept")
+    alpha: float = hparam(0.3, uniform(0.1, 1.0), "α of Beta(α, α), the distribution of the mixing weight λ", above=0)
+    kept: int = hparam(16, None, "training examples kept for the native score", at_least=1)
 
 
 @method("mixup", MixupHParams)
@@ -88,9 +83,8 @@ class Mixup(Method[MixupHParams]):
         broken = float((0.5 * labels + 0.5 * labels.flip(0) - mixed)[rows].square().sum(1).mean())
         steps, inside = self.drawn.tolist()
         between = f"‖(y_i + y_j)/2 − f((x_i + x_j)/2)‖² = {broken:.2f}; a one-hot prediction would give 0.50"
+        drawn = f"λ was not almost 0 or 1 in {inside:.0f} of {steps:.0f} steps"
         return {
-            "shares drawn": Evidence(
-                f"λ was not almost 0 or 1 in {inside:.0f} of {steps:.0f} steps", inside > 0.1 * steps
-            ),
+            "shares drawn": Evidence(drawn, inside > 0.1 * steps),
             "learnt between the examples": Evidence(between, broken < 0.27),
         }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, of_all_processes, unit
-from nescio.methods._two_views import momentum_copy_lags, no_gradient, not_collapsed, temperature_matters, views_found
+from nescio.methods._two_views import momentum_copy_lags, no_gradient, temperature_matters, view_evidence
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
@@ -18,18 +18,11 @@ from nescio.search import choice, hparam, log_uniform
 @dataclass(frozen=True)
 class MoCoHParams(BaseHParams):
     # the encoder must not change faster than the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
-    lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
-    temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "temperature τ; a lower one weights near negatives more")
-    momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, momentum of the key encoder")
-    queue: int = hparam(4096, choice(1024, 4096, 16384), "K, number of negative keys, at most half the training rows")
-    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "temperature", "momentum", exclusive=True)
-        self.require_below(1, "momentum")
-        self.require_min(1, "queue")
-        self.require_min(2, "width")
+    lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate", above=0)
+    temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "temperature τ; lower emphasises near negatives", above=0)
+    momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, momentum of the key encoder", above=0, below=1)
+    queue: int = hparam(4096, choice(1024, 4096, 16384), "K, negative keys, at most half the training rows", at_least=1)
+    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection", at_least=2)
 
 
 @method("moco", MoCoHParams)
@@ -120,8 +113,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
         new = int(self.queue.ne(start.queue).any(1).sum())  # type: ignore[arg-type]
         filled = f"{pushed} keys were added, {new} of {size} differ from the initial ones"
         return {
-            "views found": views_found(now, then),
-            "not collapsed": not_collapsed(now[0]),
+            **view_evidence(now, then),
             "queue replaced": Evidence(filled, new == min(size, pushed) > 0),
             "key encoder lags": momentum_copy_lags(self.key, self.query, start.key),  # type: ignore[arg-type]
             "key encoder learns nothing": no_gradient(self, self.key, x, y),

@@ -17,12 +17,12 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class NivMFHParams(ELKHParams, SamplingHParams):
-    t: float = hparam(64.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
-    # at the full rate SGD on digits left all κ at the head's bound
-    head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ")
-    density: Literal["exact", "approximate"] = hparam(
-        "exact", None, "density of the classes: normalised, or approximate"
+    t: float = hparam(
+        64.0, uniform(8.0, 64.0), "factor on the classes' concentrations, an inverse temperature", above=0
     )
+    # at the full rate SGD on digits left all κ at the head's bound
+    head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ", above=0)
+    density: Literal["exact", "approximate"] = hparam("exact", None, "density of classes: normalised, or approximate")
 
 
 @method("nivmf", NivMFHParams)

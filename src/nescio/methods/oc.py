@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +14,9 @@ from nescio.search import hparam, log_uniform, uniform
 
 @dataclass(frozen=True)
 class OCHParams(BaseHParams):
-    width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features")
-    weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone")
-    orthogonality: float = hparam(0.3, log_uniform(0.03, 0.5), "weight of the orthogonality penalty")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "width", "weight", "orthogonality", exclusive=True)
-        self.require_below(1, "width")
+    width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features", above=0, below=1)
+    weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone", above=0)
+    orthogonality: float = hparam(0.3, log_uniform(0.03, 0.5), "weight of the orthogonality penalty", above=0)
 
 
 class Zero(nn.Module):
@@ -60,14 +54,14 @@ class OC(RND):
                 total = total + (wide @ wide.mT - torch.eye(len(wide), device=weight.device)).square().sum()
         return total
 
-    def ignorant(self, start: Method) -> nn.Module:
+    def untrained_student(self, start: Method) -> nn.Module:
         """Orthonormal certificates in random directions."""
         weight = start.student.weight  # type: ignore[union-attr]
-        blind = nn.Linear(weight.shape[1], weight.shape[0], bias=False).to(weight.device)  # type: ignore[union-attr, index]
-        blind.weight.data.copy_(torch.linalg.qr(weight.mT).Q.mT)  # type: ignore[union-attr, operator]
-        return blind
+        certificates = nn.Linear(weight.shape[1], weight.shape[0], bias=False).to(weight.device)  # type: ignore[union-attr, index]
+        certificates.weight.data.copy_(torch.linalg.qr(weight.mT).Q.mT)  # type: ignore[union-attr, operator]
+        return certificates
 
-    def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         before, after = float(start.disorder()), float(self.disorder())  # type: ignore[operator]
         seen = f"‖WWᵀ − I‖² = {before:.3g} at the start, {after:.3g} after"
         return {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,34 +11,19 @@ from torch.distributions import Dirichlet
 from torch.nn.functional import softplus
 
 from nescio.layers.radial_flows import RadialFlows, masses
-from nescio.methods.base import (
-    BaseHParams,
-    Batches,
-    Evidence,
-    Method,
-    NetworkSpec,
-    Output,
-    first_batch,
-    method,
-    noise_images,
-    split_group,
-)
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
+from nescio.methods.evidence import noise_images
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
 class PostNetHParams(BaseHParams):
     entropy: float = hparam(
-        1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; a larger one regularises more"
+        1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; larger values regularise", above=0
     )
-    latent: int = hparam(6, choice(4, 6, 10), "dimensions of the latent space of the densities")
-    flows: int = hparam(6, choice(4, 6, 10), "number of radial flows per class")
-    density: float = hparam(3.0, None, "multiplies the learning rate of the flows")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "entropy", "density", exclusive=True)
-        self.require_min(1, "latent", "flows")
+    latent: int = hparam(6, choice(4, 6, 10), "dimensions of the latent space of the densities", at_least=1)
+    flows: int = hparam(6, choice(4, 6, 10), "number of radial flows per class", at_least=1)
+    density: float = hparam(3.0, None, "multiplies the learning rate of the flows", above=0)
 
 
 def uncertain_cross_entropy(alpha: Tensor, y: Tensor) -> Tensor:
@@ -80,12 +65,10 @@ class PostNet(Method[PostNetHParams]):
         for _, y, _ in batches:
             self.counts += torch.bincount(y, minlength=self.spec.classes)
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
         """The flows take larger steps than the network, and no weight decay, which would pull all densities
         together."""
-        (group,) = super().parameter_groups()
-        network, flows = split_group(group, self.flows.parameters())
-        return [network, flows | {"rate": group["rate"] * self.hparams.density, "decay": 0.0}]
+        return [(self.flows.parameters(), {"rate": self.hparams.lr * self.hparams.density, "decay": 0.0})]
 
     def log_densities(self, embeddings: Tensor) -> Tensor:
         """(b, c) log q(z | c), float64."""
@@ -127,17 +110,12 @@ class PostNet(Method[PostNetHParams]):
             float((now - then).abs().max())
             for now, then in zip(self.flows.parameters(), start.flows.parameters(), strict=True)
         )
+        rewarded = f"an entropy of {spread:.3g} changes the loss by {added:+.2g}: more entropy, {effect} loss"
+        integrals = f"{float(mass.min()):.3f} to {float(mass.max()):.3f} in two dimensions"
+        medians = f"median log α₀ {near:.3g} on training images, {far:.3g} on noise"
         return {
-            "entropy is rewarded": Evidence(
-                f"an entropy of {spread:.3g} changes the loss by {added:+.2g}: more entropy, {effect} loss",
-                added * spread < 0,
-            ),
+            "entropy is rewarded": Evidence(rewarded, added * spread < 0),
             "flows learnt": Evidence(f"their parameters changed by up to {moved:.3g}", moved > 1e-2),
-            "densities integrate to 1": Evidence(
-                f"{float(mass.min()):.3f} to {float(mass.max()):.3f} in two dimensions",
-                bool(((mass - 1).abs() < 0.02).all()),
-            ),
-            "evidence falls away from the data": Evidence(
-                f"median log α₀ {near:.3g} on training images, {far:.3g} on noise", near > far + 1
-            ),
+            "densities integrate to 1": Evidence(integrals, bool(((mass - 1).abs() < 0.02).all())),
+            "evidence falls away from the data": Evidence(medians, near > far + 1),
         }

@@ -17,12 +17,8 @@ STEEPEST = 1 / math.sqrt(2)  # |z| at which exp(−z²) changes most
 @dataclass(frozen=True)
 class RBFHParams(BaseHParams):
     # The gradient of a·exp(−z²) is up to 0.86·a times that of z: a smaller step than for plain logits.
-    lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
-    scale: float = hparam(10.0, uniform(5.0, 20.0), "a, the largest logit")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "scale", exclusive=True)
+    lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate", above=0)
+    scale: float = hparam(10.0, uniform(5.0, 20.0), "a, the largest logit", above=0)
 
 
 @method("rbf", RBFHParams)
@@ -61,9 +57,8 @@ class RBF(Method[RBFHParams]):
         far = self.probs(self.kernels(1e4 * output.embeddings)[:, None])
         # a row far away has p = 1/C unless some z is exactly zero
         faded = float((far.max(1).values < 1 / classes + 0.01).float().mean())
+        seen = f"p = {confident:.2f} on training images; without a scale at most {plain:.2f}"
         return {
             "fades": Evidence(f"{faded:.0%} of features scaled by 10⁴ get the uniform prediction", faded > 0.9),
-            "confident": Evidence(
-                f"p = {confident:.2f} on training images; without a scale at most {plain:.2f}", confident > plain
-            ),
+            "confident": Evidence(seen, confident > plain),
         }

@@ -8,29 +8,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import (
-    BaseHParams,
-    Batches,
-    Evidence,
-    Method,
-    NetworkSpec,
-    Output,
-    first_batch,
-    method,
-    noise_images,
-)
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
+from nescio.methods.evidence import noise_images
 from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)
 class RNDHParams(BaseHParams):
-    width: int = hparam(128, choice(64, 128, 256), "hidden units and outputs of student and teacher")
-    weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(1, "width")
-        self.require_min(0, "weight", exclusive=True)
+    width: int = hparam(128, choice(64, 128, 256), "hidden units and outputs of student and teacher", at_least=1)
+    weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone", above=0)
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -102,10 +88,9 @@ class RND(Method[RNDHParams]):
         learnt = f"distance on images: {untrained:.3g} for an untrained student, {near:.3g} for the trained one"
         pairs = list(zip(self.teacher.parameters(), start.teacher.parameters(), strict=True))  # type: ignore[union-attr]
         frozen = all(torch.equal(a, b) for a, b in pairs)
+        seen = f"{near:.3g} on training images, {far:.3g} on noise"
         return {
             "student learnt": Evidence(learnt, near < 0.5 * untrained),
-            "student ≠ teacher on noise": Evidence(
-                f"{near:.3g} on training images, {far:.3g} on noise", far > 2 * near
-            ),
+            "student ≠ teacher on noise": Evidence(seen, far > 2 * near),
             "teacher frozen": Evidence("as at the start" if frozen else "it moved", frozen),
         }

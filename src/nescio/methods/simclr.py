@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nescio.layers.contrastive import mlp, nt_xent
-from nescio.methods._two_views import not_collapsed, temperature_matters, views_found
+from nescio.methods._two_views import temperature_matters, view_evidence
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, SelfSupervised, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
 class SimCLRHParams(BaseHParams):
-    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; a lower one weights near negatives more")
-    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0, "temperature", exclusive=True)
-        self.require_min(2, "width")
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; lower emphasises near negatives", above=0)
+    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection", at_least=2)
 
 
 @method("simclr", SimCLRHParams)
@@ -53,7 +48,6 @@ class SimCLR(SelfSupervised[SimCLRHParams]):
         x, y = first_batch(batches)
         now, then = (network.project(x).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
         return {
-            "views found": views_found(now, then),
-            "not collapsed": not_collapsed(now[0]),
+            **view_evidence(now, then),
             "temperature acts": temperature_matters(self, x, y),
         }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,18 +13,8 @@ from nescio.layers.entropies import entropy
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
 from nescio.layers.spectral import bound_holds
 from nescio.methods._spectral_bound import SpectralHParams, bound_acts, bounded
-from nescio.methods.base import (
-    SPECTRAL,
-    Batches,
-    Evidence,
-    Method,
-    NetworkSpec,
-    Output,
-    first_batch,
-    method,
-    noise_images,
-    split_group,
-)
+from nescio.methods.base import SPECTRAL, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
+from nescio.methods.evidence import noise_images
 from nescio.search import choice, hparam
 
 PAIRED = 4096  # maximum number of rows whose distances set the lengthscale
@@ -32,15 +22,10 @@ PAIRED = 4096  # maximum number of rows whose distances set the lengthscale
 
 @dataclass(frozen=True)
 class SNGPHParams(SpectralHParams):
-    bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; a smaller one regularises more")
-    width: int = hparam(1024, choice(512, 1024, 2048), "D, random features")
+    bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; smaller values regularise", above=0)
+    width: int = hparam(1024, choice(512, 1024, 2048), "D, random features", at_least=1)
     # Φ has length one, where plain features have that of their width: β needs larger steps to reach the same logits.
-    output: float = hparam(10.0, None, "multiplies the learning rate of the process's weights β")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(1, "width")
-        self.require_min(0, "output", exclusive=True)
+    output: float = hparam(10.0, None, "multiplies the learning rate of the process's weights β", above=0)
 
 
 @method("sngp", SNGPHParams)
@@ -74,11 +59,9 @@ class SNGP(Method[SNGPHParams]):
         some = features[:: -(-len(features) // PAIRED)]  # limits the number of locations
         self.gp.lengthscale.copy_(torch.pdist(some).mean().clamp_min(1e-6))
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
         """The prior already regularises β, so weight decay applies to the network alone."""
-        (group,) = super().parameter_groups()
-        network, beta = split_group(group, [self.gp.weights.weight])
-        return [network, beta | {"rate": group["rate"] * self.hparams.output, "decay": 0.0}]
+        return [([self.gp.weights.weight], {"rate": self.hparams.lr * self.hparams.output, "decay": 0.0})]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.gp.mean(self.gp.expand(self.features(x)))
@@ -104,14 +87,12 @@ class SNGP(Method[SNGPHParams]):
         logits = self(noise).logits
         assert logits is not None
         shrunk = 1 - float(logits.abs().mean() / self.gp.mean(expanded[1]).abs().mean())
+        counted = f"by {mass:.0f} rows of Φ; the training set has {self.rows}"
+        variances = f"{near:.3g} on training images, {far:.3g} on noise"
         return {
             "layers are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
             "bound acts": bound_acts(self),
-            "precision changed": Evidence(
-                f"by {mass:.0f} rows of Φ; the training set has {self.rows}", mass > max(1, self.rows) / 2
-            ),
+            "precision changed": Evidence(counted, mass > max(1, self.rows) / 2),
             "mean-field logits": Evidence(f"on noise {shrunk:.2%} smaller than the posterior mean", shrunk > 1e-4),
-            "variance away from the data": Evidence(
-                f"{near:.3g} on training images, {far:.3g} on noise", far > 1.5 * near
-            ),
+            "variance away from the data": Evidence(variances, far > 1.5 * near),
         }

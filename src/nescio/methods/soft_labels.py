@@ -13,12 +13,7 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class SoftLabelsHParams(BaseHParams):
-    most: float = hparam(0.9, uniform(0.8, 0.99), "ℓ_max, the target of the true class")
-
-    def check(self) -> None:
-        super().check()
-        self.require_min(0.5, "most", exclusive=True)
-        self.require_below(1, "most")
+    most: float = hparam(0.9, uniform(0.8, 0.99), "ℓ_max, the target of the true class", above=0.5, below=1)
 
 
 @method("soft-labels", SoftLabelsHParams)

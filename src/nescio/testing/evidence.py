@@ -19,16 +19,8 @@ from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.spectral import bound_holds, layer_norms, operator_norms, share_above_bound
-from nescio.methods.base import (
-    Evidence,
-    Method,
-    accuracy_of,
-    check_output,
-    first_batch,
-    gradient_of,
-    noise_images,
-    registry,
-)
+from nescio.methods.base import Evidence, Method, check_output, first_batch, registry
+from nescio.methods.evidence import accuracy_of, gradient_of, noise_images
 from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
 from nescio.networks.models import network_of_trial

@@ -20,7 +20,8 @@ from nescio.datasets.names import content_name
 from nescio.errors import BadInput
 from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import set_exact_vectors
-from nescio.methods.base import Method, accuracy_of, check_output
+from nescio.methods.base import Method, check_output
+from nescio.methods.evidence import accuracy_of
 from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
 from nescio.training.initial import build, take_weights, weights_of
 from nescio.training.optimizers import OptimizerStep, WeightAverage, average_of, optimizer_of

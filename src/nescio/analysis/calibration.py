@@ -260,7 +260,8 @@ class _Rows:
 
         sums = run_on_threads(work, min(thread_count(), len(self.blocks)))
         n = len(self.labels)
-        return sum(s[0] for s in sums) / n, sum(s[1] for s in sums) / n, sum(s[2] for s in sums) / n
+        value, by_scale, by_bias = (np.sum(part, axis=0) / n for part in zip(*sums, strict=True))
+        return float(value), by_scale, by_bias
 
 
 # ---- scaled when read

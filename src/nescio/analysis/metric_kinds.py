@@ -231,13 +231,14 @@ def _prepare_retrieval(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iter
         yield _share(spec, retrieved, lambda _: float(np.mean(retrieved)))
 
 
+@cached
 def retrieved_rows(predictions: Predictions) -> Array:
     """(N,) whether the nearest other row has the same label; Undefined without embeddings or labels."""
     embeddings, labels = predictions.embeddings, predictions.labels
     if embeddings is None or labels is None:
         raise Undefined(f"There are no {'embeddings' if embeddings is None else 'labels'}.")
     try:
-        return cached(predictions, "retrieved", lambda: metrics.retrieved(embeddings, labels))
+        return metrics.retrieved(embeddings, labels)
     except BadInput as error:
         raise Undefined(str(error)) from None
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 from nescio.errors import BadInput
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def thread_count() -> int:
@@ -57,10 +60,18 @@ def use_one_thread() -> Iterator[None]:
             _little_work.pop()
 
 
-def run_on_threads(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:
+def run_on_threads(work: Callable[[int, int], Result], workers: int | None = None) -> list[Result]:
     """Run work(i, workers) for every worker i on a separate thread; worker i takes items i, i + workers, …"""
     workers = workers or thread_count()
     if workers == 1:
         return [work(0, 1)]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda i: work(i, workers), range(workers)))
+
+
+def map_on_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """[work(item) for item in items], spread over the threads."""
+    waiting = list(items)
+    workers = min(thread_count(), len(waiting))
+    done = run_on_threads(lambda i, workers: [work(item) for item in waiting[i::workers]], workers)
+    return [done[number % workers][number // workers] for number in range(len(waiting))]

@@ -1,19 +1,21 @@
 """Measures: functions from predictions to one uncertainty per row, always higher = less confident."""
 
-from nescio.measures._native import native, norm
-from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
-from nescio.measures._portable import LOGIT_MEASURES, PORTABLE, FittedScore, fit, portable
-from nescio.measures._probes import jacobian, tta
-from nescio.measures._softmax import (
+from nescio.measures._direct import (
     dempster_shafer,
     energy,
     entropy,
     expected_entropy,
     gap,
+    jacobian,
     max_logit,
     msp,
     mutual_information,
+    native,
+    norm,
+    tta,
 )
+from nescio.measures._neighbours import feature_variance, knn, knn_distance, neighborhood_inconsistency
+from nescio.measures._portable import LOGIT_MEASURES, PORTABLE, FittedScore, fit, portable
 from nescio.measures._softmax_pass import mean_probs, prob_blocks, summary, top_k_outcomes
 from nescio.measures._spec import (
     SCORE,
@@ -31,7 +33,6 @@ from nescio.measures.feature_scores import (
     fdbd,
     gradnorm,
     kl_matching,
-    knn,
     mds,
     mds_plus,
     nci,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from nescio.arrays.nearest import METRICS, distances, nearest_rows, prepare_points, unit
-from nescio.arrays.parallel import blocks, run_on_threads
+from nescio.arrays.nearest import METRICS, Points, distances, nearest_rows, prepare_points, unit
+from nescio.arrays.parallel import blocks, map_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
-from nescio.measures.row_tools import embeddings_of
+from nescio.measures.row_tools import embeddings_of, select_in_distribution
 from nescio.predictions import Predictions
 
 MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the cache
@@ -21,9 +21,7 @@ DIGITS = 12  # decimals of a mean of similarities: means of other fractions that
 
 
 @measure("fitted", needs=("embeddings",), example={"k": 5}, scorecard_options=lambda rows: {"k": min(10, rows)})
-def knn_distance(
-    ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine"
-) -> Callable[[Predictions], Array]:
+def knn_distance(ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine") -> NeighbourDistance:
     """Mean distance to the k nearest reference embeddings.
 
     u(x) = (1/k)·Σ_{r in k-NN(x)} distance(x, r), with 1 − cos or the Euclidean distance, in float64.
@@ -37,7 +35,7 @@ def knn_distance(
 class NeighbourDistance:
     """Mean distance to the k nearest references, for every k."""
 
-    refs: Any
+    refs: Points
     ks: Sequence[int]
     metric: str
     several: bool  # k was a sequence
@@ -48,24 +46,51 @@ class NeighbourDistance:
         return {"bank": self.refs.search_rows.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
 
     def __call__(self, test: Predictions) -> Array:
-        queries = prepare_points(
-            embeddings_of(test, "the test predictions"), self.metric, "the test embeddings", self.refs
-        )
-        return self._aggregate(distances(self.refs, queries, nearest_rows(self.refs, queries, sorted(set(self.ks)))))
+        return self._distances(test, "test")
 
     def leave_one_out(self, ref: Predictions) -> Array:
         """Mean distance of each reference to the nearest other references."""
         if max(self.ks) >= len(self.refs):
             raise Undefined(f"{len(self.refs)} references: leave-one-out needs more than {max(self.ks)}.")
-        queries = prepare_points(
-            embeddings_of(ref, "the reference predictions"), self.metric, "the reference embeddings", self.refs
-        )
-        others = nearest_rows(self.refs, queries, sorted(set(self.ks)), others=True)
-        return self._aggregate(distances(self.refs, queries, others))
+        return self._distances(ref, "reference", others=True)
+
+    def _distances(self, predictions: Predictions, what: str, others: bool = False) -> Array:
+        embeddings = embeddings_of(predictions, f"the {what} predictions")
+        queries = prepare_points(embeddings, self.metric, f"the {what} embeddings", self.refs)
+        neighbours = nearest_rows(self.refs, queries, sorted(set(self.ks)), others=others)
+        return self._aggregate(distances(self.refs, queries, neighbours))
 
     def _aggregate(self, away: Array) -> Array:
         means = np.stack([away[:, :k].mean(1) for k in self.ks])
         return means if self.several else means[0]
+
+
+@measure("fitted", needs=("embeddings",), example={"k": 5})
+def knn(train: Predictions, k: int = 50) -> KthNeighbour:
+    """Squared distance to the k-th nearest training row, of unit-length embeddings: 2 − 2·cos.
+
+    k is at most the number of training rows. Sun et al. (2022).
+    """
+    if k < 1:
+        raise BadInput(f"k is {k}; it must be a whole number of at least 1.")
+    rows = embeddings_of(select_in_distribution(train, "knn"), "knn")
+    refs = prepare_points(rows, "cosine", "the reference embeddings")
+    return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
+
+
+class KthNeighbour(NeighbourDistance):
+    """Squared distance of unit-length embeddings to the k-th nearest reference."""
+
+    def _aggregate(self, away: Array) -> Array:
+        return np.asarray(2 * away[:, : self.ks[0]].max(1))
+
+    def leave_one_out(self, ref: Predictions) -> Array:
+        in_distribution = select_in_distribution(ref, "knn")
+        if in_distribution is ref:
+            return super().leave_one_out(ref)
+        u = np.array(self(ref))
+        u[ref.in_distribution] = super().leave_one_out(in_distribution)
+        return u
 
 
 @measure("ensemble", needs=("embeddings",), example={"k": 10})
@@ -132,21 +157,19 @@ def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str 
     one = 1 << (62 - pairs.bit_length())  # sums of whole numbers of 1/one do not depend on their order, and fit 64 bits
     total = np.zeros((len(cuts), n), np.int64)
     tables = [_similarities(cut, similarity, one) for cut in cuts]
-    parts = blocks(n, max(1, MARKS // (m * n_refs)))
 
-    def work(i: int, workers: int) -> None:
-        for block in parts[i::workers]:
-            inside = np.zeros((m, block.stop - block.start, n_refs), bool)
-            start = 0
-            for number, cut in enumerate(cuts):
-                np.put_along_axis(inside, lists[:, block, start:cut].astype(np.intp), True, axis=2)
-                start = cut
-                bits = _as_words(np.packbits(inside, axis=2))
-                for member in range(m - 1):
-                    shared = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
-                    total[number, block] += tables[number][shared].sum(0)
+    def add_block(block: slice) -> None:
+        inside = np.zeros((m, block.stop - block.start, n_refs), bool)
+        start = 0
+        for number, cut in enumerate(cuts):
+            np.put_along_axis(inside, lists[:, block, start:cut].astype(np.intp), True, axis=2)
+            start = cut
+            bits = _as_words(np.packbits(inside, axis=2))
+            for member in range(m - 1):
+                shared = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
+                total[number, block] += tables[number][shared].sum(0)
 
-    run_on_threads(work)
+    map_on_threads(add_block, blocks(n, max(1, MARKS // (m * n_refs))))
     return np.asarray(np.round(total / (one * pairs), DIGITS))
 
 

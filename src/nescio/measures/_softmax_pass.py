@@ -16,6 +16,7 @@ from nescio.arrays.checks import check_not_truncated, release_pages
 from nescio.arrays.parallel import blocks, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
+from nescio.measures._spec import cached
 from nescio.metrics import Outcomes, complement_of, label_ranks, registry, top_k, top_outcomes
 from nescio.predictions import Predictions
 from nescio.progress import track
@@ -59,32 +60,22 @@ class Summary:
         return picked
 
 
-def summary(predictions: Predictions) -> Summary:
-    """One pass over the predictions, cached on them."""
-    kept: Summary | None = getattr(predictions, "_summary", None)
-    if kept is None:
-        kept = _pass(predictions)
-        object.__setattr__(predictions, "_summary", kept)
-    return kept
-
-
 def _top_only(predictions: Predictions) -> Summary:
     """Summary of predicted classes and their confidence, without logits."""
     n, right, confidence = len(predictions), predictions.correctness, predictions.confidence
     if right is None and confidence is None:
         raise Undefined("There are no logits and no probs, so there is no softmax.")
     u = {} if confidence is None else {"msp": 1 - confidence.astype(np.float64)}
-    labelled = (
-        np.full(n, right is not None)
-        if predictions.in_distribution is None
-        else predictions.in_distribution & (right is not None)
-    )
+    in_distribution = np.ones(n, bool) if predictions.in_distribution is None else predictions.in_distribution
+    labelled = in_distribution & (right is not None)
     answers = top_outcomes(np.zeros(n, bool) if right is None else right & labelled, confidence, predictions.predicted)
     leading = answers.confidence[:, None]
     return Summary(u, labelled, leading, answers.predicted, answers.confidence, None if right is None else answers)
 
 
-def _pass(predictions: Predictions) -> Summary:
+@cached
+def summary(predictions: Predictions) -> Summary:
+    """One pass over the predictions, cached on them."""
     if predictions.logits is None:
         return _top_only(predictions)
     for _, column in predictions.columns():
@@ -145,7 +136,7 @@ class _Columns:
 
     def summary(self) -> Summary:
         for name in OF_PROBS:
-            _settle(self.u[name])
+            settle(self.u[name])
         self.leading[:, 0] = self.confidence
         for array in (*self.u.values(), self.leading, self.predicted, self.confidence):
             array.flags.writeable = False
@@ -434,7 +425,7 @@ def _brier(right: Array, confidence: Array, uncertainty: Array, label_probabilit
     return np.where(right, uncertainty**2 + squares, confidence**2 + others + (1 - label_probability) ** 2)
 
 
-def _settle(u: Array) -> None:
+def settle(u: Array) -> None:
     """Drop the last 9 of 53 bits in place, so that the order of a sum breaks no tie (Veltkamp's splitting)."""
     lifted = u * (2.0**9 + 1)
     u[:] = lifted - (lifted - u)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 
@@ -24,8 +25,21 @@ Kind = Literal[
 ]
 ENSEMBLES = "An ensemble is no measure: `nescio.stack` joins the predictions of its networks into one."
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 T = TypeVar("T")
 FIELDS = [registered.name for registered in fields(Predictions)]
+
+
+class Traits(TypedDict, total=False):
+    """Optional properties of a measure."""
+
+    example: Mapping[str, Any]  # options for 120 rows, 4 classes and 6 features, if its defaults need more
+    fallback: str  # a field that can replace missing ones
+    equivalent_to: str  # the measure with the same ranking, under which reports show it
+    needs_draws: bool  # it needs several draws
+    slow: bool  # as slow as all others together: skipped for large predictions unless requested
+    trains: bool  # it trains a network: skipped unless requested
+    scorecard_options: Callable[[int], Mapping[str, Any]]  # number of reference rows → options on a scorecard
 
 
 @dataclass(frozen=True)
@@ -36,15 +50,13 @@ class Measure:
     function: Callable[..., Any]
     kind: Kind
     needs: tuple[str, ...]  # fields of Predictions that it needs
-    example: Mapping[str, Any] = field(default_factory=dict)  # options for the few rows of the contract
-    fallback: str | None = None  # a field that can replace missing ones
-    equivalent_to: str | None = None  # the measure with the same ranking, under which reports show it
-    needs_draws: bool = False  # it needs several draws
-    slow: bool = False  # as slow as all other measures together: skipped for large predictions unless requested
-    trains: bool = False  # it trains a network: skipped unless requested
-    scorecard_options: Callable[[int], Mapping[str, Any]] | None = (
-        None  # the number of reference rows → options on a scorecard
-    )
+    example: Mapping[str, Any] = field(default_factory=dict)  # for the rest see Traits
+    fallback: str | None = None
+    equivalent_to: str | None = None
+    needs_draws: bool = False
+    slow: bool = False
+    trains: bool = False
+    scorecard_options: Callable[[int], Mapping[str, Any]] | None = None
 
     @property
     def sentence(self) -> str:
@@ -69,11 +81,8 @@ class Measure:
         with self._naming_faults():
             u = np.asarray(score(predictions))
         if u.shape != (len(predictions),) or u.dtype.kind not in "fiub":
-            what = (
-                f"shape {u.shape} of {u.dtype}"
-                if u.dtype.kind in "fiub"
-                else type(u.item() if u.ndim == 0 else u).__name__
-            )
+            is_number = u.dtype.kind in "fiub"
+            what = f"shape {u.shape} of {u.dtype}" if is_number else type(u.item() if u.ndim == 0 else u).__name__
             raise FaultyPlugin(
                 f"The measure {self.name} ({source_file(self.function)}) returns {what} for {len(predictions)} rows: "
                 "it must give one number per row."
@@ -141,29 +150,9 @@ registry: Registry[Measure] = Registry(
 
 
 def measure(
-    kind: Kind = "plain",
-    *,
-    needs: tuple[str, ...],
-    name: str | None = None,
-    example: Mapping[str, Any] | None = None,
-    fallback: str | None = None,
-    equivalent_to: str | None = None,
-    needs_draws: bool = False,
-    slow: bool = False,
-    trains: bool = False,
-    scorecard_options: Callable[[int], Mapping[str, Any]] | None = None,
+    kind: Kind = "plain", *, needs: tuple[str, ...], name: str | None = None, **traits: Unpack[Traits]
 ) -> Callable[[F], F]:
-    """Register a function of Predictions as a measure, and return it unchanged.
-
-    needs              fields of Predictions that it needs
-    example            options for 120 rows, 4 classes and 6 features, if its defaults need more
-    fallback           a field that can replace missing ones
-    equivalent_to      the measure with the same ranking, under which reports show it
-    needs_draws        it needs several draws
-    slow               as slow as all others together: skipped for large predictions unless requested
-    trains             it trains a network: skipped unless requested
-    scorecard_options  number of reference rows → options on a scorecard, if not its defaults
-    """
+    """Register a function of Predictions that needs these fields as a measure, and return it unchanged."""
     for field_name in needs:
         if field_name not in FIELDS:
             raise BadInput(f"A measure cannot need {field_name!r}. There are: {', '.join(FIELDS)}.")
@@ -173,35 +162,27 @@ def measure(
             where = f"The measure {name or function.__name__} ({source_file(function)})"
             raise BadInput(f"{where} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
         label = name or function.__name__
-        registered = Measure(
-            label,
-            function,
-            kind,
-            needs,
-            dict(example or {}),
-            fallback,
-            equivalent_to,
-            needs_draws,
-            slow,
-            trains,
-            scorecard_options,
-        )
-        registry.add(label, registered)
+        registry.add(label, Measure(label, function, kind, needs, **traits))
         return function
 
     return register
 
 
-def cached(predictions: Predictions, key: Hashable, make: Callable[[], T]) -> T:
-    """The result of `make`, computed once per predictions and cached on them, so that measures share work."""
-    cache: dict[Hashable, Any] | None = getattr(predictions, "_kept", None)
-    if cache is None:
-        cache = {}
-        object.__setattr__(predictions, "_kept", cache)
-    if key not in cache:
-        cache[key] = make()
-    value: T = cache[key]
-    return value
+def cached(function: Callable[Concatenate[Predictions, P], T]) -> Callable[Concatenate[Predictions, P], T]:
+    """Cache the results of a function of predictions and hashable options on the predictions: measures share work."""
+    parameters = signature(function)
+
+    @wraps(function)
+    def look_up(predictions: Predictions, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bound = parameters.bind(predictions, *args, **kwargs)
+        bound.apply_defaults()
+        key = (function, *list(bound.arguments.values())[1:])
+        results: dict[Hashable, T] = vars(predictions).setdefault("_results", {})
+        if key not in results:
+            results[key] = function(predictions, *args, **kwargs)
+        return results[key]
+
+    return look_up
 
 
 # ---- measures of predictions by name
@@ -227,7 +208,7 @@ def find_measure(name: str, predictions: Predictions) -> Measure:
     if name in registry:
         return registry[name]
     if score in predictions.scores:
-        return Measure(_called(score), partial(_score, score), "plain", ("scores",))
+        return Measure(_called(score), partial(stored_score, score, " in these predictions"), "plain", ("scores",))
     if score != name:
         there = ", ".join(f"{SCORE}{name}" for name in predictions.scores) or "none"
         raise BadInput(f"There is no score named {score!r} in these predictions. There are: {there}.")
@@ -251,7 +232,10 @@ def uncertainty(name: str, predictions: Predictions) -> Array:
     return measure.compute(predictions)
 
 
-def _score(name: str, predictions: Predictions) -> Any:
+def stored_score(name: str, missing: str, predictions: Predictions) -> Array:
+    """A score in the predictions, read-only; `missing` completes the error if there is none."""
     if name not in predictions.scores:
-        raise Undefined(f"There is no score named {name!r} in these predictions.")
-    return np.asarray(predictions.scores[name], np.float64)
+        raise Undefined(f"There is no score named {name!r}{missing}.")
+    score = np.asarray(predictions.scores[name], np.float64).view()
+    score.flags.writeable = False
+    return score

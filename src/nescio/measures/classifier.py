@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, one_blas_thread, run_on_threads
+from nescio.arrays.parallel import blocks, map_on_threads, one_blas_thread, run_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._spec import cached
 from nescio.measures.gaussians import moments
-from nescio.measures.row_tools import MIN_BLOCK_ROWS, embeddings_of, float64_rows, map_on_threads
+from nescio.measures.row_tools import MIN_BLOCK_ROWS, embeddings_of, float64_rows, select_in_distribution
 from nescio.predictions import Predictions
 
 RESIDUAL = 0.02  # of the logits' standard deviation: half precision leaves 0.001, another layer's embedding far more
@@ -34,7 +33,7 @@ def recover_last_layer(train: Predictions) -> LastLayer:
     Undefined if the residual shows that the embeddings are not the input of the last layer, or if there are too few
     rows. Directions in which embeddings do not vary have no weight.
     """
-    layer = cached(train, "classifier", lambda: _recover(train))
+    layer = _fit_last_layer(train)
     if layer.residual > RESIDUAL:
         raise Undefined(
             "The embeddings are not the input of the last layer: a linear function of them misses the logits by "
@@ -43,19 +42,21 @@ def recover_last_layer(train: Predictions) -> LastLayer:
     return layer
 
 
+@cached
 @one_blas_thread()
-def _recover(train: Predictions) -> LastLayer:
+def _fit_last_layer(train: Predictions) -> LastLayer:
     embeddings = embeddings_of(train, "the last layer")
-    if train.logits is None or train.normalized:
+    logits = train.logits
+    if logits is None or train.normalized:
         raise Undefined("The last layer is recovered from logits, and the reference has none.")
-    reference = moments(train, "the last layer")
-    rounding = max(_rounding(embeddings), _rounding(train.logits))
+    reference, train = moments(train), select_in_distribution(train, "the last layer")
+    rounding = float(max(np.finfo(dtype).eps for dtype in (embeddings.dtype, logits.dtype)))
     values, axes = np.linalg.eigh(reference.total)
     used = values > max(len(values) * np.finfo(float).eps, rounding**2) * values[-1]
     rank, n = int(used.sum()), reference.n
     if n < rank + 2:
         raise Undefined(f"{n} reference rows are too few to recover the last layer of {rank} features: give more rows.")
-    middle = _mean_logits(train)
+    middle = np.sum(map_on_threads(lambda block: logits_of(train, block).sum(0), train.blocks()), axis=0) / n
     if not np.isfinite(middle).all():
         raise Undefined("Some logits of the reference are −inf, so that the last layer cannot be recovered from them.")
     cross, squares = _products(train, reference.mean, middle)
@@ -66,24 +67,10 @@ def _recover(train: Predictions) -> LastLayer:
     return LastLayer(np.ascontiguousarray(weight.T), middle - reference.mean @ weight, residual, rounding)
 
 
-def logits_of(predictions: Predictions, block: Any) -> Array:
+def logits_of(predictions: Predictions, block: slice) -> Array:
     """(b, c) logits of these rows in float64, their mean over draws."""
     assert predictions.logits is not None
     return np.asarray(np.mean(predictions.logits[block], axis=1, dtype=np.float64))
-
-
-def in_distribution_mask(predictions: Predictions, block: slice) -> Any:
-    """The in-distribution rows of a block."""
-    return slice(None) if predictions.in_distribution is None else predictions.in_distribution[block]
-
-
-def _mean_logits(train: Predictions) -> Array:
-    sums = map_on_threads(
-        lambda block: logits_of(train, block)[in_distribution_mask(train, block)].sum(0), train.blocks()
-    )
-    return np.asarray(
-        np.sum(sums, axis=0) / (len(train) if train.in_distribution is None else train.in_distribution.sum())
-    )
 
 
 @one_blas_thread()
@@ -96,15 +83,10 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
     def work(first: int, step: int) -> tuple[Array, float]:
         cross, squares = np.zeros((len(mean), len(middle))), 0.0
         for block in parts[first::step]:
-            rows = in_distribution_mask(train, block)
-            z = logits_of(train, block)[rows] - middle
-            cross += (float64_rows(embeddings, block)[rows] - mean).T @ z
+            z = logits_of(train, block) - middle
+            cross += (float64_rows(embeddings, block) - mean).T @ z
             squares += float(np.vdot(z, z))
         return cross, squares
 
     sums = run_on_threads(work)
     return np.asarray(sum(cross for cross, _ in sums)), sum(squares for _, squares in sums)
-
-
-def _rounding(stored: Array) -> float:
-    return float(np.finfo(stored.dtype).eps)

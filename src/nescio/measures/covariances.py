@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from nescio.arrays.parallel import map_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.measures.row_tools import map_on_threads
 
 FIRST_JITTER = 1e-12  # of the mean variance, if a covariance cannot be factored otherwise; then ten times more
 SMALL_TRIANGLE = 64  # rows of a triangle that is inverted at once

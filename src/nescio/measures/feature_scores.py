@@ -8,44 +8,43 @@ several networks see `over_members`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from nescio.arrays.nearest import prepare_points
-from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.parallel import map_on_threads, one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._neighbours import NeighbourDistance
+from nescio.measures._neighbours import KthNeighbour, knn
 from nescio.measures._softmax_pass import mean_probs, summary
 from nescio.measures._spec import cached, measure, registry
 from nescio.measures.classifier import logits_of, recover_last_layer
 from nescio.measures.gaussians import NearestMean, class_distances, mahalanobis, moments
 from nescio.measures.logit_scores import distance_to_uniform
 from nescio.measures.row_tools import (
+    Fit,
+    UnitRows,
+    by_blocks,
     embeddings_of,
+    exportable,
     float64_rows,
-    map_on_threads,
     product_dtype,
     row_blocks,
     rows_by_class,
     select_in_distribution,
-    unit_rows,
 )
 from nescio.predictions import Predictions
 
-Fit = Callable[[Predictions], Array]
 BANK_ROWS = 1000  # minimum number of reference rows in the bank of `nnguide`
 TINY = float(np.finfo(float).tiny)
 
 
 def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> Array:
-    """u (n,) of an ensemble: the members' scores, averaged.
+    """u (n,) of an ensemble: the mean score of its members, each fitted on its training rows.
 
-    All tests have the same rows in the same order. Each member is fitted on its training rows.
+    All tests have the same rows in the same order.
     """
     if len(trains) != len(tests) or not tests:
         raise BadInput(
@@ -57,27 +56,12 @@ def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predi
     if registered.kind not in ("fitted", "plain"):
         raise BadInput(f"{name} is not a score of one network, so it has no mean over members.")
 
-    def member_score(train: Predictions, test: Predictions) -> Array:
-        fitted = (
-            registered.function(train, **options)
-            if registered.kind == "fitted"
-            else partial(registered.function, **options)
-        )
-        return np.asarray(fitted(test))
-
-    return np.asarray(
-        np.mean([member_score(*all_predictions) for all_predictions in zip(trains, tests, strict=True)], axis=0)
-    )
-
-
-def by_blocks(
-    predictions: Predictions, score: Callable[[Array, slice], Array], name: str, d: int | None = None
-) -> Array:
-    """u (n,) from a function of float64 embeddings (b, d) and their rows, block by block on the threads."""
-    embeddings = embeddings_of(predictions, name, d)
-    with one_blas_thread():
-        scored = map_on_threads(lambda block: score(float64_rows(embeddings, block), block), row_blocks(embeddings))
-    return np.concatenate(scored)
+    function = registered.function
+    scores = [
+        function(train, **options)(test) if registered.kind == "fitted" else function(test, **options)
+        for train, test in zip(trains, tests, strict=True)
+    ]
+    return np.asarray(np.mean(scores, axis=0))
 
 
 def energy_of(predictions: Predictions, name: str, classes: int | None = None) -> Array:
@@ -89,17 +73,6 @@ def energy_of(predictions: Predictions, name: str, classes: int | None = None) -
             f"logits has {predictions.classes} classes, the reference has {classes}: they must come from one network."
         )
     return -summary(predictions).u["energy"]
-
-
-@dataclass(frozen=True, eq=False)
-class WithArrays:
-    """A fitted score, and the arrays that an exported file needs to compute it."""
-
-    score: Fit
-    arrays: Mapping[str, Array]
-
-    def __call__(self, predictions: Predictions) -> Array:
-        return self.score(predictions)
 
 
 # ---- distances to classes
@@ -176,7 +149,7 @@ def residual(train: Predictions, dims: int | None = None) -> Fit:
     o = −W⁺·b is where all logits are 0; the columns of R are eigenvectors of Σ (f − o)(f − o)ᵀ after the first `dims`
     (d/2, at most 1000). Wang et al. (2022).
     """
-    return _residual(train, dims)
+    return _fit_residual(train, dims)
 
 
 @measure("fitted", needs=("embeddings", "logits"), example={"dims": 4})
@@ -186,20 +159,20 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     α = mean of the largest logit over mean of the residual, on training rows. Wang et al. (2022), virtual-logit
     matching.
     """
-    outside = _residual(train, dims)
+    outside = _fit_residual(train, dims)
     in_distribution = select_in_distribution(train, "vim")
     most = -summary(in_distribution).u["max_logit"]
     alpha = float(most.mean() / max(float(outside(in_distribution).mean()), TINY))
-    arrays = {**outside.arrays, "alpha": np.array(alpha)}
-    return WithArrays(lambda test: np.asarray(alpha * outside(test) - energy_of(test, "vim")), arrays)
+
+    def uncertainty_of(test: Predictions) -> Array:
+        return alpha * outside(test) - energy_of(test, "vim")
+
+    return exportable(uncertainty_of, len(outside.origin), origin=outside.origin, axes=outside.axes, alpha=alpha)
 
 
-def _residual(train: Predictions, dims: int | None) -> Residual:
-    return cached(train, ("residual", dims), lambda: _fit_residual(train, dims))
-
-
+@cached
 def _fit_residual(train: Predictions, dims: int | None) -> Residual:
-    layer, reference = recover_last_layer(train), moments(train, "residual")
+    layer, reference = recover_last_layer(train), moments(train)
     d = layer.weight.shape[1]
     dims = min(1000, d // 2) if dims is None else dims
     if not 0 < dims < d:
@@ -220,20 +193,22 @@ class Residual:
     axes: Array
 
     def __call__(self, predictions: Predictions) -> Array:
-        return cached(predictions, self, lambda: self._lengths(predictions))
+        return _residual_lengths(predictions, self)
 
     @property
     def arrays(self) -> dict[str, Array]:
         return {"origin": self.origin, "axes": self.axes, "width": np.array(len(self.origin))}
 
-    def _lengths(self, predictions: Predictions) -> Array:
-        dtype = product_dtype(predictions)
-        axes = self.axes.astype(dtype)
 
-        def score(f: Array, block: slice) -> Array:
-            return np.asarray(np.linalg.norm((f - self.origin).astype(dtype) @ axes, axis=1), np.float64)
+@cached
+def _residual_lengths(predictions: Predictions, fitted: Residual) -> Array:
+    dtype = product_dtype(predictions)
+    axes = fitted.axes.astype(dtype)
 
-        return by_blocks(predictions, score, "residual", len(self.origin))
+    def score(f: Array, _: slice) -> Array:
+        return np.asarray(np.linalg.norm((f - fitted.origin).astype(dtype) @ axes, axis=1), np.float64)
+
+    return by_blocks(predictions, score, "residual", len(fitted.origin))
 
 
 # ---- the last layer
@@ -246,7 +221,7 @@ def fdbd(train: Predictions) -> Fit:
     −mean_{c≠ŷ} (z_ŷ − z_c)/‖w_ŷ − w_c‖ / ‖f − μ‖; a class with the logit −inf has no boundary. Liu & Qin (2024), fast
     decision boundary detector.
     """
-    layer, mean = recover_last_layer(train), moments(train, "fdbd").mean
+    layer, mean = recover_last_layer(train), moments(train).mean
     w = layer.weight
     squares = (w**2).sum(1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
@@ -266,7 +241,7 @@ def fdbd(train: Predictions) -> Fit:
 
         return by_blocks(test, score, "fdbd", len(mean))
 
-    return WithArrays(uncertainty_of, {"inverse": inverse, "mean": mean, "width": np.array(len(mean))})
+    return exportable(uncertainty_of, len(mean), inverse=inverse, mean=mean)
 
 
 @measure("fitted", needs=("embeddings", "logits"))
@@ -275,7 +250,7 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
 
     −(w_ŷ·(f − μ)/‖f − μ‖ + α·‖f‖₁). Liu & Qin (2025); α is not tuned here.
     """
-    layer, mean = recover_last_layer(train), moments(train, "nci").mean
+    layer, mean = recover_last_layer(train), moments(train).mean
 
     def uncertainty_of(test: Predictions) -> Array:
         energy_of(test, "nci", len(layer.weight))
@@ -287,8 +262,7 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
 
         return by_blocks(test, score, "nci", len(mean))
 
-    arrays = {"weight": layer.weight, "mean": mean, "alpha": np.array(alpha), "width": np.array(len(mean))}
-    return WithArrays(uncertainty_of, arrays)
+    return exportable(uncertainty_of, len(mean), weight=layer.weight, mean=mean, alpha=alpha)
 
 
 @measure("plain", needs=("embeddings", "logits"))
@@ -297,7 +271,7 @@ def gradnorm(predictions: Predictions) -> Array:
 
     The closed form of a backward pass. Huang, Geng & Li (2021).
     """
-    lengths = by_blocks(predictions, lambda f, block: np.abs(f).sum(1), "gradnorm")
+    lengths = by_blocks(predictions, lambda f, _: np.abs(f).sum(1), "gradnorm")
     return np.asarray(-lengths * distance_to_uniform(predictions))
 
 
@@ -326,7 +300,7 @@ def she(train: Predictions) -> Fit:
         answers = summary(test).predicted
         return by_blocks(test, lambda f, block: -np.vecdot(f, patterns[answers[block]]), "she", patterns.shape[1])
 
-    return WithArrays(uncertainty_of, {"patterns": patterns, "width": np.array(patterns.shape[1])})
+    return exportable(uncertainty_of, patterns.shape[1], patterns=patterns)
 
 
 @measure("fitted", needs=("logits",))
@@ -358,39 +332,10 @@ def kl_matching(train: Predictions) -> Fit:
         with one_blas_thread():
             return np.concatenate(map_on_threads(score, test.blocks(1024)))
 
-    return WithArrays(uncertainty_of, {"logs": logs, "width": np.array(0)})
+    return exportable(uncertainty_of, 0, logs=logs)
 
 
-# ---- neighbours
-
-
-@measure("fitted", needs=("embeddings",), example={"k": 5})
-def knn(train: Predictions, k: int = 50) -> Fit:
-    """Squared distance to the k-th nearest training row, of unit-length embeddings: 2 − 2·cos.
-
-    k is at most the number of training rows. Sun et al. (2022).
-    """
-    refs = prepare_points(
-        embeddings_of(select_in_distribution(train, "knn"), "knn"), "cosine", "the reference embeddings"
-    )
-    if k < 1:
-        raise BadInput(f"k is {k}; it must be a whole number of at least 1.")
-    return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
-
-
-class KthNeighbour(NeighbourDistance):
-    """Squared distance of unit-length embeddings to the k-th nearest reference."""
-
-    def _aggregate(self, away: Array) -> Array:
-        return np.asarray(2 * away[:, : self.ks[0]].max(1))
-
-    def leave_one_out(self, ref: Predictions) -> Array:
-        in_distribution = select_in_distribution(ref, "knn")
-        if in_distribution is ref:
-            return super().leave_one_out(ref)
-        u = np.array(self(ref))
-        u[ref.in_distribution] = super().leave_one_out(in_distribution)
-        return u
+# ---- similarity to confident rows
 
 
 @measure("fitted", needs=("embeddings", "logits"), example={"k": 5})
@@ -405,7 +350,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
     if k < 1 or not 0 < share <= 1:
         raise BadInput(f"nnguide needs k of at least 1 and a share above 0 and at most 1, got {k} and {share}.")
     rows = np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
-    bank = (unit_rows(float64_rows(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
+    bank = (UnitRows(embeddings)[rows] * energy_of(train, "nnguide")[rows][:, None]).T
     k = min(k, size)
 
     def uncertainty_of(test: Predictions) -> Array:
@@ -413,13 +358,13 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
         columns = bank.astype(dtype)
 
         def score(f: Array, block: slice) -> Array:
-            near = unit_rows(f, block.start).astype(dtype) @ columns
+            near = f.astype(dtype) @ columns
             near.partition(size - k, axis=1)
             return np.asarray(-energy[block] * near[:, size - k :].mean(1, dtype=np.float64))
 
-        return by_blocks(test, score, "nnguide", len(bank))
+        return by_blocks(test, score, "nnguide", len(bank), unit=True)
 
-    return WithArrays(uncertainty_of, {"bank": bank, "k": np.array(k), "width": np.array(len(bank))})
+    return exportable(uncertainty_of, len(bank), bank=bank, k=k)
 
 
 # ---- confidence and familiarity at once
@@ -435,14 +380,16 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     if second not in ("norm", "residual", "knn"):
         raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")
     train = select_in_distribution(train, "sirc")
-    outside: Any = _residual(train, None) if second == "residual" else knn(train) if second == "knn" else None
+    distance: Residual | KthNeighbour | None = None
+    if second != "norm":
+        distance = _fit_residual(train, None) if second == "residual" else knn(train)
 
     def familiar(predictions: Predictions) -> Array:
-        if outside is not None:
-            return np.asarray(-outside(predictions))
-        return by_blocks(predictions, lambda f, block: np.abs(f).sum(1), "sirc")
+        if distance is not None:
+            return -distance(predictions)
+        return by_blocks(predictions, lambda f, _: np.abs(f).sum(1), "sirc")
 
-    familiarity = -outside.leave_one_out(train) if second == "knn" else familiar(train)
+    familiarity = -distance.leave_one_out(train) if isinstance(distance, KthNeighbour) else familiar(train)
     sigma = float(familiarity.std())
     if sigma == 0:
         raise Undefined("sirc needs training rows that differ: their second score is the same for all of them.")
@@ -456,10 +403,4 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
 
     if second != "norm":
         return uncertainty_of
-    return WithArrays(
-        uncertainty_of, {"start": np.array(start), "sigma": np.array(sigma), "width": np.array(_width(train))}
-    )
-
-
-def _width(train: Predictions) -> int:
-    return int(embeddings_of(train, "sirc").shape[1])
+    return exportable(uncertainty_of, embeddings_of(train, "sirc").shape[1], start=start, sigma=sigma)

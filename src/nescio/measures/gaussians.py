@@ -8,34 +8,33 @@ thread, because its own threads wait for each other on products as narrow as the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, one_blas_thread
+from nescio.arrays.parallel import blocks, map_on_threads, one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures._spec import cached, measure
 from nescio.measures.covariances import Axes, Whitener, dense_whitener, squared_distances, whiteners_of
 from nescio.measures.row_tools import (
     BLOCK_BYTES,
+    Fit,
     add_scatter,
+    by_blocks,
     embedding_rows,
     embeddings_of,
     float64_rows,
     log_sum_exp,
-    map_on_threads,
     mean_row,
     product_dtype,
-    row_blocks,
     rows_by_class,
     scatter_within,
 )
 from nescio.predictions import Predictions
 
-Fit = Callable[[Predictions], Array]
 MAX_ARRAY_BYTES = 1 << 30  # bytes of the whiteners in an exported file
 
 
@@ -94,15 +93,12 @@ class GaussianDensity:
     weights: Array
     log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
 
-    @one_blas_thread()
     def __call__(self, predictions: Predictions) -> Array:
-        embeddings = embeddings_of(predictions, "a density", self.means.shape[1])
+        return by_blocks(predictions, lambda x, _: -log_sum_exp(self.joint(x)), "a density", self.means.shape[1])
 
-        def score(block: slice) -> Array:
-            x = float64_rows(embeddings, block)
-            return -log_sum_exp(np.stack([self.log_joint(x, k) for k in range(len(self.means))], axis=1))
-
-        return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
+    def joint(self, x: Array) -> Array:
+        """log(w_k·N(x; μ_k, Σ_k)) of rows x (n, d), as (n, k)."""
+        return np.stack([self.log_joint(x, k) for k in range(len(self.means))], axis=1)
 
     def log_joint(self, x: Array, k: int) -> Array:
         """log(w_k·N(x; μ_k, Σ_k)) of rows x (n, d), as (n,)."""
@@ -143,7 +139,7 @@ class ClassDensity(GaussianDensity):
         def without_itself(c: int) -> None:
             rows, n = self.groups[c], len(self.groups[c])
             x = float64_rows(embeddings, rows)
-            joint = np.stack([self.log_joint(x, other) for other in range(len(self.means))], axis=1)
+            joint = self.joint(x)
             if self.priors:  # the reference has one row less
                 joint += math.log(total / (total - 1))
             if n < 3:  # its class has no row left, or one row without a covariance
@@ -189,12 +185,12 @@ class NearestMean:
             k = len(rows) / (len(rows) - 1)
             for block in blocks(len(rows), max(1, BLOCK_BYTES // (8 * self.means.shape[1]))):
                 x = float64_rows(embeddings, rows[block])
-                own_whitened = (x - self.means[c]) @ self.whitener.T
-                rest = np.maximum(1 - k * (own_whitened**2).sum(1) / total, np.finfo(float).eps)
+                whitened = (x - self.means[c]) @ self.whitener.T
+                rest = np.maximum(1 - k * (whitened**2).sum(1) / total, np.finfo(float).eps)
                 best = np.full(len(x), np.inf)
                 for other, mean in enumerate(self.means):
-                    away = own_whitened * k if other == c else (x - mean) @ self.whitener.T
-                    along = np.einsum("nd,nd->n", away, own_whitened)
+                    away = whitened * k if other == c else (x - mean) @ self.whitener.T
+                    along = np.einsum("nd,nd->n", away, whitened)
                     square = (away**2).sum(1) + along**2 * k / total / rest
                     best = np.minimum(best, square * (total - 1) / total)
                 u[rows[block]] = best
@@ -207,30 +203,28 @@ class NearestMean:
     def arrays(self) -> dict[str, Array]:
         """Arrays for an exported file."""
         centres = (self.means - self.middle) @ self.whitener.T
-        whole = {"unit": np.array(self.unit), "width": np.array(self.means.shape[1])}
-        return {"whitener": self.whitener, "middle": self.middle, "centres": centres, "spread": self.spread, **whole}
+        arrays = {"whitener": self.whitener, "middle": self.middle, "centres": centres, "spread": self.spread}
+        return arrays | {"unit": np.array(self.unit), "width": np.array(self.means.shape[1])}
 
     def squares(self, predictions: Predictions) -> tuple[Array, Array]:
         """Squared distances (n,) to the nearest class mean, and to the mean of all by the covariance of all."""
-        return cached(predictions, self, lambda: self._both_squares(predictions))
+        return _nearest_squares(predictions, self)
 
-    @one_blas_thread()
-    def _both_squares(self, predictions: Predictions) -> tuple[Array, Array]:
-        embeddings = embedding_rows(predictions, "mahalanobis", self.unit, self.means.shape[1])
-        centres, dtype = (self.means - self.middle) @ self.whitener.T, product_dtype(predictions)
-        lengths, columns = (centres**2).sum(1).astype(dtype), centres.T.astype(dtype)
 
-        def score(block: slice) -> tuple[Array, Array]:
-            white = (float64_rows(embeddings, block) - self.middle) @ self.whitener.T
-            nearest = np.argmin(lengths - 2 * white.astype(dtype) @ columns, axis=1)
-            # The expanded square is good for finding the class, not for a small distance to it.
-            return ((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / self.spread)
+@cached
+def _nearest_squares(predictions: Predictions, fitted: NearestMean) -> tuple[Array, Array]:
+    centres, dtype = (fitted.means - fitted.middle) @ fitted.whitener.T, product_dtype(predictions)
+    lengths, columns = (centres**2).sum(1).astype(dtype), centres.T.astype(dtype)
 
-        nearest, whole = (
-            np.concatenate(values) for values in zip(*map_on_threads(score, row_blocks(embeddings)), strict=True)
-        )
-        nearest.flags.writeable = whole.flags.writeable = False
-        return nearest, whole
+    def score(x: Array, _: slice) -> Array:
+        white = (x - fitted.middle) @ fitted.whitener.T
+        nearest = np.argmin(lengths - 2 * white.astype(dtype) @ columns, axis=1)
+        # The expanded square is good for finding the class, not for a small distance to it.
+        return np.stack([((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / fitted.spread)], axis=1)
+
+    squares = by_blocks(predictions, score, "mahalanobis", fitted.means.shape[1], fitted.unit)
+    squares.flags.writeable = False
+    return squares[:, 0], squares[:, 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,30 +254,24 @@ class ReferenceMoments:
         return np.asarray(self.within + away.T @ away)
 
 
-def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMoments:
-    """Moments of the in-distribution rows of a reference, computed once; `unit`: of unit-length rows."""
-    return cached(train, ("moments", unit), lambda: _moments(train, name, unit))
-
-
+@cached
 @one_blas_thread()
-def _moments(train: Predictions, name: str, unit: bool) -> ReferenceMoments:
-    embeddings = embedding_rows(train, name, unit)
+def moments(train: Predictions, unit: bool = False) -> ReferenceMoments:
+    """Moments of the in-distribution rows of a reference; `unit`: of unit-length rows."""
+    embeddings = embedding_rows(train, "a covariance", unit)
     if train.labels is None:
         groups = [np.arange(len(train)) if train.in_distribution is None else np.flatnonzero(train.in_distribution)]
     else:
-        _, groups = rows_by_class(train, name)
+        _, groups = rows_by_class(train, "a covariance")
     means = np.stack(map_on_threads(partial(mean_row, embeddings), groups))
     return ReferenceMoments(groups, means, scatter_within(embeddings, groups, means))
 
 
-def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0) -> NearestMean:
-    """Squared distances to class means under one covariance, and to the mean of all: fitted once a reference."""
-    return cached(train, ("class distances", unit, jitter), lambda: _class_distances(train, unit, jitter))
-
-
+@cached
 @one_blas_thread()
-def _class_distances(train: Predictions, unit: bool, jitter: float) -> NearestMean:
-    reference = moments(train, "mahalanobis", unit)
+def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0) -> NearestMean:
+    """Squared distances to class means under one covariance, and to the mean of all."""
+    reference = moments(train, unit)
     whitener = dense_whitener(whiteners_of([reference.within / reference.n], jitter)[0], reference.means.shape[1])
     # Turned so that the covariance of all rows is a diagonal too: one product gives both kinds of distance.
     spread, axes = np.linalg.eigh(whitener @ (reference.total / reference.n) @ whitener.T)

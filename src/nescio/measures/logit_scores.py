@@ -6,33 +6,31 @@ Entropies are of the mean over draws, like `entropy`; pnorm is a score of logits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, run_on_threads, thread_count
+from nescio.arrays.parallel import blocks, map_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._softmax_pass import BLOCK, mean_probs, summary
+from nescio.measures._softmax_pass import BLOCK, mean_probs, settle, summary
 from nescio.measures._spec import cached, measure
 from nescio.metrics import aurc, complement_of
 from nescio.predictions import Predictions
 
-Fit = Callable[[Predictions], Array]
 GAMMA, TOP = 0.1, 100  # of GEN
 ALPHA, ORDER = 0.5, 2.0  # of the Rényi and the Tsallis entropy; with equal orders both rank equally
 P = 5.0  # of pnorm
 POWERS = tuple(range(1, 10))
 TEMPERATURES = tuple(np.geomspace(0.1, 10, 21))
-BITS = 2.0**9 + 1  # splits off the last 9 of 53 bits: the order of a sum must not break a tie
 
 
 # ---- measures
 
 
 @measure("plain", needs=("logits",), slow=True)
+@cached
 def pnorm(predictions: Predictions, p: float = P) -> Array:
     """Minus the largest centred logit over the p-norm of all of them, averaged over draws: unlike a softmax it does
     not grow with the scale of the logits.
@@ -42,10 +40,11 @@ def pnorm(predictions: Predictions, p: float = P) -> Array:
     """
     if p <= 0:
         raise BadInput(f"p is {p}; the power of a norm is above 0.")
-    return _scores(predictions, "pnorm", p, lambda block: _pnorm(np.array(_logits(predictions)[block], np.float64), p))
+    return _map_blocks(predictions, lambda block: _pnorm(np.array(_logits(predictions)[block], np.float64), p))
 
 
 @measure("plain", needs=("logits",), slow=True)
+@cached
 def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array:
     """Generalised entropy of the most probable classes: Σ_j p_j^γ·(1 − p_j)^γ over the `top` largest p_j.
 
@@ -61,7 +60,7 @@ def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array
         heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
         return np.asarray(((heads * (1 - heads)) ** gamma).sum(1) + (most * uncertainty) ** gamma)
 
-    return _scores(predictions, "gen", (gamma, top), of_rows)
+    return _map_blocks(predictions, of_rows)
 
 
 @measure("plain", needs=("logits",))
@@ -93,6 +92,7 @@ def doctor(predictions: Predictions) -> Array:
     return np.asarray(uncertainty / (1 - uncertainty))
 
 
+@cached
 def _power_sum(predictions: Predictions, alpha: float) -> Array:
     """Σ_j p_j^α − 1, exact for confident rows too."""
     if alpha <= 0 or alpha == 1:
@@ -102,37 +102,24 @@ def _power_sum(predictions: Predictions, alpha: float) -> Array:
         p, _, uncertainty = _probs(predictions, block)
         return np.asarray((p**alpha).sum(1) + np.expm1(alpha * np.log1p(-np.minimum(uncertainty, 1 - 1e-300))))
 
-    return _scores(predictions, "power", alpha, of_rows)
+    return _map_blocks(predictions, of_rows)
 
 
+@cached
 def distance_to_uniform(predictions: Predictions) -> Array:
     """(n,) Σ_j |p_j − 1/c|."""
-
-    def of_rows(block: slice) -> Array:
-        return np.asarray(np.abs(mean_probs(predictions, block) - 1 / predictions.classes).sum(1))
-
-    return _scores(predictions, "uniform", None, of_rows)
+    even = 1 / predictions.classes
+    return _map_blocks(predictions, lambda block: np.abs(mean_probs(predictions, block) - even).sum(1))
 
 
 # ---- one pass over the rows
 
 
-def _scores(predictions: Predictions, name: str, options: Hashable, of_rows: Callable[[slice], Array]) -> Array:
-    """(n,) what `of_rows` gives, block by block; made once for these options and kept on the predictions."""
-    return cached(predictions, (name, options), lambda: _pass(predictions, of_rows))
-
-
-def _pass(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
-    u, c = np.empty(len(predictions)), _logits(predictions).shape[2]
-    parts = blocks(len(u), max(1, BLOCK // c))
-
-    def work(first: int, step: int) -> None:
-        for block in parts[first::step]:
-            u[block] = of_rows(block)
-
-    run_on_threads(work, min(thread_count(), len(parts)))
-    lifted = u * BITS
-    u[:] = lifted - (lifted - u)
+def _map_blocks(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
+    """u (n,), read-only, from a function of row blocks."""
+    parts = blocks(len(predictions), max(1, BLOCK // _logits(predictions).shape[2]))
+    u = np.concatenate(map_on_threads(of_rows, parts))
+    settle(u)
     u.flags.writeable = False
     return u
 
@@ -197,6 +184,7 @@ def zero_one_epistemic(predictions: Predictions) -> Array:
     return decomposition(predictions)["zero_one"]["epistemic"]
 
 
+@cached
 def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     """Total, aleatoric and epistemic uncertainty (n,) under the log, Brier and zero-one scores.
 
@@ -204,54 +192,39 @@ def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     score: −Σ p log p, 1 − Σ p², 1 − max p. i runs over members, each with the mean of its own draws, or over draws
     where one member or none is named. One draw has no epistemic part. Hofman, Sale & Hüllermeier (2025).
     """
-    if predictions.logits is None:
-        raise Undefined("The decomposition of uncertainty needs the probabilities of all classes, and there are none.")
-    return cached(predictions, "decomposition", lambda: _decomposition(predictions))
-
-
-def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     n, logits = len(predictions), predictions.logits
-    assert logits is not None
+    if logits is None:
+        raise Undefined("The decomposition of uncertainty needs the probabilities of all classes, and there are none.")
     member_of_draw = np.zeros(predictions.draws) if predictions.members is None else predictions.members
     names = np.unique(member_of_draw)
     members = (
         [member_of_draw == name for name in names] if len(names) > 1 else [[draw] for draw in range(predictions.draws)]
     )
-    scores = {"log": _log_entropy, "brier": _gini, "zero_one": _zero_one}
+    scores: dict[str, Callable[[Array], Array]] = {
+        "log": lambda p: -(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(1),
+        "brier": lambda p: (p * (1 - p)).sum(1),
+        "zero_one": lambda p: p.sum(1) - p.max(1),
+    }
     out = {score: {block: np.zeros(n) for block in ("total", "aleatoric", "epistemic")} for score in scores}
-    parts = blocks(n, max(1, BLOCK // predictions.classes))
 
-    def work(first: int, step: int) -> None:
-        for block in parts[first::step]:
-            z = np.asarray(logits[block])
-            member_probs = [
-                mean_probs(Predictions(logits=z[:, draws], normalized=predictions.normalized)) for draws in members
-            ]
-            mean = np.mean(member_probs, axis=0)
-            for score, entropy in scores.items():
-                total, aleatoric = entropy(mean), np.mean([entropy(p) for p in member_probs], axis=0)
-                out[score]["total"][block], out[score]["aleatoric"][block] = total, aleatoric
-                out[score]["epistemic"][block] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
-            # These two without the difference of large numbers: members with the same predicted class give exactly 0.
-            top = mean.argmax(1)[:, None]
-            lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in member_probs]
-            out["zero_one"]["epistemic"][block] = np.mean(lost, axis=0)
-            out["brier"]["epistemic"][block] = np.mean([((p - mean) ** 2).sum(1) for p in member_probs], axis=0)
+    def decompose(block: slice) -> None:
+        z = np.asarray(logits[block])
+        member_probs = [
+            mean_probs(Predictions(logits=z[:, draws], normalized=predictions.normalized)) for draws in members
+        ]
+        mean = np.mean(member_probs, axis=0)
+        for score, entropy in scores.items():
+            total, aleatoric = entropy(mean), np.mean([entropy(p) for p in member_probs], axis=0)
+            out[score]["total"][block], out[score]["aleatoric"][block] = total, aleatoric
+            out[score]["epistemic"][block] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
+        # These two without the difference of large numbers: members with the same predicted class give exactly 0.
+        top = mean.argmax(1)[:, None]
+        lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in member_probs]
+        out["zero_one"]["epistemic"][block] = np.mean(lost, axis=0)
+        out["brier"]["epistemic"][block] = np.mean([((p - mean) ** 2).sum(1) for p in member_probs], axis=0)
 
-    run_on_threads(work, min(thread_count(), len(parts)))
+    map_on_threads(decompose, blocks(n, max(1, BLOCK // predictions.classes)))
     return out
-
-
-def _log_entropy(p: Array) -> Array:
-    return np.asarray(-(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(1))
-
-
-def _gini(p: Array) -> Array:
-    return np.asarray((p * (1 - p)).sum(1))
-
-
-def _zero_one(p: Array) -> Array:
-    return np.asarray(p.sum(1) - p.max(1))
 
 
 # ---- tuned on held-out rows
@@ -286,7 +259,9 @@ def msp_tuned(val: Predictions, temperatures: Sequence[float] = TEMPERATURES) ->
     return _tuned("msp", _msp_at, temperatures, val)
 
 
-def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Sequence[float], val: Any) -> TunedScore:
+def _tuned(
+    name: str, score: Callable[[Predictions, float], Array], options: Sequence[float], val: Predictions
+) -> TunedScore:
     if val.labels is None or val.logits is None:
         raise Undefined(f"{name} is tuned on held-out rows with logits and labels.")
     labelled = summary(val).labelled
@@ -307,9 +282,7 @@ def _msp_at(predictions: Predictions, temperature: float) -> Array:
     for block in predictions.blocks():
         rows = predictions.take(block)
         z = np.asarray(rows.logits, np.float64)
-        with np.errstate(
-            over="ignore"
-        ):  # a logit too far below the largest one has probability 0, so its logit is −inf
+        with np.errstate(over="ignore"):  # a logit too far below the largest one becomes −inf, of probability 0
             z = (z - z.max(axis=2, keepdims=True)) / temperature
         if predictions.normalized:
             z -= np.logaddexp.reduce(z, axis=2, keepdims=True)

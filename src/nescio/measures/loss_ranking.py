@@ -14,7 +14,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax_pass import summary
 from nescio.measures._spec import measure
-from nescio.measures.row_tools import embeddings_of, float64_rows, map_on_threads, row_blocks
+from nescio.measures.row_tools import by_blocks, embeddings_of, float64_rows
 from nescio.predictions import Predictions
 from nescio.progress import track
 
@@ -35,13 +35,10 @@ class LossOrder:
     layers: Sequence[Array]  # W₁ (d, 512), b₁, W₂ (512, 512), b₂, W₃ (512, 1), b₃
 
     def __call__(self, predictions: Predictions) -> Array:
-        embeddings = embeddings_of(predictions, "loss_order", len(self.shift))
+        def score(x: Array, _: slice) -> Array:
+            return _forward(self.layers, (x - self.shift) * self.scale)[-1]
 
-        def score(block: slice) -> Array:
-            x = (float64_rows(embeddings, block) - self.shift) * self.scale
-            return _forward(self.layers, x)[-1]
-
-        return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
+        return by_blocks(predictions, score, "loss_order", len(self.shift))
 
     def save(self, path: str | Path) -> Path:
         """Write an .npz file."""

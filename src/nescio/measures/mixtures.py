@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.parallel import map_on_threads, one_blas_thread
 from nescio.arrays.types import Array
 from nescio.distributions import von_mises_fisher
 from nescio.errors import BadInput
 from nescio.measures._spec import measure
 from nescio.measures.covariances import mean_variance, whiteners_of
-from nescio.measures.gaussians import Fit, GaussianDensity, log_weights
-from nescio.measures.row_tools import embeddings_of, float64_rows, log_sum_exp, map_on_threads, row_blocks, unit_rows
+from nescio.measures.gaussians import GaussianDensity, log_weights
+from nescio.measures.row_tools import (
+    Embeddings,
+    Fit,
+    UnitRows,
+    by_blocks,
+    embeddings_of,
+    float64_rows,
+    log_sum_exp,
+    row_blocks,
+)
 from nescio.predictions import Predictions
 from nescio.progress import track
 
@@ -77,7 +86,7 @@ def vmf_mixture(
     components = _whole_components(components, len(embeddings))
     if embeddings.shape[1] < 2:
         raise BadInput("embeddings has one feature; directions on a sphere need at least two.")
-    rows = _Rows(embeddings, sphere=True)
+    rows = _Rows(UnitRows(embeddings))
     sample = _sample(rows, seed)
     _, nearest = _cluster(sample, components, seed, sphere=True)
     hard = np.eye(components)[nearest]
@@ -115,7 +124,7 @@ def choose_components(
     """
     if not candidates:
         raise BadInput("candidates is empty: give at least one number of components.")
-    fit: Any = vmf_mixture if metric == "cosine" else gaussian_mixture
+    fit: Callable[..., Fit] = vmf_mixture if metric == "cosine" else gaussian_mixture
     n = len(embeddings_of(ref, "a mixture"))
     fold = np.random.default_rng(seed).permutation(n) % FOLDS
     held_out = {count: np.empty(n) for count in sorted(set(candidates))}
@@ -144,14 +153,9 @@ class SphereDensity:
         object.__setattr__(self, "_constants", constants)
         object.__setattr__(self, "_pull", self.kappa[:, None] * self.means)
 
-    @one_blas_thread()
     def __call__(self, predictions: Predictions) -> Array:
-        embeddings = embeddings_of(predictions, "vmf_mixture", self.means.shape[1])
-
-        def score(block: slice) -> Array:
-            return -log_sum_exp(self.log_joint(unit_rows(float64_rows(embeddings, block), block.start)))
-
-        return np.concatenate(map_on_threads(score, row_blocks(embeddings)))
+        d = self.means.shape[1]
+        return by_blocks(predictions, lambda x, _: -log_sum_exp(self.log_joint(x)), "vmf_mixture", d, unit=True)
 
     def log_joint(self, x: Array) -> Array:
         """log(w_k·vMF(x; μ_k, κ_k)) of unit rows x (n, d), as (n, k)."""
@@ -229,7 +233,7 @@ def _sample(rows: _Rows, seed: int) -> Array:
     """At most SEED_ROWS rows, drawn without replacement."""
     if rows.n <= SEED_ROWS:
         return np.concatenate([rows[number] for number in range(len(rows))])
-    return rows.take(np.sort(np.random.default_rng(seed).choice(rows.n, SEED_ROWS, replace=False)))
+    return float64_rows(rows.embeddings, np.sort(np.random.default_rng(seed).choice(rows.n, SEED_ROWS, replace=False)))
 
 
 def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tuple[Array, Array]:
@@ -272,28 +276,20 @@ def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tupl
 
 
 class _Rows:
-    """Float64 row blocks of the embeddings, optionally on the unit sphere; kept between passes when they are few."""
+    """Float64 row blocks of embeddings, cached between passes when they are few."""
 
-    def __init__(self, embeddings: Array, sphere: bool = False) -> None:
-        self.embeddings, self.sphere, self.n = embeddings, sphere, len(embeddings)
+    def __init__(self, embeddings: Embeddings) -> None:
+        self.embeddings, self.n = embeddings, len(embeddings)
         self.parts = row_blocks(embeddings)
-        self.kept: list[Array] | None = None
-        if 8 * embeddings.size <= KEEP_BYTES:
-            self.kept = map_on_threads(self._load, self.parts)
+        self.loaded: list[Array] = []
+        if 8 * math.prod(embeddings.shape) <= KEEP_BYTES:
+            self.loaded = map_on_threads(partial(float64_rows, embeddings), self.parts)
 
     def __len__(self) -> int:
         return len(self.parts)
 
     def __getitem__(self, number: int) -> Array:
-        return self.kept[number] if self.kept is not None else self._load(self.parts[number])
-
-    def _load(self, block: slice) -> Array:
-        x = float64_rows(self.embeddings, block)
-        return unit_rows(x, block.start) if self.sphere else x
-
-    def take(self, rows: Array) -> Array:
-        x = float64_rows(self.embeddings, rows)
-        return unit_rows(x, rows) if self.sphere else x
+        return self.loaded[number] if self.loaded else float64_rows(self.embeddings, self.parts[number])
 
 
 def _whole_components(components: int, n: int) -> int:

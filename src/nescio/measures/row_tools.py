@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from nescio.arrays.parallel import blocks, run_on_threads, thread_count
+from nescio.arrays.parallel import blocks, map_on_threads, one_blas_thread, run_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import cached
 from nescio.predictions import Predictions
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+Fit = Callable[[Predictions], Array]  # a fitted measure
+BlockScore = Callable[[Array, slice], Array]  # of float64 embeddings (b, d) and their rows
+Rows = slice | Array  # some rows of an array: a slice, numbers or a mask
 BLOCK_BYTES = 1 << 21  # float64 rows that a thread works on at once
 MIN_BLOCK_ROWS = 512  # minimum rows of a block, because every product also reads d × d numbers
 
 
-def map_on_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """[work(item) for item in items], spread over the threads."""
-    waiting = list(items)
-
-    def run(worker: int, workers: int) -> list[Result]:
-        return [work(item) for item in waiting[worker::workers]]
-
-    done = run_on_threads(run, min(thread_count(), len(waiting)))
-    return [done[number % len(done)][number // len(done)] for number in range(len(waiting))]
-
-
-def row_blocks(embeddings: Array, n: int | None = None) -> list[slice]:
+def row_blocks(embeddings: Embeddings, n: int | None = None) -> list[slice]:
     rows = max(MIN_BLOCK_ROWS, BLOCK_BYTES // (8 * embeddings.shape[1]))
     return blocks(len(embeddings) if n is None else n, rows)
 
@@ -45,20 +35,6 @@ def embeddings_of(predictions: Predictions, name: str, d: int | None = None) -> 
     return predictions.embeddings
 
 
-def float64_rows(embeddings: Array, rows: Any) -> Array:
-    return np.asarray(embeddings[rows], np.float64)
-
-
-def unit_rows(x: Array, names: Any) -> Array:
-    """The rows at unit length; `names` are their numbers, or the first number."""
-    length = np.linalg.norm(x, axis=1)
-    if not length.all():
-        zero_row = int(np.argmin(length))
-        row = names[zero_row] if isinstance(names, np.ndarray) else names + zero_row
-        raise BadInput(f"embeddings has only zeros in row {row}: it has no direction; leave it out.")
-    return np.asarray(x / length[:, None])
-
-
 class UnitRows:
     """Unit-length rows of embeddings, computed when they are read."""
 
@@ -68,21 +44,57 @@ class UnitRows:
     def __len__(self) -> int:
         return len(self.embeddings)
 
-    def __getitem__(self, rows: Any) -> Array:
-        names = rows.start or 0 if isinstance(rows, slice) else rows
-        return unit_rows(float64_rows(self.embeddings, rows), names)
+    def __getitem__(self, rows: Rows) -> Array:
+        x = float64_rows(self.embeddings, rows)
+        length = np.linalg.norm(x, axis=1)
+        if not length.all():
+            row = np.arange(len(self))[rows][np.argmin(length)]
+            raise BadInput(f"embeddings has only zeros in row {row}: it has no direction; leave it out.")
+        return np.asarray(x / length[:, None])
 
 
-def embedding_rows(predictions: Predictions, name: str, unit: bool, d: int | None = None) -> Any:
+Embeddings = Array | UnitRows
+
+
+def float64_rows(embeddings: Embeddings, rows: Rows) -> Array:
+    return np.asarray(embeddings[rows], np.float64)
+
+
+def embedding_rows(predictions: Predictions, name: str, unit: bool, d: int | None = None) -> Embeddings:
     embeddings = embeddings_of(predictions, name, d)
     return UnitRows(embeddings) if unit else embeddings
 
 
-def product_dtype(predictions: Predictions) -> Any:
+def by_blocks(
+    predictions: Predictions, score: BlockScore, name: str, d: int | None = None, unit: bool = False
+) -> Array:
+    """u (n,) of all rows, block by block on the threads; `unit`: of unit-length embeddings."""
+    embeddings = embedding_rows(predictions, name, unit, d)
+    with one_blas_thread():
+        scored = map_on_threads(lambda block: score(float64_rows(embeddings, block), block), row_blocks(embeddings))
+    return np.concatenate(scored)
+
+
+@dataclass(frozen=True, eq=False)
+class WithArrays:
+    """A fitted score, and the arrays that an exported file needs to compute it."""
+
+    score: Fit
+    arrays: Mapping[str, Array]
+
+    def __call__(self, predictions: Predictions) -> Array:
+        return self.score(predictions)
+
+
+def exportable(score: Fit, width: int, **arrays: Array | float) -> WithArrays:
+    """A fitted score of embeddings with `width` features (0: it reads none), which can be exported."""
+    return WithArrays(score, {name: np.asarray(x) for name, x in (arrays | {"width": width}).items()})
+
+
+def product_dtype(predictions: Predictions) -> type[np.floating]:
     """The dtype of products that keep the precision of the embeddings: float32, or float64 for float64 embeddings."""
-    return (
-        np.float32 if predictions.embeddings is not None and predictions.embeddings.dtype.itemsize <= 4 else np.float64
-    )
+    embeddings = predictions.embeddings
+    return np.float32 if embeddings is not None and embeddings.dtype.itemsize <= 4 else np.float64
 
 
 def select_in_distribution(train: Predictions, name: str) -> Predictions:
@@ -91,7 +103,12 @@ def select_in_distribution(train: Predictions, name: str) -> Predictions:
         return train
     if not train.in_distribution.any():
         raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has nothing to fit.")
-    return cached(train, "in_distribution", lambda: train.take(train.in_distribution))
+    return _in_distribution_rows(train)
+
+
+@cached
+def _in_distribution_rows(train: Predictions) -> Predictions:
+    return train.take(train.in_distribution)
 
 
 def rows_by_class(train: Predictions, name: str) -> tuple[Array, list[Array]]:
@@ -107,34 +124,34 @@ def rows_by_class(train: Predictions, name: str) -> tuple[Array, list[Array]]:
     return embeddings, np.split(rows[order], starts[1:])
 
 
-def mean_row(embeddings: Array, rows: Array) -> Array:
+def mean_row(embeddings: Embeddings, rows: Array) -> Array:
     total = np.zeros(embeddings.shape[1])
     for block in row_blocks(embeddings, len(rows)):
         total += float64_rows(embeddings, rows[block]).sum(0)
     return total / len(rows)
 
 
-def add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) -> Array:
+def add_scatter(scatter: Array, embeddings: Embeddings, rows: Array, mean: Array) -> Array:
     for block in row_blocks(embeddings, len(rows)):
         away = float64_rows(embeddings, rows[block]) - mean
         scatter += away.T @ away
     return scatter
 
 
-def scatter_within(embeddings: Array, groups: Sequence[Array], means: Array) -> Array:
+def scatter_within(embeddings: Embeddings, groups: Sequence[Array], means: Array) -> Array:
     """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ, d rows or more at a time, since a sum is d × d."""
     rows, d = np.concatenate(groups), embeddings.shape[1]
     group_of_row = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     parts = blocks(len(rows), max(d, BLOCK_BYTES // (8 * d)))
 
-    def block(worker: int, workers: int) -> Array:
+    def work(worker: int, workers: int) -> Array:
         scatter = np.zeros((d, d))
         for block in parts[worker::workers]:
             away = float64_rows(embeddings, rows[block]) - means[group_of_row[block]]
             scatter += away.T @ away
         return scatter
 
-    return np.asarray(sum(run_on_threads(block)))
+    return np.asarray(sum(run_on_threads(work)))
 
 
 def log_sum_exp(joint: Array) -> Array:

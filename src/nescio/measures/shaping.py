@@ -10,16 +10,20 @@ from typing import Literal
 
 import numpy as np
 
+from nescio.arrays.parallel import map_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import cached, measure
 from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
-from nescio.measures.feature_scores import Fit, WithArrays, by_blocks, energy_of
+from nescio.measures.feature_scores import energy_of
 from nescio.measures.gaussians import moments
 from nescio.measures.row_tools import (
+    Fit,
+    WithArrays,
+    by_blocks,
     embeddings_of,
+    exportable,
     log_sum_exp,
-    map_on_threads,
     product_dtype,
     row_blocks,
     select_in_distribution,
@@ -87,7 +91,7 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
         return by_blocks(test, score, "scale", layer.weight.shape[1])
 
     d = layer.weight.shape[1]
-    return WithArrays(uncertainty_of, {"bias": layer.bias, "left": np.array(_left(d, quantile)), "width": np.array(d)})
+    return exportable(uncertainty_of, d, bias=layer.bias, left=_left(d, quantile))
 
 
 @measure("fitted", needs=("embeddings", "logits"), example={"quantile": 0.8})
@@ -97,7 +101,7 @@ def dice(train: Predictions, quantile: float = 0.9) -> Fit:
     Sun & Li (2022), with their 90 %.
     """
     layer = _layer(train, "dice", quantile)
-    contribution = layer.weight * moments(train, "dice").mean
+    contribution = layer.weight * moments(train).mean
     weight = np.where(contribution > np.quantile(contribution, quantile), layer.weight, 0)
     return _reread(weight, layer.bias, lambda f: f, "dice")
 
@@ -112,14 +116,14 @@ def _layer(train: Predictions, name: str, quantile: float) -> LastLayer:
 def _check(predictions: Predictions, name: str) -> None:
     """Refuse predictions without logits, and features below 0."""
     energy_of(predictions, name)
-    embeddings = embeddings_of(predictions, name)
-    lowest = cached(
-        predictions,
-        "lowest",
-        lambda: min(map_on_threads(lambda block: float(embeddings[block].min()), row_blocks(embeddings))),
-    )
-    if lowest < 0:
+    if (lowest := _lowest_feature(predictions)) < 0:
         raise Undefined(f"{name} needs features of at least 0, as after a ReLU, and the lowest is {lowest:.3g}.")
+
+
+@cached
+def _lowest_feature(predictions: Predictions) -> float:
+    embeddings = embeddings_of(predictions, "its features")
+    return min(map_on_threads(lambda block: float(embeddings[block].min()), row_blocks(embeddings)))
 
 
 def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: float) -> WithArrays:
@@ -129,12 +133,9 @@ def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: floa
         _check(test, name)
         dtype = product_dtype(test)
         columns = weight.T.astype(dtype)
-        return by_blocks(
-            test, lambda f, block: -log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
-        )
+        return by_blocks(test, lambda f, _: -log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns))
 
-    scalars = {key: np.array(value) for key, value in numbers.items()}
-    return WithArrays(uncertainty_of, {"weight": weight, "bias": bias, **scalars, "width": np.array(weight.shape[1])})
+    return exportable(uncertainty_of, weight.shape[1], weight=weight, bias=bias, **numbers)
 
 
 def _left(d: int, quantile: float) -> int:

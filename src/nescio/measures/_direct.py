@@ -1,12 +1,20 @@
-"""Measures of the softmax and of the logits, read from one pass over the predictions."""
+"""Measures without parameters: of one pass over the softmax, of the embedding, and computed by the network itself."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._softmax_pass import summary
-from nescio.measures._spec import measure
+from nescio.measures._spec import measure, stored_score
 from nescio.predictions import Predictions
+
+BLOCK_VALUES = 1 << 20
+
+
+# ---- softmax and logits
 
 
 @measure("plain", needs=("logits",), fallback="confidence")
@@ -81,3 +89,45 @@ def _measure(predictions: Predictions, name: str) -> Array:
     if name not in u:
         raise Undefined(f"{name} needs logits, and there are only probabilities.")
     return u[name]
+
+
+# ---- embedding
+
+
+@measure("plain", needs=("embeddings",))
+def norm(predictions: Predictions) -> Array:
+    """Minus the length of the raw embedding: −‖e‖; short embeddings are less confident (URL §4.1, Fig. 11)."""
+    if predictions.embeddings is None:
+        raise Undefined("There are no embeddings, and norm is their length.")
+    embeddings = predictions.embeddings
+    parts = blocks(len(embeddings), max(1, BLOCK_VALUES // embeddings.shape[1]))
+    return np.concatenate([-np.linalg.norm(np.asarray(embeddings[block], np.float64), axis=1) for block in parts])
+
+
+# ---- computed by the network
+
+
+@measure("plain", needs=("scores",))
+def native(predictions: Predictions) -> Array:
+    """Native score of the method, stored as scores["native"]; higher = less confident."""
+    return stored_score("native", ": this method has no native score", predictions)
+
+
+@measure("plain", needs=("scores",))
+def jacobian(predictions: Predictions) -> Array:
+    """Sensitivity of the prediction to the image: ‖∇ₓ f(x)‖² over all softmax outputs.
+
+    It needs the network, so it is computed when predicting and stored as scores["jacobian"] (UIMNET §4).
+    """
+    return stored_score("jacobian", ": the network computes it when it predicts", predictions)
+
+
+@measure("plain", needs=("variants",))
+def tta(predictions: Predictions) -> Array:
+    """Uncertainty of the prediction averaged over augmented copies of the image: −max of the mean probability.
+
+    The log of the mean is computed when predicting and stored as variants["tta"] (test-time augmentation, UIMNET §4).
+    """
+    if "tta" not in predictions.variants:
+        raise Undefined("There is no variant named tta: the network predicts augmented copies when it predicts.")
+    return np.asarray(-np.exp(np.asarray(predictions.variants["tta"], np.float64)).max(1))

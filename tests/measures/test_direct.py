@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nescio import Predictions, Undefined
-from nescio.measures import _native, jacobian, native, norm
+from nescio.measures import _direct, jacobian, native, norm
 from tests.support.reference import load
 
 
@@ -33,7 +33,7 @@ def test_norm_of_half_precision_does_not_overflow():
 def test_norm_in_blocks_is_the_same(monkeypatch):
     predictions = Predictions(embeddings=np.random.default_rng(0).normal(size=(50, 7)))
     whole = norm(predictions)
-    monkeypatch.setattr(_native, "BLOCK_VALUES", 20)
+    monkeypatch.setattr(_direct, "BLOCK_VALUES", 20)
     np.testing.assert_array_equal(norm(predictions), whole)
 
 

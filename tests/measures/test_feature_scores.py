@@ -239,12 +239,12 @@ def test_work_is_shared(monkeypatch):
     from nescio.measures import classifier, gaussians
 
     train, calls = network(0), []
-    for module, name in ((classifier, "_recover"), (gaussians, "_moments"), (gaussians, "_class_distances")):
+    for module, name in ((classifier, "_products"), (gaussians, "scatter_within"), (gaussians, "whiteners_of")):
         make = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, make=make, name=name: calls.append(name) or make(*args))
     for name in ("mds", "rmds", "vim", "residual", "fdbd", "nci", "scale", "dice"):
         getattr(measures, name)(train)
-    assert sorted(calls) == ["_class_distances", "_moments", "_recover"]
+    assert sorted(calls) == ["_products", "scatter_within", "whiteners_of"]
 
 
 @pytest.mark.parametrize("name", ["mds_plus", "vim", "knn", "ash", "gradnorm"])

@@ -235,7 +235,7 @@ def uncertainty(name: str, predictions: Predictions) -> Array:
 def stored_score(name: str, missing: str, predictions: Predictions) -> Array:
     """A score in the predictions, read-only; `missing` completes the error if there is none."""
     if name not in predictions.scores:
-        raise Undefined(f"There is no score named {name!r}{missing}.")
+        raise Undefined(f"There is no score named {name}{missing}.")
     score = np.asarray(predictions.scores[name], np.float64).view()
     score.flags.writeable = False
     return score

@@ -370,7 +370,7 @@ def test_nothing_to_say():
 def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
     dump = Predictions(logits=np.random.default_rng(0).normal(size=(5, 3)))
     first = msp(dump)
-    monkeypatch.setattr(module, "_pass", None)
+    monkeypatch.setattr(module, "_Columns", None)
     assert msp(dump) is first
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 1

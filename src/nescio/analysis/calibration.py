@@ -260,7 +260,7 @@ class _Rows:
 
         sums = run_on_threads(work, min(thread_count(), len(self.blocks)))
         n = len(self.labels)
-        value, by_scale, by_bias = (np.sum(part, axis=0) / n for part in zip(*sums, strict=True))
+        value, by_scale, by_bias = (np.sum(terms, axis=0) / n for terms in zip(*sums, strict=True))
         return float(value), by_scale, by_bias
 
 

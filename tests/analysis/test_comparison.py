@@ -22,7 +22,7 @@ from nescio.analysis.significance import bootstrap_p_value
 from nescio.cli import main
 from nescio.measures import summary
 from nescio.metrics import Metric
-from nescio.report.scorecards.prose import comparison_verdicts
+from nescio.report.verdicts import comparison_verdicts
 
 RANKING = [each for each in applicable_metrics() if each.ranks]
 ANSWERS = [each for each in applicable_metrics() if "predictions" in each.metric.kinds and each.metric.prepared]

@@ -17,7 +17,8 @@ from nescio.metrics import Ranking
 from nescio.networks.limits import Limits, parse_parameter_count
 from nescio.networks.published import with_facts
 from nescio.predictions import Predictions
-from nescio.report.model_choices import choice_sentences, choice_table
+from nescio.report.choices import choice_table
+from nescio.report.verdicts import choice_sentences
 from nescio.work.store import Store
 from tests.support.fake_zoo import NAMES, answers, entry, keep, zoo
 

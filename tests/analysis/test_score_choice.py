@@ -8,7 +8,8 @@ import pytest
 from nescio import BadInput, Predictions, Undefined, metrics
 from nescio.analysis.score_choice import QuestionRows, choose_among, choose_scores, question_rows
 from nescio.analysis.scorecard import scorecard
-from nescio.report.score_choices import score_choice_verdicts, scores_table
+from nescio.report.choices import scores_table
+from nescio.report.verdicts import score_choice_verdicts
 
 
 def rows_of(scores, wrong):

@@ -8,7 +8,8 @@ from nescio import BadInput, Predictions, Undefined
 from nescio.analysis.transfer import GALLERY, IMAGE, same_set_share, transfer
 from nescio.metrics import r_auroc, recall_at_1
 from nescio.report.frame import Frame
-from nescio.report.transfers import TITLES, transfer_sentences, transfer_story, transfer_tables
+from nescio.report.transfers import transfer_story, transfer_tables
+from nescio.report.verdicts import TRANSFER_TITLES, transfer_sentences
 
 CENTRES = np.random.default_rng(9).normal(size=(24, 12))
 
@@ -123,7 +124,7 @@ def test_without_logits_or_labels_it_says_what_it_can(dump):
 def test_the_page_has_both_kinds_of_scores(dump):
     story = transfer_story(transfer(dump, [moved(dump, 1)], name="mine", resamples=0))
     titles = [section.title for section in story.sections]
-    assert titles[:2] == [TITLES[IMAGE], TITLES[GALLERY]]
+    assert titles[:2] == [TRANSFER_TITLES[IMAGE], TRANSFER_TITLES[GALLERY]]
     assert "R@1" in story.lead[0]
 
 

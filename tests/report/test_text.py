@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from nescio.report.pages import render_page
-from nescio.report.scorecards.prose import COMPARISON, DIFFERENCES, GAPS
 from nescio.report.scorecards.questions import MISCLASSIFICATION, PREDICTIONS
-from nescio.report.scorecards.stories import scorecard_story
-from nescio.report.scorecards.tables import scorecard_tables
+from nescio.report.scorecards.stories import GAPS, scorecard_story
+from nescio.report.scorecards.tables import COMPARISON, DIFFERENCES, scorecard_tables
 from nescio.report.tables import Cell, Table, table
 from nescio.report.text import format_records, json_text, latex, markdown, print_terminal, rows_csv, tables_csv
 from nescio.rows import COLUMNS

@@ -69,12 +69,12 @@ class ChosenModel(ApiResult, ModelChoice):
         return " ".join(self.sentences())
 
     def sentences(self) -> list[str]:
-        from nescio.report.model_choices import choice_sentences
+        from nescio.report.verdicts import choice_sentences
 
         return choice_sentences(self)
 
     def tables(self, brief: bool = True) -> Sequence[Table]:
-        from nescio.report.model_choices import choice_table
+        from nescio.report.choices import choice_table
 
         return [choice_table(self)]
 

@@ -36,7 +36,7 @@ class ModelComparison(ApiResult, Comparison):
     """Models compared on the same rows, with verdicts and a page."""
 
     def sentences(self) -> list[str]:
-        from nescio.report.scorecards.prose import comparison_verdicts
+        from nescio.report.verdicts import comparison_verdicts
 
         return comparison_verdicts(self)
 

@@ -67,7 +67,7 @@ class TransferEvaluation(ApiResult, TransferResult):
         return f"Transfer of {self.name}: {' '.join(self.sentences())}"
 
     def sentences(self) -> list[str]:
-        from nescio.report.transfers import transfer_sentences
+        from nescio.report.verdicts import transfer_sentences
 
         return transfer_sentences(self)
 

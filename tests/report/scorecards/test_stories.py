@@ -9,10 +9,9 @@ from rich.console import Console
 
 from nescio.analysis.results import Scorecard
 from nescio.report.blocks import Figure, figures_of, tables_of, walk_blocks
-from nescio.report.scorecards.prose import COMPARISON, GAPS, SUMMARY
 from nescio.report.scorecards.questions import PREDICTIONS
-from nescio.report.scorecards.stories import all_rows, scorecard_story, short_comparison, short_story
-from nescio.report.scorecards.tables import scorecard_tables
+from nescio.report.scorecards.stories import GAPS, all_rows, scorecard_story, short_comparison, short_story
+from nescio.report.scorecards.tables import COMPARISON, SUMMARY, scorecard_tables
 from nescio.report.tables import Table
 from nescio.report.text import latex, markdown, print_terminal, rows_csv
 from tests.support.samples import sample_card, sample_comparison, sample_rows

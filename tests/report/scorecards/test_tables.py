@@ -6,7 +6,6 @@ import pytest
 
 from nescio import metrics
 from nescio.report.blocks import Details
-from nescio.report.scorecards.prose import UNRELIABLE
 from nescio.report.scorecards.questions import (
     HUMAN,
     MISCLASSIFICATION,
@@ -16,6 +15,7 @@ from nescio.report.scorecards.questions import (
     RETRIEVAL,
 )
 from nescio.report.scorecards.tables import (
+    UNRELIABLE,
     comparison_tables,
     essentials,
     scorecard_blocks,

@@ -15,11 +15,11 @@ from nescio.report.blocks import Blocks, Figure, SectionSpec, Story, Tabs
 from nescio.report.charts.points import scatter_chart
 from nescio.report.format import format_number, join_names, plural
 from nescio.report.frame import Frame
-from nescio.report.gaussians import singular_gaussians
 from nescio.report.labels import dataset_label
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import COUNT, Column, Index, NumberFormat, Table, decimals, metrics, table
+from nescio.report.verdicts import singular_gaussians
 from nescio.rows import Row
 
 CLEAN, TURNED = "clean", "rotation"

@@ -30,11 +30,11 @@ from nescio.report.blocks import Blocks, Gallery, SectionSpec, Story, Tabs, flat
 from nescio.report.charts.points import heat_figure
 from nescio.report.format import count_methods, format_number, join_names, plural
 from nescio.report.frame import Frame, repetitions_of
-from nescio.report.gaussians import singular_gaussians
 from nescio.report.labels import bare_label, dataset_label, network_label
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, describe_verdict, story_of
 from nescio.report.tables import Column, Index, Table, decimals, metrics, table
+from nescio.report.verdicts import singular_gaussians
 from nescio.rows import Row
 
 

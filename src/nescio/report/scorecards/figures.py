@@ -18,13 +18,44 @@ from nescio.report.charts.curves import (
 from nescio.report.charts.points import intervals_chart
 from nescio.report.charts.style import Chart
 from nescio.report.labels import measure_sort_key
-from nescio.report.scorecards.prose import CAPTIONS
 from nescio.report.scorecards.questions import model_name
 from nescio.report.scorecards.tables import comparison_label
 from nescio.rows import Row
 
 if TYPE_CHECKING:
     from nescio.analysis.results import Comparison
+
+CAPTIONS = {  # kind of figure → title, caption
+    "risk": (
+        "Risk–coverage curve",
+        "The selective risk is the error rate of the predictions that are kept; the coverage is their share. "
+        "Predictions are kept in order of confidence. Lower is better. Risks at very low coverages may be outside.",
+    ),
+    "reliability": (
+        "Reliability diagram",
+        "Accuracy against mean confidence in each bin. The dot size is the number of rows. Dots below the diagonal are "
+        "overconfident, dots above it underconfident.",
+    ),
+    "corp": (
+        "Reliability diagram without bins (CORP)",
+        "Isotonic fit of accuracy against confidence. A calibrated model stays inside the band at nine of ten "
+        "confidences.",
+    ),
+    "cost": (
+        "Cost curve",
+        "A prediction that is wrong or out-of-distribution costs 1; abstaining costs the value on the axis. The "
+        "threshold is the best one at every cost. Lower is better.",
+    ),
+    "histogram": (
+        "Uncertainty of right, wrong and out-of-distribution predictions",
+        "Less overlap means better detection. The outermost bins include all values beyond them.",
+    ),
+    "models": ("Risk–coverage curves", "Lower is better. If curves cross, the better model depends on the coverage."),
+    "intervals": (
+        "Values with intervals",
+        "The accent colour marks models that are not significantly different from the best.",
+    ),
+}
 
 PAGE_POINTS, MIN_POINTS = 40_000, 50  # of all risk–coverage curves of a page, which limits its size; of one curve
 

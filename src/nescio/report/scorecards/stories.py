@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, described, flatten
+from nescio.report.choices import SCORE_TITLE, scores_table
 from nescio.report.labels import group_reasons
-from nescio.report.score_choices import TITLE as SCORE_CHOICE
-from nescio.report.score_choices import score_choice_verdicts, scores_table
 from nescio.report.scorecards.figures import comparison_panel, models_panel, scorecard_panel, thin_curves
-from nescio.report.scorecards.prose import (
-    ALL_COMPARED,
-    ALL_VALUES,
-    COMPARISON,
-    GAPS,
-    MAX_NAMES,
-    SUMMARY,
-    best_measures,
-    comparison_verdicts,
-    further_options,
-    missing_options,
-    models_verdicts,
-    scorecard_verdicts,
-)
 from nescio.report.scorecards.questions import measure_kind, unique_names
 from nescio.report.scorecards.tables import (
+    COMPARISON,
+    SUMMARY,
     comparison_tables,
     essentials,
     scorecard_blocks,
     short_comparison_table,
     summary,
 )
+from nescio.report.verdicts import (
+    MAX_NAMES,
+    best_measures,
+    comparison_verdicts,
+    models_verdicts,
+    score_choice_verdicts,
+    scorecard_verdicts,
+)
 from nescio.rows import Row
 
 if TYPE_CHECKING:
     from nescio.analysis.results import Comparison, Scorecard
 
+ALL_VALUES = "All values with intervals"
+GAPS = "Not computed"
+ALL_COMPARED = "All metrics, intervals and differences: --all. Charts: --output DIR."
 MAIN_GAPS = ("predictions", "calibrated", "detection", "in_as_in")  # gaps that the short story explains
 
 
@@ -58,7 +57,7 @@ def scorecard_story(
         blocks: list[Block] = [Prose(scorecard_verdicts(card), lead=True)] if several else []
         for choice in card.score_choices:
             blocks += [Prose(score_choice_verdicts(choice))] if several else []
-            blocks.append(Details(SCORE_CHOICE, [scores_table(choice)]))
+            blocks.append(Details(SCORE_TITLE, [scores_table(choice)]))
         blocks += [
             scorecard_panel(curves[name], number),
             *scorecard_blocks(card.rows, card.calibration_warning),
@@ -159,3 +158,15 @@ def _needs_further_input(measure: str | None) -> bool:
     from nescio.measures import registry
 
     return measure_kind(measure) == "fitted" or (measure in registry and registry[str(measure)].slow)
+
+
+def missing_options(reasons: Iterable[str]) -> list[str]:
+    """Return the options of files that the reasons for missing numbers mention."""
+    mentioned = {name for reason in reasons for name in re.findall(r"\b(val|ood|train)\b", reason)}
+    return [f"--{name}" for name in ("val", "ood", "train") if name in mentioned]
+
+
+def further_options(reasons: Iterable[str]) -> str:
+    """Return the sentence on options that add numbers or charts."""
+    options = missing_options(reasons)
+    return f"More numbers: {', '.join(['--all', *options])}. Charts: --output DIR."

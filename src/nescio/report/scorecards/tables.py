@@ -18,24 +18,17 @@ from nescio.report.labels import (
     metric_legend,
     ood_label,
 )
-from nescio.report.scorecards.prose import (
-    COMPARISON,
-    DIFFERENCES,
-    DIFFERENCES_NOTE,
-    ESSENTIALS,
-    POSITIVES,
-    SUMMARY,
-    UNRELIABLE,
-    resampling_note,
-)
 from nescio.report.scorecards.questions import (
     ESSENTIAL_METRICS,
+    GALLERY,
     HEADLINE_METRICS,
+    HUMAN,
     MISCLASSIFICATION,
     MIXTURE,
     OOD,
     PREDICTIONS,
     QUESTIONS,
+    RETRIEVAL,
     default_measure,
     in_distribution_splits,
     model_name,
@@ -44,7 +37,17 @@ from nescio.report.scorecards.questions import (
     unique_names,
     without_members,
 )
-from nescio.report.tables import Cell, Column, Index, Table, decimals, drop_repeated_legends, fit_decimals, table
+from nescio.report.tables import (
+    TIE_MARK,
+    Cell,
+    Column,
+    Index,
+    Table,
+    decimals,
+    drop_repeated_legends,
+    fit_decimals,
+    table,
+)
 from nescio.report.text import fit_width
 from nescio.rows import COLUMNS, Row
 
@@ -53,7 +56,28 @@ if TYPE_CHECKING:
 
 MODEL_COLUMNS = COLUMNS[: COLUMNS.index("calibrated")]  # columns that identify a model
 SHORT_METRICS = ("accuracy", "auroc", "ece", "nll", "brier", "aurc", "sac@0.95")  # of a comparison on the terminal
+ESSENTIALS = "Main metrics"
+SUMMARY = "Summary of the models"
+COMPARISON = "Comparison of the models"
+DIFFERENCES = "Differences from the best model"
+DIFFERENCES_NOTE = "Each model minus the best one, on the same resamples"
+UNRELIABLE = "calibrated (unreliable)"  # column of calibrated numbers if the calibration has a warning
+POSITIVES = {  # question → its positive rows
+    MISCLASSIFICATION: "Positive rows: misclassified",
+    OOD: "Positive rows: out-of-distribution",
+    MIXTURE: "Positive rows: misclassified or out-of-distribution",
+    RETRIEVAL: "Positive rows: those whose nearest other row has another label",
+    GALLERY: "These scores compare each row with all others. Do not compare them with scores of single images",
+    HUMAN: "The uncertainty should be higher where the annotators disagree more",
+}
 MAX_MODELS = 10  # in the short table of a comparison
+
+
+def resampling_note(comparison: Comparison, *, intervals: bool = False) -> str:
+    """Return the note of a table of ranks."""
+    cells = f"#rank value [{100 * comparison.level:g} % interval]" if intervals else "#rank value"
+    counts = f"{comparison.resamples:,} paired resamples, n = {comparison.n:,}. " if comparison.resamples else ""
+    return f"{counts}{cells}; {TIE_MARK} after the rank: not significantly different from the best"
 
 
 # ---- one scorecard

@@ -9,15 +9,8 @@ from nescio.analysis.score_sets import ScoreSet
 from nescio.report.blocks import Story
 from nescio.report.format import format_percent
 from nescio.report.pages import render_page
-from nescio.report.scorecards.prose import (
-    best_measures,
-    comparison_verdicts,
-    further_options,
-    limit_names,
-    missing_options,
-    models_verdicts,
-    scorecard_verdicts,
-)
+from nescio.report.scorecards.stories import further_options, missing_options
+from nescio.report.verdicts import best_measures, comparison_verdicts, limit_names, models_verdicts, scorecard_verdicts
 from tests.support.samples import row, sample_card, sample_comparison
 
 

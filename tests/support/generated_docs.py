@@ -21,7 +21,7 @@ BENCHMARKS = ROOT / "benchmarks" / "results.json"
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 SAMPLE = 27  # lines of the sample in the README
 SECTIONS = {
-    "Evaluation": ("scorecard", "ranking", "bootstrap", "shards"),
+    "Evaluation": ("scorecard", "ranking", "bootstrap", "shards", "evaluations"),
     "Neighbours, densities and heads": (
         "recall",
         "retrieval",

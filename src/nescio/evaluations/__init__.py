@@ -1,6 +1,6 @@
 """Evaluations: classes that compute rows of results from networks and data. A benchmark is networks × evaluations."""
 
-from nescio.evaluations import (
+from nescio.evaluations import (  # noqa: F401  (importing registers)
     activity,
     calibration,
     cost,
@@ -29,26 +29,7 @@ from nescio.evaluations.base import (
     registry,
 )
 
-BUILT_IN = (
-    calibration,
-    misclassification,
-    ood,
-    graded_ood,
-    shift,
-    segmentation_shift,
-    transfer,
-    mixtures,
-    crops,
-    human,
-    few_shot,
-    reliability,
-    posthoc,
-    cost,
-    activity,
-)  # importing them registers them
-
 __all__ = [
-    "BUILT_IN",
     "Evaluation",
     "Headline",
     "Inapplicable",

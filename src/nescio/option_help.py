@@ -78,7 +78,6 @@ HELP: dict[str, tuple[str, str]] = {  # option → (placeholder in --help, help)
     "compile": ("", "compile the network with torch.compile"),
     "start": ("WEIGHTS", "initial weights: store:KEY of a trained network, or file:PATH of a checkpoint"),
     "weights": ("PATH", "weights file of a pretrained network, or folder of files named by network"),
-    "image-padding": ("", "pad EfficientNet-Lite by the image size instead of each feature map's size"),
     # ---- workers and launchers
     "store": ("DIR", "folder of finished work; repeated work is read from it"),
     "device": ("NAME", "device: cpu, cuda, cuda:1, or auto (a GPU if there is one)"),

@@ -414,13 +414,12 @@ def test_a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
         (ThresholdFile("net"), None),
         (ThresholdFile("vit"), "model vit, and net"),
         (ThresholdFile(classes=4), "of 4 classes; net has 9"),
-        (ThresholdFile("net", "abc", preprocessing={"view": {"size": 3}, "padding": "map"}), None),
+        (ThresholdFile("net", "abc", preprocessing={"view": {"size": 3}}), None),
         (ThresholdFile("net", "abc", preprocessing={"view": {"size": 4}}), "another view"),
-        (ThresholdFile("net", "abc", preprocessing={"padding": "image"}), "another padding"),
     ],
 )
 def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
-    about = {"model": "net", "view": {"size": 3, "resize": None}, "padding": "map"}
+    about = {"model": "net", "view": {"size": 3, "resize": None}}
     classifier = replace(pixels(), digest="abc", facts=about)
     if sentence is None:
         promise.check(classifier)
@@ -435,23 +434,6 @@ def test_a_file_of_torch_refuses_images_that_are_not_bytes(tmp_path):
     assert read(images_of(2))["class"].shape == (2,)
     with pytest.raises(Exception, match="dtype"):
         read(images_of(2).astype(np.float32) / 255)
-
-
-def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_path, monkeypatch):
-    from nescio.networks.exportable import exportable_network
-    from tests.support.zoo_help import checkpoint, pack
-
-    monkeypatch.chdir(tmp_path)
-    name = "tf_efficientnet_lite0"
-    file = checkpoint(tmp_path / "w" / f"{name}.safetensors", name)
-    data = f"npz:{pack(tmp_path / 'val.npz', n=2)}"
-    words = (name, "--weights", str(file.parent), "--data", data, "--mc-samples", "1", "--format", "json")
-    for flag, padding in (([], "map"), (["--image-padding"], "image")):
-        assert main(["zoo", *words, *flag, "--store", padding]) == 0
-        made = exportable_network(f"zoo:{name}", Store(padding), weights=file)
-        assert made.facts["padding"] == padding
-    with pytest.raises(BadInput, match="without image padding"):
-        exportable_network(f"zoo:{name}", Store("map"), weights=file, image_padding=True)
 
 
 # ---- real networks, by the command

@@ -19,7 +19,7 @@ from nescio.errors import BadInput
 from nescio.networks.export import export, load
 from nescio.networks.exportable import exportable_network
 from nescio.networks.models import build_classifier, find_network
-from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
+from nescio.networks.network import describe_preprocessing, with_preprocessing
 from nescio.networks.preprocessing import Preprocessing, read_class_names, read_preprocessing
 from nescio.networks.threshold_file import read_rule
 from nescio.predict import OutputSpec, predict_all

@@ -39,7 +39,6 @@ class ExportOptions:
     )
     weights: str | None = option(None, unset=WEIGHTS)
     class_names: str | None = option(None, unset="those of the network or the store")
-    image_padding: bool = option(False)
     preprocessing: Preprocessing = nested(Preprocessing())
     store: str = option("store")
     root: str | None = option(None, unset=DATA)
@@ -106,7 +105,6 @@ def export(options: ExportOptions) -> Export:
         Store(options.store),
         weights=Path(options.weights) if options.weights else promise.weights_of(options.model),
         root=options.root,
-        image_padding=options.image_padding,
         classes=Path(options.class_names) if options.class_names else None,
         score=learned or promise.score,
         preprocessing=options.preprocessing,

@@ -136,7 +136,7 @@ def _predict(options: TransferOptions, name: str) -> Embedded:
     """Predictions of networks on images."""
     from nescio.datasets.names import dataset_name
     from nescio.networks.models import find_network, with_weights
-    from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
+    from nescio.networks.network import describe_preprocessing, with_preprocessing
     from nescio.networks.retrieval import device_search
     from nescio.predict import OutputSpec, embed, embed_crops, stored_predictions
     from nescio.runtime import runtime_for

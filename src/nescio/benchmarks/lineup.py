@@ -31,7 +31,7 @@ from nescio.evaluations.engine import plan_steps
 from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
 from nescio.networks.models import find_network, network_of_trial, with_weights
-from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
+from nescio.networks.network import describe_preprocessing, with_preprocessing
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predict import OutputSpec, load_predictions, predict_step
 from nescio.rows import NetworkFacts, Row, RowBuilder, merge_networks

@@ -98,7 +98,7 @@ def _embeddings(options: Options) -> Predictions:
     """A network's embeddings of the training images. Nothing is stored for a pretrained network."""
     from nescio.datasets.image_set import ImageSet
     from nescio.networks.models import find_network, with_weights
-    from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
+    from nescio.networks.network import describe_preprocessing, with_preprocessing
     from nescio.predict import embed
     from nescio.work.steps import Context
     from nescio.work.store import Store

@@ -49,7 +49,7 @@ def run(options: Options) -> int:
     from nescio.datasets.image_set import ImageSet
     from nescio.datasets.names import dataset_name
     from nescio.networks.models import check_training_data, stored_network
-    from nescio.networks.preprocessed import describe_preprocessing
+    from nescio.networks.network import describe_preprocessing
     from nescio.predict import load_predictions, predict_step, probe_step, row_ranges
 
     context = options.storage.context()

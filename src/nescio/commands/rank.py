@@ -373,9 +373,9 @@ def _check_disjoint(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 def _predict_candidate(members: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate whose members are networks, from their predictions of the images."""
     from nescio.datasets.names import dataset_name
+    from nescio.networks.groups import expand_siblings
     from nescio.networks.models import find_network, with_weights
-    from nescio.networks.preprocessed import describe_preprocessing, with_preprocessing
-    from nescio.networks.siblings import expand_siblings
+    from nescio.networks.network import describe_preprocessing, with_preprocessing
     from nescio.predict import embed
 
     context, path = options.storage.context(), Path(options.weights) if options.weights else None

@@ -94,7 +94,6 @@ class Options:
     batch_size: int | None = option(None, unset="512 of 224² on a GPU, 32 on a CPU", group="predicting")
     shards: int | None = option(None, unset=SHARDS, group="predicting")
     precision: Literal["auto", "float32", "bf16"] = option("auto", group="predicting")
-    image_padding: bool = option(False, group="predicting")
     preprocessing: Preprocessing = nested(Preprocessing())
     published: str | None = option(
         None,
@@ -184,7 +183,7 @@ def _print_cost_estimate(options: Options) -> int:
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:
-    from nescio.networks.preprocessed import group_by_preprocessing
+    from nescio.networks.network import group_by_preprocessing
     from nescio.networks.published import read_published, with_published_accuracies
     from nescio.predictions.model_predictions import predictions_from_store
 
@@ -234,7 +233,7 @@ def _print_status(line: str) -> None:
 def predictions(options: Options, work: Work) -> ManyPredictions:
     """Predictions of the models for all sets; omitted sets and models are added to the notes."""
     from nescio.networks.models import weights_folder
-    from nescio.networks.preprocessed import describe_preprocessing
+    from nescio.networks.network import describe_preprocessing
     from nescio.predict import predict_all
 
     path = weights_folder(Path(options.weights) if options.weights else None)
@@ -308,9 +307,8 @@ def _pairs(options: Options, networks: Sequence[Network]) -> list[tuple[Network,
 
 def _networks(options: Options, context: Context, path: Path | None) -> list[Network]:
     from nescio.datasets.names import absolute_name
-    from nescio.networks.class_names import with_class_names
     from nescio.networks.models import select_networks, with_weights
-    from nescio.networks.preprocessed import with_preprocessing
+    from nescio.networks.network import with_class_names, with_preprocessing
 
     networks = select_networks(
         options.models,
@@ -326,7 +324,6 @@ def _networks(options: Options, context: Context, path: Path | None) -> list[Net
         raise BadInput(f"{path} is one checkpoint, but {count} models are named: name one, or a folder.")
     if path is not None and path.is_file():
         networks = [with_weights(network, path) for network in networks]  # with the classes of its own head
-    networks = [replace(network, image_padding=options.image_padding) for network in networks]
     if options.class_names:
         networks = [with_class_names(network, Path(options.class_names)) for network in networks]
     return with_preprocessing(networks, options.preprocessing, options.data)

@@ -15,11 +15,9 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.measures import FittedScore, LossOrder
 from nescio.networks.abstaining import ExportableNetwork
-from nescio.networks.class_names import output_class_names, with_class_names
 from nescio.networks.forward import heads
 from nescio.networks.models import build, build_classifier, check_training_data, find_network, with_weights
-from nescio.networks.network import Network
-from nescio.networks.preprocessed import with_preprocessing
+from nescio.networks.network import Network, output_class_names, with_class_names, with_preprocessing
 from nescio.networks.preprocessing import Preprocessing
 from nescio.predictions.model_predictions import STAGE, ModelPredictions, predictions_from_text
 from nescio.runtime import Runtime
@@ -63,7 +61,6 @@ def exportable_network(
     *,
     weights: Path | None = None,
     root: str | Path | None = None,
-    image_padding: bool = False,
     classes: Path | None = None,
     score: LossOrder | FittedScore | None = None,
     preprocessing: Preprocessing | None = None,
@@ -73,7 +70,6 @@ def exportable_network(
 
     zoo:NAME has the weights, the preprocessing and the class names of the predictions in the store.
 
-    image_padding  see weights.pad_by_image_size
     classes        file of class names
     score          a score of its embeddings
     preprocessing  settings for a user's checkpoint
@@ -89,9 +85,6 @@ def exportable_network(
     (network,) = with_preprocessing([network], preprocessing or Preprocessing())
     if stored and network.trial is None:
         network = replace(network, **preprocessing_fields(stored_preprocessing))
-    if image_padding and stored_preprocessing.get("padding") == "map":
-        raise BadInput(f"The predictions of {name} were made without image padding: omit it.")
-    network = replace(network, image_padding=image_padding or stored_preprocessing.get("padding") == "image")
     if stored and network.trial is None and network.checksum != stored.weights:
         raise BadInput(
             f"The weights of {stored.model} in {network.file} are not those of the predictions in "
@@ -130,7 +123,7 @@ def _preprocessing_values(network: Network) -> dict[str, Any]:
     """Its preprocessing as plain values, which a threshold file names."""
     view = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(network.view).items()}
     colours = {} if network.trial is not None else {"mean": list(network.mean), "std": list(network.std)}
-    return {"view": view, **colours, **{key: value for key, value in network.identity.items() if key == "padding"}}
+    return {"view": view, **colours}
 
 
 def preprocessing_fields(stored_preprocessing: Mapping[str, Any]) -> dict[str, Any]:

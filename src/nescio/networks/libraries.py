@@ -87,8 +87,6 @@ def build_timm(network: Network, file: Path, dropout: float | None) -> tuple[nn.
         if odd := weights.differences(module.state_dict(), state):
             size = "it is an EfficientNet-Lite of another size, or with other classes"
             raise BadInput(f"{file} does not fit {network.name}: {size} ({odd}).")
-    if network.arch.startswith(LITE) and network.image_padding:
-        weights.pad_by_image_size(module, network.view.size)
     odd = weights.differences(module.state_dict(), state)
     if not odd:
         weights.load_state(module, state, file, network.name)

@@ -34,8 +34,7 @@ from nescio.networks.libraries import (
     torchvision_names,
     torchvision_network,
 )
-from nescio.networks.network import LITE, Network
-from nescio.networks.preprocessed import apply_preprocessing
+from nescio.networks.network import LITE, Network, apply_preprocessing
 from nescio.networks.preprocessing import read_class_names, read_preprocessing
 from nescio.runtime import Runtime
 from nescio.specs import STORE, TORCHVISION, NetworkName

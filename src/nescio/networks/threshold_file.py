@@ -22,7 +22,7 @@ class ThresholdFile:
     weights: str | None = None  # their digest
     classes: int | None = None
     terms: Mapping[str, Any] = field(default_factory=dict)  # risk, delta, bound, coverage …
-    preprocessing: Mapping[str, Any] = field(default_factory=dict)  # view, mean, std and padding of its predictions
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)  # view, mean and std of its predictions
     names: tuple[str, ...] = ()  # of the classes, if known
     file: Path | None = None  # of the weights, if known
     score: FittedScore | None = None
@@ -102,7 +102,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     weights = Path(weights_path) if isinstance(weights_path, str) else None
     keys = ("model", "weights", "predictions", "risk", "delta", "bound", "coverage", "method", "n")
     terms = {key: content[key] for key in keys if content.get(key) is not None}
-    preprocessing = {key: content[key] for key in ("view", "mean", "std", "padding") if key in content}
+    preprocessing = {key: content[key] for key in ("view", "mean", "std") if key in content}
     return AbstentionRule(**rule), ThresholdFile(
         content.get("model"),
         content.get("weights"),

@@ -255,30 +255,6 @@ def rename_lite(state: State, expected: Mapping[str, Any]) -> State:
     return renamed
 
 
-class ImagePaddedConv2d(nn.Conv2d):
-    """A convolution with TensorFlow's padding for the size of the image, not of its own input."""
-
-    edges: tuple[int, int, int, int]
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.pad(x, self.edges)
-        return nn.functional.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-
-
-def pad_by_image_size(network: nn.Module, size: int) -> None:
-    """Pad for the image's size in every layer; timm and the port pad for the size of each layer's input.
-
-    Lite0 (224 pixels) is unchanged. In Lite1 and Lite2, timm halves an odd map to one pixel more. With the port's
-    weights, 19 to 21 of 300 predictions differ, and the mean confidence of Lite1 is 0.68 instead of 0.50.
-    """
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":
-            step, k = module.stride[0], module.kernel_size[0]
-            pad = max((-(-size // step) - 1) * step + k - size, 0)
-            module.__class__ = ImagePaddedConv2d
-            module.edges = (pad // 2, pad - pad // 2) * 2  # type: ignore[assignment]
-
-
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
 
 

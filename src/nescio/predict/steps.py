@@ -24,10 +24,9 @@ from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import seed_for
 from nescio.methods.base import Method
-from nescio.networks.class_names import output_class_names
 from nescio.networks.forward import Classifier
 from nescio.networks.models import build, count_parameters
-from nescio.networks.network import Network
+from nescio.networks.network import Network, output_class_names
 from nescio.predict.inputs import default_batch_size, with_view_of
 from nescio.predict.outputs import OutputSpec, arrays_on_disk, float32_array, predict_images
 from nescio.predictions import Predictions

@@ -64,11 +64,11 @@ class ModelPredictions:
 
     @property
     def preprocessing(self) -> dict[str, Any]:
-        """Preprocessing of the images: view, mean, std and padding; empty for files outside of a store."""
+        """Preprocessing of the images: view, mean and std; empty for files outside of a store."""
         config = {} if self.store is None else self.store.record(STAGE, self.key)["config"]
         view = dict(config.get("images", {}).get("view") or {})
         view.pop("kind", None)
-        rest = {key: self.facts.get(key, config[key]) for key in ("mean", "std", "padding") if key in config}
+        rest = {key: self.facts.get(key, config[key]) for key in ("mean", "std") if key in config}
         return ({"view": view} if view else {}) | rest
 
     @property

@@ -551,8 +551,8 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     import torch
 
     from nescio import datasets
+    from nescio.networks.groups import expand_siblings
     from nescio.networks.models import trial_of
-    from nescio.networks.siblings import expand_siblings
     from nescio.runtime import runtime_for
     from nescio.training import load_method
 

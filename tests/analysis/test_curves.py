@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nescio import metrics
-from nescio.analysis.curves import corp_points, curves_of
-from nescio.analysis.score_sets import ScoreSet
+from nescio.analysis.curves import ScoreSet, corp_points, curves_of
 
 
 def test_curves_of__points_equal_the_metrics() -> None:

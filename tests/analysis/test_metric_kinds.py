@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from nescio import Predictions, compare, metrics, scorecard
+from nescio import Predictions, metrics, scorecard
+from nescio.analysis.comparison import compare
 from nescio.analysis.intervals import add_intervals, bootstrap
 from nescio.analysis.metric_kinds import (
     KINDS,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nescio import Predictions, measures, metrics
-from nescio.analysis.cross_fitting import cross_fitted
+from nescio.analysis.measure_scores import cross_fitted
 from nescio.analysis.scorecard import scorecard
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nescio.analysis.curves import ScoreSet
 from nescio.analysis.results import Scorecard
-from nescio.analysis.score_sets import ScoreSet
 from nescio.report.blocks import Story
 from nescio.report.format import format_percent
 from nescio.report.pages import render_page

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from nescio import metrics
+from nescio.analysis.curves import ScoreSet
 from nescio.analysis.results import Comparison, Scorecard
-from nescio.analysis.score_sets import ScoreSet
 from nescio.rows import COLUMNS
 
 MEASURES = ("msp", "entropy", "max_logit")

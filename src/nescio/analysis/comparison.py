@@ -9,10 +9,9 @@ import numpy as np
 
 from nescio import measures
 from nescio.analysis.bootstrap import Estimate, check_resampling, estimates, interval, resample
-from nescio.analysis.intervals import Interval
-from nescio.analysis.metric_kinds import applies_to_one_model, kinds_of, reads_uncertainty
-from nescio.analysis.metric_specs import MetricSpec, parse_metric
-from nescio.analysis.model_resamplers import (
+from nescio.analysis.evaluation_rows import Models, named_models, shared_ood_rows, shared_rows
+from nescio.analysis.intervals import (
+    Interval,
     Missing,
     ModelResampler,
     model_resamplers,
@@ -20,8 +19,9 @@ from nescio.analysis.model_resamplers import (
     ood_kinds,
     ood_resamplers,
 )
+from nescio.analysis.metric_kinds import applies_to_one_model, kinds_of, reads_uncertainty
+from nescio.analysis.metric_specs import MetricSpec, parse_metric
 from nescio.analysis.results import Comparison
-from nescio.analysis.shared_rows import Models, named_models, shared_ood_rows, shared_rows
 from nescio.analysis.significance import bootstrap_p_value, compare_with_best
 from nescio.errors import Undefined
 from nescio.metrics import DEFAULT_OOD_SHARE

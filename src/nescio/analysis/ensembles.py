@@ -8,7 +8,7 @@ import numpy as np
 
 from nescio import measures
 from nescio.analysis import calibration
-from nescio.analysis.cross_fitting import cross_fitted
+from nescio.analysis.measure_scores import cross_fitted
 from nescio.arrays.types import Array
 from nescio.predictions import Predictions, stack
 

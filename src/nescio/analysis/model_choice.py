@@ -11,10 +11,9 @@ from typing import Any
 
 from nescio import measures
 from nescio.analysis.comparison import compare
-from nescio.analysis.evaluation_rows import labelled_in_distribution, resolve_measure
+from nescio.analysis.evaluation_rows import labelled_in_distribution, resolve_measure, shared_rows
 from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.results import Comparison
-from nescio.analysis.shared_rows import shared_rows
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary

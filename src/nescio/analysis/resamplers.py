@@ -13,7 +13,7 @@ import numpy as np
 from nescio.analysis.metric_specs import MetricSpec
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
-from nescio.metrics import MIXTURE_METRICS, Mixture, Outcomes, Ranking
+from nescio.metrics import Mixture, Outcomes, Ranking
 
 Sums = tuple[int, int, int, int, float]
 
@@ -153,7 +153,9 @@ class MixtureResampler:
 
 def mixture_metric(metric: MetricSpec, ranking: Ranking) -> float:
     """A mixture metric of the ranking of a mixture."""
-    return MIXTURE_METRICS[metric.metric.name](ranking, **metric.options)
+    if metric.metric.of_ranking is None:
+        raise Undefined(f"The metric {metric.label} declares no `of_ranking`, so it is not computed for mixtures.")
+    return metric.metric.of_ranking(ranking, **metric.options)
 
 
 class ShareResampler:

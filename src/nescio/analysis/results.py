@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nescio import measures
-from nescio.analysis.curves import Curves, curves_of
+from nescio.analysis.curves import Curves, ScoreSet, curves_of
 from nescio.analysis.metric_specs import parse_metric
 from nescio.analysis.resamplers import Resampler
-from nescio.analysis.score_sets import ScoreSet
 from nescio.errors import BadInput, FaultyPlugin, Undefined, did_you_mean
 from nescio.metrics import DEFAULT_OOD_SHARE
 from nescio.registry import is_plugin_code, source_file

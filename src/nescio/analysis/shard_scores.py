@@ -13,13 +13,12 @@ from typing import TypeVar
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.cross_fitting import Score
 from nescio.analysis.evaluation_rows import labelled_in_distribution
+from nescio.analysis.measure_scores import Score
 from nescio.analysis.metric_kinds import KINDS
 from nescio.analysis.metric_specs import MetricSpec
 from nescio.analysis.results import Scorecard
-from nescio.analysis.scorecard import OOD_ROWS, member_count
-from nescio.analysis.scorecard_builder import floored_note
+from nescio.analysis.scorecard import OOD_ROWS, floored_note, member_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPlugin, Undefined
 from nescio.measures import summary, top_k_outcomes
@@ -30,7 +29,6 @@ from nescio.rows import COLUMNS, Row
 ALL_ROWS = "It needs all rows at once, and these are read in shards."
 FITTED = "It is fitted on other rows; scorecards of shards contain measures of the predictions alone."
 A = TypeVar("A", float, Array, ScoreCounts)
-BOUNDED = ("auroc", "aurc", "augrc")  # metrics whose rounding error is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +200,6 @@ def _add_ranking(card: Scorecard, columns: Row, counts: ScoreCounts, kind: str) 
             cell = {"measure": columns["measure"], "split": columns["split"]}
             card.reasons.append(cell | {"metric": spec.label, "reason": str(reason)})
         else:
-            if spec.metric.name in BOUNDED:
+            if spec.metric.bounded:
                 error = max(error, counts.bound(spec.metric.function, **spec.options))
     return error

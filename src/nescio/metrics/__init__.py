@@ -31,7 +31,6 @@ from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
 from nescio.metrics._scod import (
     ABSTENTION_PRICES,
     DEFAULT_OOD_SHARE,
-    MIXTURE_METRICS,
     Mixture,
     cost_curve,
     scod_augrc,

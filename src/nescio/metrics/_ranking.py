@@ -248,7 +248,7 @@ def _both(r: Ranking, what: str) -> Ranking:
     return r
 
 
-@metric("ranking", "detection", better="higher", prepared=True)
+@metric("ranking", "detection", better="higher", prepared=True, bounded=True)
 def auroc(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     """Chance that a positive row has a higher u than a negative one, ties counted half.
 
@@ -259,7 +259,7 @@ def auroc(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     return (2 * higher + equal) / (2 * (higher + equal + lower))
 
 
-@metric("ranking", "detection", better="higher", prepared=True)
+@metric("ranking", "detection", better="higher", prepared=True, splits_ties=True)
 def aupr(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     """Average precision of flagging the rows of highest u: precision at each threshold, weighted by the recall it adds.
 

@@ -7,8 +7,6 @@ At π = m/(n + m) every row counts once, and the values are those of all rows to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -79,10 +77,7 @@ def _cost(r: Ranking, price: float = 0.1) -> float:
     return float(cost_curve(r, prices=[float(as_share(price, "price"))])[1][0])
 
 
-MIXTURE_METRICS: Mapping[str, Callable[..., float]] = {"scod_aurc": aurc, "scod_augrc": augrc, "scod_cost": _cost}
-
-
-@metric("mixture", better="lower")
+@metric("mixture", better="lower", of_ranking=aurc)
 def scod_aurc(u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = DEFAULT_OOD_SHARE) -> float:
     """AURC with out-of-distribution rows as failures, at a given share of them.
 
@@ -91,7 +86,7 @@ def scod_aurc(u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = D
     return aurc(Mixture(u, wrong, u_out, share).ranking())
 
 
-@metric("mixture", better="lower")
+@metric("mixture", better="lower", of_ranking=augrc)
 def scod_augrc(u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = DEFAULT_OOD_SHARE) -> float:
     """AUGRC with out-of-distribution rows as failures, at a given share of them.
 
@@ -100,7 +95,7 @@ def scod_augrc(u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = 
     return augrc(Mixture(u, wrong, u_out, share).ranking())
 
 
-@metric("mixture", better="lower", values={"price": (0.1, 0.3)})
+@metric("mixture", better="lower", values={"price": (0.1, 0.3)}, of_ranking=_cost)
 def scod_cost(
     u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, price: float = 0.1, share: float = DEFAULT_OOD_SHARE
 ) -> float:

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.metrics._ranking import Ranking, as_classes, as_scores
+from nescio.metrics._spec import registry
 
 MAX_SCORES = 1 << 18  # distinct ones that are kept
 SIGN, LAST = np.uint64(1 << 63), np.uint64(1)
-SINGLE_ROW_METRICS = ("aupr", "sac")  # these also depend on whether equal classes in one key are tied
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class ScoreCounts:
         if certain.all():
             return 0.0
         middle = metric(self.ranking(), **options)
-        single = getattr(metric, "__name__", "") in SINGLE_ROW_METRICS
+        single = any(entry.function is metric and entry.splits_ties for entry in registry.parts())
         ends = [_ordered(self.rows, certain, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
         return max(abs(metric(end, **options) - middle) for end in ends)
 

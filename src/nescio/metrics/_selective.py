@@ -33,7 +33,7 @@ def risk_coverage(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> tup
     return kept / r.n, errors / kept
 
 
-@metric("ranking", better="lower", prepared=True)
+@metric("ranking", better="lower", prepared=True, bounded=True)
 def aurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Area under the risk–coverage curve: the mean selective risk over all coverages.
 
@@ -65,7 +65,7 @@ def naurc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     return (r.total_share - r.best_total_share) / (r.positives - r.best_total_share)
 
 
-@metric("ranking", better="lower", prepared=True)
+@metric("ranking", better="lower", prepared=True, bounded=True)
 def augrc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     """Area under the generalised risk–coverage curve: the mean share of all rows that are kept and wrong.
 
@@ -108,7 +108,7 @@ def aurc_over(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, coverages:
     return sum(risks) / len(risks)
 
 
-@metric("ranking", better="higher", prepared=True, values={"accuracy": (0.9, 0.95, 0.99)})
+@metric("ranking", better="higher", prepared=True, values={"accuracy": (0.9, 0.95, 0.99)}, splits_ties=True)
 def sac(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, accuracy: float = 0.95) -> float:
     """Largest coverage with this accuracy of accepted rows (coverage for a selective accuracy constraint).
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.registry import Registry, source_file
+
+if TYPE_CHECKING:
+    from nescio.metrics._outcomes import Outcomes
 
 Kind = str  # a key of KINDS
 KINDS: dict[str, str] = {  # kind -> the arrays that its metrics read; `nescio.analysis.metric_kinds` prepares them
@@ -49,14 +52,34 @@ class Metric:
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
     classwise: bool = False  # of every class's probability: skipped for large predictions
     of_blocks: Callable[..., float] | None = None  # the same of (probs, labels) that come in row blocks
-    of_top: Callable[[Any], float] | None = None  # the same of the Answers of the k most probable classes together
+    of_top: Callable[[Outcomes], float] | None = (
+        None  # the same of the Outcomes of the k most probable classes together
+    )
     bias: Bias = "none"
     row_values: Callable[..., Array] | None = None  # (n,) of Outcomes: the metric is their mean
     row_bins: Callable[..., tuple[Array, int] | None] | None = None  # of Outcomes: bins whose gaps add up to the metric
+    of_ranking: Callable[..., float] | None = None  # the same of the Ranking of a mixture
+    bounded: bool = False  # scorecards of shards report the largest error by rounded scores
+    splits_ties: bool = False  # depends on whether rows of one class and one u are one tie group
 
     @property
     def sentence(self) -> str:
         return (self.function.__doc__ or "").strip().split("\n")[0]
+
+
+class MetricFacts(TypedDict, total=False):
+    """The optional fields of a metric."""
+
+    values: Mapping[str, tuple[float, ...]]
+    classwise: bool
+    of_blocks: Callable[..., float]
+    of_top: Callable[[Outcomes], float]
+    bias: Bias
+    row_values: Callable[..., Array]
+    row_bins: Callable[..., tuple[Array, int] | None]
+    of_ranking: Callable[..., float]
+    bounded: bool
+    splits_ties: bool
 
 
 registry: Registry[Metric] = Registry(
@@ -83,19 +106,9 @@ registry: Registry[Metric] = Registry(
 
 
 def metric(
-    *kinds: Kind,
-    better: Better,
-    prepared: bool = False,
-    values: Mapping[str, tuple[float, ...]] | None = None,
-    name: str | None = None,
-    classwise: bool = False,
-    of_blocks: Callable[..., float] | None = None,
-    of_top: Callable[[Any], float] | None = None,
-    bias: Bias = "none",
-    row_values: Callable[..., Array] | None = None,
-    row_bins: Callable[..., tuple[Array, int] | None] | None = None,
+    *kinds: Kind, better: Better, prepared: bool = False, name: str | None = None, **facts: Unpack[MetricFacts]
 ) -> Callable[[F], F]:
-    """Register a pure function of arrays as a metric, and return it unchanged."""
+    """Register a pure function of arrays as a metric, and return it unchanged; see `Metric` for its facts."""
 
     def register(function: F) -> F:
         label = name or function.__name__
@@ -104,8 +117,7 @@ def metric(
             raise BadInput(f"{where} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
         if unknown := next((kind for kind in kinds if kind not in KINDS), None):
             raise BadInput(f"{where} is of the kind {unknown!r}: the kinds are {', '.join(KINDS)}.")
-        efficient = (classwise, of_blocks, of_top, bias, row_values, row_bins)
-        registry.add(label, Metric(label, function, kinds, better, prepared, values or {}, *efficient))
+        registry.add(label, Metric(label, function, kinds, better, prepared, **facts))
         return function
 
     return register

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # Control characters that move the cursor, ring the bell or change the direction of text; colour codes are kept.
 CONTROL = re.compile(
@@ -73,7 +73,7 @@ def visible(text: str, colours: bool = False) -> str:
 class printable:
     """A stream that escapes control characters; colours are kept on a terminal."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.unfiltered = getattr(stream, "unfiltered", stream)
 
     def write(self, text: str) -> int:

@@ -111,13 +111,13 @@ def map_content(name: str, change: Callable[[str], str]) -> str:
 PLAIN = (str, int, bool)  # plain types, checked first because they are by far the most common
 
 
-def content_names(value: Any) -> dict[str, ContentName]:
+def content_names(value: object) -> dict[str, ContentName]:
     """Content → its name, for all content names in a config."""
     if value is None or type(value) in PLAIN:
         return {}
     if isinstance(value, ContentName):
         return {value.content: value}
-    inner: Iterable[Any] = ()
+    inner: Iterable[object] = ()
     if isinstance(value, (tuple, list)):
         inner = value
     elif isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def content_names(value: Any) -> dict[str, ContentName]:
 WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
 
 
-def canonical(value: Any) -> Any:
+def canonical(value: object) -> Any:
     """The value as plain JSON; a dataclass becomes {"kind": its tag, its fields}."""
     if value is None or type(value) in PLAIN:
         return value
@@ -162,9 +162,9 @@ def canonical(value: Any) -> Any:
     )
 
 
-def _plain_fields(value: Any) -> dict[str, Any]:
+def _plain_fields(value: object) -> dict[str, object]:
     cls: type = type(value)
-    plain: dict[str, Any] = {KIND: tag_of(cls)}
+    plain: dict[str, object] = {KIND: tag_of(cls)}
     for attribute in fields(cls):
         if attribute.name == KIND:
             raise BadInput(f"{cls.__qualname__} has a field named 'kind', which names the class: rename the field.")
@@ -175,18 +175,18 @@ def _plain_fields(value: Any) -> dict[str, Any]:
     return plain
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Canonical JSON: sorted names, no spaces, floats by their shortest exact decimal."""
     return json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def seed_for(*parts: Any) -> int:
+def seed_for(*parts: object) -> int:
     """A 63-bit seed that depends only on the arguments: the top bits of sha256 of their canonical JSON."""
     digest = hashlib.sha256(to_json(parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def values_of(cls: type, plain: Any) -> dict[str, Any]:
+def values_of(cls: type, plain: object) -> dict[str, Any]:
     """The fields of a dataclass's plain form. Absent ones have the value they were introduced with, not the default.
 
     Raises BadInput for an unknown field, or a missing one without an introduced value.
@@ -236,7 +236,7 @@ class Validated:
                 raise BadInput(f"{type(self).__name__}.{name} is {value}: it must be {bound}.")
 
 
-def describe_type(hint: Any) -> str:
+def describe_type(hint: object) -> str:
     """A description of the values of a type."""
     origin, parts = _form(hint)
     if hint is None or hint is type(None):
@@ -247,11 +247,11 @@ def describe_type(hint: Any) -> str:
         return " or ".join(map(describe_type, parts))
     if origin is tuple:
         return f"a list, each {describe_type(parts[0])}"
-    return WORDS.get(hint) or str(getattr(hint, "__name__", hint))
+    return next((word for kind, word in WORDS.items() if kind is hint), str(getattr(hint, "__name__", hint)))
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: type) -> dict[str, object]:
     """Field → its type."""
     if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
         name = f"{cls.__module__}.{cls.__qualname__}"
@@ -261,11 +261,11 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 @cache
-def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+def _form(hint: object) -> tuple[object, tuple[object, ...]]:
     return typing.get_origin(hint), typing.get_args(hint)
 
 
-def coerce(value: Any, hint: Any) -> Any:
+def coerce(value: object, hint: object) -> object:
     """The value converted to the annotated type; TypeError if that is impossible."""
     if hint is Any or (type(value) is hint and hint in PLAIN):
         return value
@@ -293,6 +293,6 @@ def coerce(value: Any, hint: Any) -> Any:
             kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
             if len(kinds) == len(value):
                 return tuple(coerce(item, kind) for item, kind in zip(value, kinds, strict=True))
-    elif isinstance(value, origin or hint):
+    elif isinstance(value, typing.cast(type, origin or hint)):
         return value
     raise TypeError

@@ -126,7 +126,7 @@ def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, work
     order = []
     begun = time.monotonic()
     with LocalWorkers(workers) as launcher:
-        for task, state, _ in _follow(launcher, tasks):
+        for task, state in _follow(launcher, tasks):
             order.append((task.name, state))
     assert order == [("busy", "busy"), ("free", "done"), ("busy", "busy"), ("busy", "done")]
     assert time.monotonic() - begun > 0.2
@@ -134,9 +134,9 @@ def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, work
 
 def _follow(launcher, tasks):
     queue = Queue(tasks)
-    for task, state, reason in launcher._answers(queue):
-        yield task, state, reason
-        if state == "busy":
+    for task, outcome in launcher._outcomes(queue):
+        yield task, outcome.status
+        if outcome.status == "busy":
             queue.later(task)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from nescio.errors import BadInput
-from nescio.work.launchers import Failure, launcher, make_launcher, record_death, registry, run_task
+from nescio.work.launchers import Failure, Outcome, failure_of, launcher, make_launcher, registry, run_task
 from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation_files, make_evaluation
 from nescio.work.store import Store
 from nescio.work.store_errors import Busy, Corrupted, StoreError
@@ -351,15 +351,14 @@ class OneProcessPerTask:
     def run(self, tasks, watch=None):
         failures = []
         for number, task in enumerate(tasks, start=1):
-            state, answer = self._answer(task)
-            if state != "done":
-                reason, kind = (record_death(task, answer), "") if state == "died" else answer
-                failures.append(Failure(task.name, reason, state == "refused", kind))
+            outcome = self._outcome(task)
+            if outcome.status != "done":
+                failures.append(failure_of(task, outcome))
             if watch:
-                watch(number, len(failures), len(tasks), answer if state == "done" else None)
+                watch(number, len(failures), len(tasks), outcome.result if outcome.status == "done" else None)
         return failures
 
-    def _answer(self, task):
+    def _outcome(self, task):
         from tests.work import test_steps  # as the processes import it
 
         ours, theirs = PROGRAMS.Pipe()
@@ -371,7 +370,7 @@ class OneProcessPerTask:
             return pickle.loads(ours.recv_bytes())
         except EOFError:
             process.join()
-            return "died", f"Exit code {process.exitcode}."
+            return Outcome("died", f"Exit code {process.exitcode}.")
 
 
 @pytest.fixture

@@ -99,15 +99,17 @@ def product_dtype(predictions: Predictions) -> type[np.floating]:
 
 def select_in_distribution(train: Predictions, name: str) -> Predictions:
     """The in-distribution rows of a reference, cached; the reference itself if all rows are."""
-    if train.in_distribution is None or train.in_distribution.all():
+    rows = train.in_distribution
+    if rows is None or rows.all():
         return train
-    if not train.in_distribution.any():
+    if not rows.any():
         raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has nothing to fit.")
     return _in_distribution_rows(train)
 
 
 @cached
 def _in_distribution_rows(train: Predictions) -> Predictions:
+    assert train.in_distribution is not None
     return train.take(train.in_distribution)
 
 

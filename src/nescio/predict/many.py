@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from nescio.datasets import pixel_cache
 from nescio.datasets.image_set import ImageSet
+from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.networks.models import with_weights
@@ -21,18 +22,17 @@ from nescio.predict.steps import predict_step, row_ranges, with_network_labels
 from nescio.predictions.model_predictions import FACTS
 from nescio.progress import track
 from nescio.report.labels import dataset_label
-from nescio.work.launchers import Failure, Launcher, Task, failure_of, make_launcher, run_task
+from nescio.work.launchers import Failure, Launcher, Outcome, Task, failure_of, make_launcher, run_task
 from nescio.work.steps import Context, Step, Work
 
 DOWNLOADS = 4  # files of weights that are located at once
 
 
-@dataclass
-class ManyPredictions:
+class ManyPredictions(NamedTuple):
     """Finished steps of many networks and image sets, in the order of the pairs, and the failures."""
 
-    steps: list[Step] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    steps: list[Step]
+    failures: list[Failure]
 
 
 @dataclass(frozen=True)
@@ -80,25 +80,25 @@ def predict_all(
         )
         return _Pair(network, images, replace(step, summary=_summary), ranges)
 
-    def count(_: str, done: int, failed: int, total: int, summary: Mapping[str, Any] | None, before: int) -> None:
-        if say and summary:
+    def count(_: str, done: int, failed: int, total: int, summary: object, before: int) -> None:
+        if say and isinstance(summary, dict) and summary:
             say(summary["sentence"])
         if watch:
             watch(done, failed, total, before)
 
-    outcome, planned, groups = ManyPredictions(), dict[int, _Pair](), dict[Any, list[_Pair]]()
-    failures: dict[int, Failure] = {}
+    planned, failures = dict[int, _Pair](), dict[int, Failure]()
+    groups: dict[tuple[ImageSet, View] | None, list[_Pair]] = {}
     located = _locate_weights([network for network, _ in pairs], weights)
     for number, (network, images) in enumerate(pairs):
         title = f"{network.name} on {dataset_label(images.data)}"
-        state, result = located[network]
-        if state == "done":
-            state, result = run_task(Task(title, plan, (result, images, title)))
-        if state == "done":
-            planned[number] = result
-            groups.setdefault((images, result.network.view) if forget else None, []).append(result)
+        task, outcome = Task(title, plan, (located[network].result, images, title)), located[network]
+        if outcome.status == "done":
+            outcome = run_task(task)
+        if isinstance(outcome.result, _Pair):
+            planned[number] = pair = outcome.result
+            groups.setdefault((images, pair.network.view) if forget else None, []).append(pair)
         else:
-            failures[number] = failure_of(title, state, result)
+            failures[number] = failure_of(task, outcome)
     work = Work(context, launcher, count)
 
     def forget_pixels(steps: Sequence[Step]) -> None:
@@ -109,18 +109,17 @@ def predict_all(
     reasons = {failure.name: failure for failure in reversed(work.failures)}
     for number, pair in planned.items():
         if pair.step.finished(context.store):
-            outcome.steps.append(pair.step)
             continue
         failure = next(reasons[step.title] for step in (pair.step, *pair.step.shards) if step.title in reasons)
         if failure.kind == pixel_cache.UnreadableImages.__name__:
             failure = replace(failure, reason=f"{failure.reason} With skip_damaged such images are left out.")
         failures[number] = replace(failure, name=pair.step.title)
-    outcome.failures = [failures[number] for number in sorted(failures)]
-    return outcome
+    steps = [pair.step for number, pair in planned.items() if number not in failures]
+    return ManyPredictions(steps, [failures[number] for number in sorted(failures)])
 
 
-def _locate_weights(networks: Sequence[Network], weights: Path | None) -> dict[Network, tuple[str, Any]]:
-    """Network → status and result of `with_weights`; several files are downloaded at once."""
+def _locate_weights(networks: Sequence[Network], weights: Path | None) -> dict[Network, Outcome]:
+    """Network → outcome of `with_weights`; several files are downloaded at once."""
     tasks = {network: Task(network.name, with_weights, (network, weights)) for network in networks}
     with ThreadPoolExecutor(DOWNLOADS) as pool:
         results = track(pool.map(run_task, tasks.values()), "locating weights", len(tasks))
@@ -136,7 +135,7 @@ def _forget_pixels(pair: _Pair, context: Context, output_spec: OutputSpec) -> No
         pixel_cache.remove_cached_pixels(cached, pair.network.view, context.store)
 
 
-def _summary(step: Step, context: Context) -> dict[str, Any]:
+def _summary(step: Step, context: Context) -> dict[str, object]:
     """A sentence about finished predictions."""
     facts = read_json(step.folder(context.store) / FACTS)
     accuracy = f", top-1 {facts['accuracy']:.4f}" if "accuracy" in facts else ""

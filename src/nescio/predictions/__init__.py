@@ -1,7 +1,6 @@
 """Predictions: what one network predicts for the images of one split, and the files that contain them."""
 
-from nescio.predictions.combine import join, stack
+from nescio.predictions.combine import join, same_rows, shared_rows, stack
 from nescio.predictions.outputs import Predictions
-from nescio.predictions.row_matching import same_rows, shared_rows
 
 __all__ = ["Predictions", "join", "same_rows", "shared_rows", "stack"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,8 @@ def find_class_columns(
 
     free  positions of the columns that are no fields
     """
-    labels = {str(int(label) if isinstance(label, float) else label) for label in _distinct(read, labels_position)}
+    distinct = np.unique(read(labels_position, "labels")).tolist()
+    labels = {str(int(label) if isinstance(label, float) else label) for label in distinct}
     for prefix, field in CLASS_PREFIXES.items():
         positions = {
             column.removeprefix(prefix): position for column, position in free.items() if column.startswith(prefix)
@@ -46,11 +47,6 @@ def find_class_columns(
             positions = _classes_among(positions, labels, read)
         return _class_fields(positions, columns, field, read)
     return None
-
-
-def _distinct(read: Callable[[int, str], Array], position: int) -> list[Any]:
-    """The different values of a column of labels."""
-    return list(np.unique(read(position, "labels")).tolist())
 
 
 def _classes_among(positions: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,8 @@ from nescio.errors import BadInput
 from nescio.files import atomic_write, flush
 from nescio.predictions.files import naming_file
 from nescio.predictions.formats.csv import escaped
+
+Column = Array | Sequence[object]
 
 
 def writable_suffix(path: str | Path) -> str:
@@ -25,7 +26,7 @@ def writable_suffix(path: str | Path) -> str:
     return ending.lower()
 
 
-def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> Path:
+def save_columns(path: str | Path, table: Mapping[str, Column], arrays: Mapping[str, Array] | None = None) -> Path:
     """Write a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
     target, ending = Path(path), writable_suffix(path)
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
@@ -35,7 +36,7 @@ def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str
     return target
 
 
-def to_npz(arrays: Mapping[str, Any]) -> bytes:
+def to_npz(arrays: Mapping[str, Column]) -> bytes:
     """An .npz file of arrays."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **{name: np.asarray(values) for name, values in arrays.items()})
@@ -48,7 +49,7 @@ def from_npz(path: str | Path) -> dict[str, Array]:
         return {name: file[name] for name in file.files}
 
 
-def _to_csv(table: Mapping[str, Any]) -> bytes:
+def _to_csv(table: Mapping[str, Column]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
@@ -57,12 +58,12 @@ def _to_csv(table: Mapping[str, Any]) -> bytes:
     return text.getvalue().encode()
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     """Empty for None; a text that a spreadsheet would compute has a quote in front."""
     return "" if value is None else escaped(value) if isinstance(value, str) else value
 
 
-def _to_parquet(table: Mapping[str, Any]) -> bytes:
+def _to_parquet(table: Mapping[str, Column]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

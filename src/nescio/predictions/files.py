@@ -29,11 +29,12 @@ from nescio.predictions.readers import FileFormat, registry
 
 MANIFEST = folder.MANIFEST
 BUILT_IN = (csv, npy, parquet, safetensors, torch)  # importing them registers their readers
+FilePath = str | os.PathLike[str]
 PICKLES = (".pkl", ".pickle", ".bin", ".ckpt")
 
 
 def load(
-    source: str | os.PathLike[str] | Mapping[str, Any] | Predictions,
+    source: str | os.PathLike[str] | Mapping[str, object] | Predictions,
     *,
     names: Mapping[str, str] | None = None,
     ood: bool = False,
@@ -60,7 +61,7 @@ def load(
         return _predictions_from(_read(path, field_names), ood, field_names)
 
 
-def from_files(paths: Mapping[str, Any], *, ood: bool = False) -> Predictions:
+def from_files(paths: Mapping[str, FilePath | Mapping[str, FilePath]], *, ood: bool = False) -> Predictions:
     """Predictions from one file per field, each of one array."""
     flat: FlatFields = {}
     for key, value in paths.items():
@@ -138,16 +139,17 @@ def writable_suffixes() -> list[str]:
 # ---- fields
 
 
-def _predictions_from(source: Mapping[str, Any], ood: bool, names: FieldNames) -> Predictions:
+def _predictions_from(source: Mapping[str, object], ood: bool, names: FieldNames) -> Predictions:
     """Predictions from flat or nested fields."""
     values: dict[str, Any] = {}
     for key, value in source.items():
         if value is None:
             continue
         field, slash, name = key.partition("/")
-        if field in MAPPINGS and (slash or isinstance(value, Mapping)):
+        nested = {name: value} if slash else value
+        if field in MAPPINGS and isinstance(nested, Mapping):
             arrays = values.setdefault(field, {})
-            for inner, array in {name: value}.items() if slash else value.items():
+            for inner, array in nested.items():
                 if inner in arrays:
                     raise BadInput(f"{field}/{printable(str(inner))} is given twice.")
                 arrays[inner] = array

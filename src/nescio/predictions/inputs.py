@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,7 +113,7 @@ def text(name: str, array: Array) -> Array:
     return array
 
 
-def named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
+def named(field: str, mapping: object) -> Iterator[tuple[str, ArrayLike]]:
     """(name, value) of a mapping field whose names every file format can store."""
     if mapping is None:
         return
@@ -153,7 +152,7 @@ class ClassIds:
 
 
 def class_ids(
-    labels: Array | None, predicted: Array | None, class_names: Any, classes: int, all_outside: bool
+    labels: Array | None, predicted: Array | None, class_names: ArrayLike | None, classes: int, all_outside: bool
 ) -> ClassIds:
     """Numbers as they are; names by their place in `class_names`, else in sorted order.
 
@@ -197,7 +196,7 @@ def _alike(names: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def classes_given(name: str, value: ArrayLike) -> Array | None:
+def classes_given(name: str, value: ArrayLike | None) -> Array | None:
     """Class numbers as int64, or class names as text."""
     if value is None:
         return None
@@ -247,7 +246,7 @@ class Scores:
     notes: tuple[str, ...] = ()
 
 
-def scores(logits: ArrayLike, probs: ArrayLike, normalized: bool) -> Scores:
+def scores(logits: ArrayLike | None, probs: ArrayLike | None, normalized: bool) -> Scores:
     """Logits unchanged, probabilities as logs; of both the logits, if the probs are their softmax."""
     notes: list[str] = []
     if logits is None and probs is None:
@@ -257,6 +256,7 @@ def scores(logits: ArrayLike, probs: ArrayLike, normalized: bool) -> Scores:
         if logits is None:
             return Scores(logs, True, (*notes, *rounded))
         notes = []
+    assert logits is not None
     table = cube("logits", _two_columns("logits", logits, notes), masks=True)
     if normalized:
         _check_normalized(table)
@@ -267,7 +267,7 @@ def scores(logits: ArrayLike, probs: ArrayLike, normalized: bool) -> Scores:
     return Scores(table, normalized, tuple(notes))
 
 
-def _two_columns(name: str, value: ArrayLike, notes: list[str]) -> Any:
+def _two_columns(name: str, value: ArrayLike, notes: list[str]) -> ArrayLike:
     """One column of a binary classifier as two: the probability of class 1, or its logit against class 0."""
     array = as_array(name, value)
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)) or array.dtype.kind not in "fiub":

@@ -63,7 +63,7 @@ class ModelPredictions:
         return str(parents[0]) if parents else None
 
     @property
-    def preprocessing(self) -> dict[str, Any]:
+    def preprocessing(self) -> dict[str, object]:
         """Preprocessing of the images: view, mean and std; empty for files outside of a store."""
         config = {} if self.store is None else self.store.record(STAGE, self.key)["config"]
         view = dict(config.get("images", {}).get("view") or {})
@@ -72,10 +72,10 @@ class ModelPredictions:
         return ({"view": view} if view else {}) | rest
 
     @property
-    def source_facts(self) -> dict[str, Any]:
+    def source_facts(self) -> dict[str, object]:
         """Path of the model's weights and its class names, if the store has them."""
-        found = {"weights_path": self.facts.get("weights_path"), "names": self.facts.get("class_names")}
-        return {name: fact for name, fact in found.items() if fact is not None}
+        facts = {"weights_path": self.facts.get("weights_path"), "names": self.facts.get("class_names")}
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     def fact_as_number(self, fact: str) -> float | None:
         """A fact as a number; of the shape of an image (channels, height, width) its side."""

@@ -98,7 +98,7 @@ class FieldNames:
         self.ignored.append(name)
         return None
 
-    def select(self, arrays: Mapping[str, Any]) -> FlatFields:
+    def select(self, arrays: Mapping[str, object]) -> FlatFields:
         """The arrays by field, without those that the map does not name; BadInput if the map names a missing one."""
         selected = {field: array for name, array in arrays.items() if (field := self.field(name)) is not None}
         self.check(arrays)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.checks import LARGEST_SQUARED, check_not_truncated, dtype_name, integers, matrix, vector
 from nescio.arrays.parallel import blocks
@@ -70,23 +71,23 @@ class Predictions:
 
     def __init__(
         self,
-        *unnamed: Any,
-        index: Any = None,
-        labels: Any = None,
-        in_distribution: Any = None,
-        logits: Any = None,
-        probs: Any = None,
-        members: Any = None,
-        variants: Mapping[str, Any] | None = None,
-        embeddings: Any = None,
-        scores: Mapping[str, Any] | None = None,
-        annotations: Any = None,
-        groups: Mapping[str, Any] | None = None,
-        predicted: Any = None,
-        correct: Any = None,
-        confidence: Any = None,
-        class_names: Any = None,
-        notes: Any = (),
+        *unnamed: object,
+        index: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        in_distribution: ArrayLike | None = None,
+        logits: ArrayLike | None = None,
+        probs: ArrayLike | None = None,
+        members: ArrayLike | None = None,
+        variants: Mapping[str, ArrayLike] | None = None,
+        embeddings: ArrayLike | None = None,
+        scores: Mapping[str, ArrayLike] | None = None,
+        annotations: ArrayLike | None = None,
+        groups: Mapping[str, ArrayLike] | None = None,
+        predicted: ArrayLike | None = None,
+        correct: ArrayLike | None = None,
+        confidence: ArrayLike | None = None,
+        class_names: ArrayLike | None = None,
+        notes: ArrayLike = (),
         normalized: bool = False,
     ) -> None:
         if unnamed:
@@ -134,7 +135,7 @@ class Predictions:
         self._check_classes()
         self._check_answers()
 
-    def _set_fields(self, values: Mapping[str, Any]) -> None:
+    def _set_fields(self, values: Mapping[str, object]) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -275,7 +276,7 @@ class Predictions:
             kept["logits"] = None
         return Predictions(**{**kept, **changes})
 
-    def take(self, rows: Any) -> Predictions:
+    def take(self, rows: ArrayLike | slice) -> Predictions:
         """The rows at these positions (numbers, a mask or a slice), in this order."""
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
@@ -304,7 +305,7 @@ class Predictions:
         taken._check_unique()
         return taken
 
-    def select(self, index: Any) -> Predictions:
+    def select(self, index: ArrayLike) -> Predictions:
         """The rows with these keys, in this order."""
         keys = inputs.keys(np.atleast_1d(index))
         if not len(keys):
@@ -334,7 +335,7 @@ class Predictions:
 
     @staticmethod
     def load(
-        source: str | Path | Mapping[str, Any], *, names: Mapping[str, str] | None = None, ood: bool = False
+        source: str | Path | Mapping[str, object], *, names: Mapping[str, str] | None = None, ood: bool = False
     ) -> Predictions:
         """Read what `save` writes, a .pt file of tensors, or a dict of arrays.
 
@@ -347,7 +348,7 @@ class Predictions:
         return load(source, names=names, ood=ood)
 
     @staticmethod
-    def from_files(*, ood: bool = False, **paths: Any) -> Predictions:
+    def from_files(*, ood: bool = False, **paths: str | Path | Mapping[str, str | Path]) -> Predictions:
         """One .npy, .npz or .pt file of one array per field: from_files(logits="a.npy", labels="b.npy").
 
         `scores`, `variants` and `groups` are mappings from a name to a path.
@@ -370,6 +371,6 @@ def check_same_keys(one: Array, other: Array) -> None:
         raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
 
 
-def _checked_mapping(field: str, mapping: Any, check: Callable[[str, Any], Array]) -> dict[str, Array]:
+def _checked_mapping(field: str, mapping: object, check: Callable[[str, ArrayLike], Array]) -> dict[str, Array]:
     """A mapping field, every array of it checked."""
     return {name: check(f"{field}/{name}", value) for name, value in inputs.named(field, mapping)}

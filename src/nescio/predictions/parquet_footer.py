@@ -27,14 +27,6 @@ def table_size(footer: bytes) -> Size:
     return Size(values, written)
 
 
-def column_count(footer: bytes) -> int:
-    """Columns, from the list of them that begins the footer, behind the version."""
-    compact = _Compact(footer)
-    if compact.byte() != 0x15 or compact.number() < 0 or compact.byte() != 0x19:
-        raise ValueError("this is not the footer of a .parquet file")
-    return compact.count(compact.byte()) - 1  # the first is the table itself
-
-
 class _Compact:
     """A reader of structs, as dicts from the number of a field to its value."""
 
@@ -89,11 +81,7 @@ class _Compact:
 
     def list(self) -> list[Any]:
         head = self.byte()
-        count = self.count(head)
+        count = head >> 4 if head >> 4 < 15 else self.varint()
         if count > len(self.content):
             raise ValueError("a list is longer than the footer")
         return [self.value(head & 0xF) if head & 0xF > 2 else self.byte() == 1 for _ in range(count)]
-
-    def count(self, head: int) -> int:
-        """Number of entries of a list, from its first byte and, for long lists, the following ones."""
-        return head >> 4 if head >> 4 < 15 else self.varint()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from nescio.arrays.checks import release_pages
 from nescio.arrays.types import Array
@@ -41,7 +42,7 @@ class LazyRows:
                 release_pages(piece)
         return np.concatenate(pieces)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)
 
 

@@ -7,23 +7,27 @@ They raise AssertionError if a requirement is not satisfied. A plug-in's own tes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import Measure, summary
 from nescio.measures import registry as measures
-from nescio.metrics import Ranking, outcomes
+from nescio.metrics import Metric, Ranking, outcomes
 from nescio.metrics import registry as metrics
 from nescio.predictions import Predictions
+from nescio.registry import Registry
+
+Value = Callable[..., float]  # a metric
 
 
-def check_metric(name: str | Callable[..., Any]) -> list[str]:
+def check_metric(name: str | Callable[..., object]) -> list[str]:
     """Check that a registered metric, given by name or function, satisfies the contract of its kinds."""
     name = _name(name, metrics)
     entry = metrics[name]
@@ -38,7 +42,7 @@ def check_metric(name: str | Callable[..., Any]) -> list[str]:
     return evidence
 
 
-def check_measure(name: str | Callable[..., Any]) -> list[str]:
+def check_measure(name: str | Callable[..., object]) -> list[str]:
     """Check that a registered measure, given by name or function, satisfies the contract of its kind."""
     name = _name(name, measures)
     measure = measures[name]
@@ -65,13 +69,13 @@ def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, *
     return [f"{what}: {evidence.observed}" for what, evidence in seen.items()]
 
 
-def _name(function: Any, registry: Any) -> str:
+def _name(function: str | Callable[..., object], registry: Registry[Metric] | Registry[Measure]) -> str:
     """The registered name of a function or an entry."""
     if isinstance(function, str):
         return function
     for name, entry in registry.items():
-        if function is entry or function is entry.function:
-            return str(name)
+        if function in (entry, entry.function):
+            return name
     raise BadInput(
         f"{getattr(function, '__name__', function)} is not registered as a {registry.kind}: decorate it first."
     )
@@ -86,8 +90,13 @@ def require(kept: bool, sentence: str) -> None:
 # ---- metrics
 
 
-def _options(values: Any) -> list[dict[str, float]]:
+def _options(values: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     return [{option: value} for option, values in values.items() for value in values] or [{}]
+
+
+def _sign(name: str) -> int:
+    """1 if higher values are better, -1 if lower ones are, 0 if neither."""
+    return {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
 
 
 def _tied_case(seed: int, n: int = 200) -> tuple[Array, Array]:
@@ -96,19 +105,24 @@ def _tied_case(seed: int, n: int = 200) -> tuple[Array, Array]:
     return u, rng.random(n) < 1 / (1 + np.exp(-u))
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: ArrayLike, b: ArrayLike) -> bool:
     return bool(np.allclose(a, b, rtol=1e-12, atol=1e-12))
 
 
-def check_row_order(name: str, f: Callable[..., Any]) -> None:
+def _check_shuffled(name: str, f: Value, *arrays: Array, seed: int = 0) -> None:
+    """Require the same value for shuffled rows of the arrays."""
+    rows = np.random.default_rng(seed).permutation(len(arrays[0]))
+    same = _equal(f(*arrays), f(*(array[rows] for array in arrays)))
+    require(same, f"{name} changes when the rows are shuffled.")
+
+
+def check_row_order(name: str, f: Value) -> None:
     """the order of the rows does not matter, tied rows included."""
     for seed in range(5):
-        u, positive = _tied_case(seed)
-        rows = np.random.default_rng(seed).permutation(len(u))
-        require(_equal(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
+        _check_shuffled(name, f, *_tied_case(seed), seed=seed)
 
 
-def check_monotone_maps(name: str, f: Callable[..., Any]) -> None:
+def check_monotone_maps(name: str, f: Value) -> None:
     """a strictly increasing map of u changes nothing; nothing is guessed from the range of u."""
     for seed in range(5):
         u, positive = _tied_case(seed)
@@ -116,21 +130,17 @@ def check_monotone_maps(name: str, f: Callable[..., Any]) -> None:
             require(_equal(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
 
 
-def check_direction(name: str, f: Callable[..., Any]) -> None:
+def check_direction(name: str, f: Value) -> None:
     """a perfect ranking beats a random one, which beats the worst, in the direction the metric claims."""
     positive = np.random.default_rng(0).random(300) < 0.3
     noise = np.random.default_rng(1).normal(size=300)
     perfect, random, worst = (f(u, positive) for u in (positive + 0.0, noise, -(positive + 0.0)))
-    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
-    if sign:
-        require(
-            sign * perfect >= sign * random >= sign * worst,
-            f"{name} does not prefer the better ranking.",
-        )
+    if sign := _sign(name):
+        require(sign * perfect >= sign * random >= sign * worst, f"{name} does not prefer the better ranking.")
         require(sign * perfect > sign * worst, f"{name} is not better for the best ranking than for the worst.")
 
 
-def check_edge_cases(name: str, f: Callable[..., Any]) -> None:
+def check_edge_cases(name: str, f: Value) -> None:
     """all correct, all wrong, one row and constant scores give a finite number or Undefined."""
     cases = [(np.arange(5.0), np.zeros(5, bool)), (np.arange(5.0), np.ones(5, bool))]
     cases += [(np.zeros(1), np.zeros(1, bool)), (np.zeros(1), np.ones(1, bool)), (np.zeros(6), np.arange(6) < 2)]
@@ -141,7 +151,7 @@ def check_edge_cases(name: str, f: Callable[..., Any]) -> None:
     _check_raises(name, lambda: f(np.arange(3.0), np.array([True, False])))
 
 
-def check_prepared_ranking(name: str, f: Callable[..., Any]) -> None:
+def check_prepared_ranking(name: str, f: Value) -> None:
     """a prepared Ranking gives the same number as the arrays."""
     if metrics[name].prepared:
         u, positive = _tied_case(7)
@@ -155,13 +165,11 @@ def _random_probs(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array
     return p, np.array([rng.choice(c, p=row) for row in p])
 
 
-def check_outcome_metric(name: str, f: Callable[..., Any]) -> None:
+def check_outcome_metric(name: str, f: Value) -> None:
     """row order does not matter, correct predictions beat uniform ones, prepared Outcomes give the same number."""
     p, y = _random_probs()
-    rows = np.random.default_rng(0).permutation(len(y))
-    require(_equal(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
-    truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
-    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    _check_shuffled(name, f, p, y)
+    truth, wrong, sign = np.eye(5)[y], np.eye(5)[(y + 1) % 5], _sign(name)
     require(sign * f(truth, y) >= sign * f(wrong, y), f"{name} is not better for correct predictions.")
     if metrics[name].prepared:
         require(_equal(f(p, y), f(outcomes(p, y))), f"{name} of prepared Outcomes differs.")
@@ -171,15 +179,15 @@ def check_outcome_metric(name: str, f: Callable[..., Any]) -> None:
     _check_raises(name, lambda: f(p, y + 5))
 
 
-def check_mixture_metric(name: str, f: Callable[..., Any]) -> None:
+def check_mixture_metric(name: str, f: Value) -> None:
     """row order and monotone maps change nothing, failures last are best, malformed rows are refused."""
     u, wrong = _tied_case(0)
     u_out = np.round(np.random.default_rng(1).normal(1, 1, 90), 1)
-    rows, outs = np.random.default_rng(2).permutation(len(u)), np.random.default_rng(3).permutation(90)
     value = f(u, wrong, u_out)
-    require(_equal(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
+    _check_shuffled(name, lambda *inside: f(*inside, u_out), u, wrong)
+    _check_shuffled(name, lambda outside: f(u, wrong, outside), u_out)
     require(_equal(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
-    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    sign = _sign(name)
     perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
     require(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
     for bad in (np.array([np.nan]), np.array([])):
@@ -187,7 +195,7 @@ def check_mixture_metric(name: str, f: Callable[..., Any]) -> None:
     _check_raises(name, lambda: f(u[1:], wrong, u_out))
 
 
-def check_threshold_metric(name: str, f: Callable[..., Any]) -> None:
+def check_threshold_metric(name: str, f: Value) -> None:
     """a share between 0 and 1 that moves one way with the threshold."""
     u = np.random.default_rng(0).normal(size=101)
     shares = np.array([f(u, t) for t in np.sort(u)])
@@ -196,23 +204,22 @@ def check_threshold_metric(name: str, f: Callable[..., Any]) -> None:
     require(bool((steps >= 0).all() or (steps <= 0).all()), f"{name} is not monotone in the threshold.")
 
 
-def check_retrieval_metric(name: str, f: Callable[..., Any]) -> None:
+def check_retrieval_metric(name: str, f: Value) -> None:
     """separate classes are found, row order does not matter, a twin of another class is never the row itself."""
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(4), 30)
     far = np.eye(8)[y] * 10 + rng.normal(size=(120, 8))
     near = np.eye(8)[y] + rng.normal(size=(120, 8))
     u = (rng.random(120),) if "retrieval-ranking" in metrics[name].kinds else ()
-    rows = rng.permutation(120)
     _check_finite_or_undefined(name, lambda: f(far, y, *u))
-    require(_equal(f(near, y, *u), f(near[rows], y[rows], *(v[rows] for v in u))), f"{name} changes under a shuffle.")
+    _check_shuffled(name, f, near, y, *u)
     if not u:
         require(f(far, y) >= f(near, y), f"{name} does not prefer separate classes.")
         twins, labels = np.repeat(near[:20], 2, 0), np.arange(40)
         require(f(twins, labels) == 0, f"{name} lets a row find itself.")
 
 
-def check_pair_metric(name: str, f: Callable[..., Any]) -> None:
+def check_pair_metric(name: str, f: Value) -> None:
     """shuffling both sides together changes nothing; agreement beats disagreement."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=80)
@@ -220,41 +227,39 @@ def check_pair_metric(name: str, f: Callable[..., Any]) -> None:
     if "votes" in metrics[name].kinds:
         b = rng.dirichlet(np.ones(4) * 0.5, size=80) * 50
         a = -(b / b.sum(1, keepdims=True) * np.log(b / b.sum(1, keepdims=True))).sum(1) + 0.01 * a
-    rows = rng.permutation(80)
-    require(_equal(f(a, b), f(a[rows], b[rows])), f"{name} changes when the rows are shuffled.")
+    _check_shuffled(name, f, a, b)
     require(f(a, b) > f(a[::-1].copy(), b) - 1, f"{name} is out of its range.")
     _check_raises(name, lambda: f(a[1:], b))
 
 
-def check_segmentation_metric(name: str, f: Callable[..., Any]) -> None:
+def check_segmentation_metric(name: str, f: Value) -> None:
     """a perfect map scores best and void pixels do not count."""
     labels = np.random.default_rng(0).integers(0, 3, size=(4, 8, 8))
     other = (labels + 1) % 3
     require(f(labels, labels, 3) > f(other, labels, 3), f"{name} does not prefer the perfect map.")
 
 
-def check_curve_metric(name: str, f: Callable[..., Any]) -> None:
+def check_curve_metric(name: str, f: Callable[..., tuple[Array, Array]]) -> None:
     """one point per row, coverage increasing to 1, row order irrelevant."""
     u, positive = _tied_case(3)
     coverage, risk = f(u, positive)
     require(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
     require(coverage[-1] == 1 and bool((np.diff(coverage) > 0).all()), f"{name} does not rise to full coverage.")
-    rows = np.random.default_rng(0).permutation(len(u))
-    require(_equal(f(u, positive)[1], f(u[rows], positive[rows])[1]), f"{name} changes when the rows are shuffled.")
+    _check_shuffled(name, lambda *arrays: f(*arrays)[1], u, positive)
 
 
-def _check_finite_or_undefined(name: str, ask: Callable[[], Any]) -> None:
+def _check_finite_or_undefined(name: str, call: Callable[[], object]) -> None:
     try:
-        value = ask()
+        value = call()
     except Undefined as reason:
         require(bool(str(reason)), f"{name} is undefined without a sentence.")
         return
     require(isinstance(value, float) and math.isfinite(value), f"{name} gives {value!r} instead of a finite float.")
 
 
-def _check_raises(name: str, ask: Callable[[], Any]) -> None:
+def _check_raises(name: str, call: Callable[[], object]) -> None:
     try:
-        value = ask()
+        value = call()
     except ValueError as reason:
         require(bool(str(reason)) and "\n" not in str(reason), f"{name} refuses without a sentence.")
         return
@@ -298,14 +303,19 @@ def _with_example(measure: Measure) -> Callable[..., Any]:
     return partial(measure.function, **measure.example)
 
 
+def _checked_rows(name: str, f: Callable[[Predictions], Array], predictions: Predictions, tolerance: float) -> Array:
+    """Values of a measure, after a check that they are one finite number per row that follows a shuffled row."""
+    u, n = f(predictions), len(predictions)
+    require(u.shape == (n,) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    rows = np.random.default_rng(1).permutation(n)
+    same = np.allclose(u[rows], f(predictions.take(rows)), rtol=tolerance, atol=tolerance)
+    require(same, f"{name} depends on the order of the rows.")
+    return u
+
+
 def check_shape_and_order(measure: Measure) -> None:
     """one finite number per row, and shuffled rows give shuffled numbers."""
-    name, f = measure.name, _with_example(measure)
-    world = _model()
-    rows = np.random.default_rng(1).permutation(len(world))
-    u, v = f(world), f(world.take(rows))
-    require(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
-    require(_equal(u[rows], v), f"{name} depends on the order of the rows.")
+    _checked_rows(measure.name, _with_example(measure), _model(), 1e-12)
 
 
 def check_missing_fields(measure: Measure) -> None:
@@ -370,23 +380,16 @@ def check_far_noise(measure: Measure) -> None:
         noise = -5 - 10 * np.abs(np.random.default_rng(2).normal(size=(len(test), 6)))
         far = test.replace(embeddings=noise)
     score = fit(train)
-    u = score(test)
-    require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    u = _checked_rows(name, score, test, 1e-9)
     require(score(far).min() > np.median(u), f"{name} does not rise away from its reference.")
-    rows = np.random.default_rng(1).permutation(len(test))
-    require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
 def check_tuned_score(measure: Measure) -> None:
     """fitted on some rows, it is higher for misclassified rows of others; shuffled rows give shuffled numbers."""
     name, fit = measure.name, _with_example(measure)
     test = _network(1)
-    score = fit(_network(0))
-    u, wrong = score(test), summary(test).outcomes().wrong
-    require(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
+    u, wrong = _checked_rows(name, fit(_network(0)), test, 1e-9), summary(test).outcomes().wrong
     require(u[wrong].mean() > u[~wrong].mean(), f"{name} is not higher for misclassified rows.")
-    rows = np.random.default_rng(1).permutation(len(test))
-    require(np.allclose(u[rows], score(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
 def check_disagreement(measure: Measure) -> None:

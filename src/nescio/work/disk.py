@@ -38,7 +38,7 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def json_bytes(value: Any) -> bytes:
+def json_bytes(value: object) -> bytes:
     return json.dumps(value, indent=1, ensure_ascii=False).encode()
 
 
@@ -50,7 +50,7 @@ def read_json_or_empty(path: Path) -> dict[str, Any]:
         return {}
 
 
-def summarize(path: Path) -> dict[str, Any]:
+def summarize(path: Path) -> dict[str, int | str]:
     """Size and checksum of a file."""
     with path.open("rb") as file:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -17,6 +17,9 @@ from nescio.work.steps import Step, Work
 from nescio.work.store import Store
 from nescio.work.store_errors import StoreError
 
+Config = Mapping[str, Any]  # plain JSON
+Kind = tuple[object, ...]  # of work with similar cost
+
 
 @dataclass
 class DryRun(Work):
@@ -134,7 +137,7 @@ def costs(
     return list(stages.values())
 
 
-def _seen(store: Store, clock: str) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
+def _seen(store: Store, clock: str) -> Mapping[Kind, Sequence[Cost]]:
     """Kind of work → the cost of each finished step of that kind, per unit of work."""
     runs = [run for run in store.runs() if run.state == "finished"]
     trainings = {run.key: run.config for run in runs if run.stage == "train"}
@@ -156,7 +159,7 @@ def _seen(store: Store, clock: str) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
     return costs_by_kind
 
 
-def _kinds(stage: str, config: Mapping[str, Any], network: Mapping[str, Any], processes: int) -> list[tuple[Any, ...]]:
+def _kinds(stage: str, config: Config, network: Config, processes: int) -> list[Kind]:
     """Kinds of work with similar cost, the closest first: method and split may differ, network and data may not."""
     images, settings = (_first(entry) for entry in (config.get("images"), network or config.get("facts") or config))
     data = images.get("data") or settings.get("data") or settings.get("dataset")
@@ -165,26 +168,28 @@ def _kinds(stage: str, config: Mapping[str, Any], network: Mapping[str, Any], pr
     return [(*kind, settings.get("method"), images.get("split")), kind]
 
 
-def _first(entry: Any) -> Mapping[str, Any]:
+def _first(entry: Config | Sequence[Config] | None) -> Config:
     """An entry of a config; the first of several."""
-    return (entry[0] if entry else {}) if isinstance(entry, list) else entry or {}
+    if isinstance(entry, Mapping):
+        return entry
+    return entry[0] if entry else {}
 
 
-def _network(step: Step) -> Mapping[str, Any]:
+def _network(step: Step) -> Config:
     """The config of the trained network that a step uses; empty if there is none."""
     return next((_plain(parent.config) for parent in step._steps() if parent.stage == "train"), {})
 
 
-def _units(config: Mapping[str, Any]) -> int:
+def _units(config: Config) -> int:
     """Units of work: epochs times images of a sample."""
     return int((config.get("training") or {}).get("epochs", 1)) * _sampled(config)
 
 
-def _sampled(config: Mapping[str, Any]) -> int:
+def _sampled(config: Config) -> int:
     """Sample size of an image set; 1 if it is not sampled."""
     return int(_first(config.get("images")).get("sample") or 1)
 
 
-def _plain(config: Any) -> Mapping[str, Any]:
+def _plain(config: object) -> Config:
     plain = canonical(config)
     return plain if isinstance(plain, dict) else {}

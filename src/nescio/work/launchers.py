@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nescio.errors import BadInput, describe_error
 from nescio.registry import Registry
@@ -44,6 +44,17 @@ class Task:
     nodes: int = 1  # … and so many nodes
 
 
+class Outcome(NamedTuple):
+    """How a task ended.
+
+    status  done, busy, refused, failed, died; or the launcher's word for a state of its engine
+    result  of the task; (reason, class of the error) if it was refused or failed; the reason if its worker died
+    """
+
+    status: str
+    result: object = None
+
+
 @dataclass(frozen=True)
 class Failure:
     """A failed task and its reason."""
@@ -54,9 +65,7 @@ class Failure:
     kind: str = ""  # class name of the error, for those who treat one kind apart
 
 
-ProgressCallback = Callable[
-    [int, int, int, Any], None
-]  # done, failed, all; what the task returned that was done just now
+ProgressCallback = Callable[[int, int, int, object], None]  # done, failed, all; result of the task done just now
 
 
 class Launcher(Protocol):
@@ -88,41 +97,42 @@ def launcher(name: str) -> Callable[[L], L]:
     return register
 
 
-def run_task(task: Task) -> tuple[str, Any]:
-    """Run a task in this process; return (status, result), or (status, (reason, class of the error))."""
+def run_task(task: Task) -> Outcome:
+    """Run a task in this process."""
     try:
-        return "done", task.call(*task.args)
+        return Outcome("done", task.call(*task.args))
     except Busy:
-        return "busy", ""
-    except BadInput as error:
-        return "refused", (describe_error(error), type(error).__name__)
+        return Outcome("busy")
     except Exception as error:  # the failure of one task must not stop the others
-        return "failed", (describe_error(error), type(error).__name__)
+        return failed(error)
 
 
-def run_pickled_task(packed: bytes) -> tuple[str, Any]:
-    """Run a pickled task in a worker; see run_task."""
+def run_pickled_task(packed: bytes) -> Outcome:
+    """Run a pickled task in a worker."""
     try:
         task = pickle.loads(packed)
     except Exception as error:  # for example a plug-in that cannot be imported here
-        return "failed", (describe_error(error), type(error).__name__)
+        return failed(error)
     return run_task(task)
 
 
-def failure_of(name: str, status: str, result: tuple[str, str]) -> Failure:
-    """The failure of a task that run_task reports as failed or refused."""
-    reason, kind = result
-    return Failure(name, reason, status == "refused", kind)
+def failed(error: Exception) -> Outcome:
+    status = "refused" if isinstance(error, BadInput) else "failed"
+    return Outcome(status, (describe_error(error), type(error).__name__))
 
 
-def record_death(task: Task, reason: str) -> str:
-    """The reason of a worker's death, after the task's own `died` wrote it down."""
+def failure_of(task: Task, outcome: Outcome) -> Failure:
+    """The failure of a refused or failed task, or of one whose worker died."""
+    if outcome.status != "died":
+        reason, kind = outcome.result if isinstance(outcome.result, tuple) else (str(outcome.result), "")
+        return Failure(task.name, reason, outcome.status == "refused", kind)
+    reason = str(outcome.result)
     try:
         if task.on_death:
             task.on_death(reason, *task.args)
     except StoreError as error:  # the caller gets the error
-        return f"{reason} It could not be noted: {error}"
-    return reason
+        reason = f"{reason} It could not be noted: {error}"
+    return Failure(task.name, reason)
 
 
 # ---- what launchers share
@@ -161,27 +171,26 @@ class Queue:
 
 def run_queue(
     tasks: Sequence[Task],
-    answers: Callable[[Queue], Iterator[tuple[Task, str, Any]]],
+    outcomes: Callable[[Queue], Iterator[tuple[Task, Outcome]]],
     watch: ProgressCallback | None = None,
 ) -> list[Failure]:
     """Run all tasks and return the failures; a busy task goes back into the queue.
 
-    answers  takes tasks from the queue and yields (task, status, result) as run_task does, or (task, "died", reason)
+    outcomes  takes tasks from the queue and yields each with its outcome
     """
     queue, failures, done = Queue(tasks), list[Failure](), 0
     if watch:
         watch(0, 0, len(tasks), None)
-    for task, state, answer in answers(queue):
-        if state == "busy":
+    for task, outcome in outcomes(queue):
+        if outcome.status == "busy":
             queue.later(task)
             continue
         done += 1
-        if state == "died":
-            failures.append(Failure(task.name, record_death(task, answer)))
-        elif state != "done":
-            failures.append(failure_of(task.name, state, answer))
+        succeeded = outcome.status == "done"
+        if not succeeded:
+            failures.append(failure_of(task, outcome))
         if watch:
-            watch(done, len(failures), len(tasks), answer if state == "done" else None)
+            watch(done, len(failures), len(tasks), outcome.result if succeeded else None)
     return failures
 
 
@@ -239,6 +248,6 @@ def launcher_class(name: str) -> Callable[..., Launcher]:
     return registry[name]
 
 
-def make_launcher(name: str, workers: int, **options: Any) -> Launcher:
+def make_launcher(name: str, workers: int, **options: object) -> Launcher:
     """A launcher by name, with a number of workers and its options."""
     return launcher_class(name)(workers, **options)

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
-from typing import Any
+from multiprocessing.connection import Connection, wait
 
 from nescio.errors import BadInput
 from nescio.progress import relay_to, show
 from nescio.work.launchers import (
     Failure,
+    Outcome,
     ProgressCallback,
     Queue,
     Task,
@@ -63,16 +63,16 @@ class LocalWorkers:
         processes, cores = max((task.processes for task in tasks), default=1), len(os.sched_getaffinity(0))
         if processes > cores:
             log.warning("The %d processes of a training share the %d cores of this machine.", processes, cores)
-        return run_queue(tasks, self._answers, watch)
+        return run_queue(tasks, self._outcomes, watch)
 
-    def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
-        """(task, status, result) of every task, as they finish."""
+    def _outcomes(self, queue: Queue) -> Iterator[tuple[Task, Outcome]]:
+        """Every task with its outcome, as they finish."""
         while self.workers == 0 and queue:
             task = queue.next()
             if task is None:
                 time.sleep(queue.pause() or 0)
             else:
-                yield task, *run_task(task)
+                yield task, run_task(task)
         while queue or any(worker.task for worker in self.processes):
             while (places := self._free_processors(queue.first())) and (task := queue.next()):
                 self._idle_worker().assign(task, places)
@@ -84,8 +84,9 @@ class LocalWorkers:
                 [signal for w in at_work for signal in (w.pipe, w.process.sentinel)], queue.pause() if places else None
             )
             for worker in at_work:
-                if (answer := worker.answer()) is not None:
-                    yield answer
+                task = worker.task
+                if task is not None and (outcome := worker.outcome()) is not None:
+                    yield task, outcome
 
     def _free_processors(self, task: Task | None) -> list[int]:
         """Indices of free cores or GPUs, one per process of a task; empty if there are too few."""
@@ -117,22 +118,22 @@ class _Worker:
 
     def assign(self, task: Task, places: list[int]) -> None:
         self.task, self.places = task, places
-        with suppress(BrokenPipeError):  # the process died; `answer` reports the reason
+        with suppress(BrokenPipeError):  # the process died; `outcome` reports the reason
             self.pipe.send((",".join(map(str, places)), pickle.dumps(task)))
 
-    def answer(self) -> tuple[Task, str, Any] | None:
-        """(task, status, result) if the task has ended."""
+    def outcome(self) -> Outcome | None:
+        """The outcome of the task if it has ended; the worker is then idle."""
         assert self.task is not None
-        task = self.task
+        name = self.task.name
         try:
             while self.pipe.poll():
-                state, result = self.pipe.recv()
-                if state == PROGRESS:
-                    what, how_far = result
-                    show(what if task.name in what or what in task.name else f"{task.name}: {what}", how_far)
+                status, result = self.pipe.recv()
+                if status == PROGRESS:
+                    title, state = result
+                    show(title if name in title or title in name else f"{name}: {title}", state)
                     continue
                 self.task = None
-                return task, state, result
+                return Outcome(status, result)
         except (EOFError, OSError):
             pass  # the process died; the next lines find the reason
         else:
@@ -140,7 +141,7 @@ class _Worker:
                 return None
         self.process.join()
         self.task = None
-        return task, "died", f"The worker {describe_exit(self.process.exitcode)}."
+        return Outcome("died", f"The worker {describe_exit(self.process.exitcode)}.")
 
     def stop(self) -> None:
         if self.task is not None:
@@ -166,7 +167,7 @@ def _threads(count: int) -> Iterator[None]:
             del os.environ[name]
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Connection) -> None:
     """Run tasks in a worker until its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(os.getppid())

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import open_regular
@@ -38,7 +37,7 @@ class Lock:
 
     folder: Path
     number: int
-    owner: dict[str, Any]
+    owner: dict[str, object]
     gone: bool = False  # moved away with the finished folder
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -131,7 +130,7 @@ def finish(lock: Lock, goal: Path) -> None:
     shutil.rmtree(goal / WORK, ignore_errors=True)  # last: after a kill before the rename it is needed
 
 
-def last_lock(folder: Path) -> tuple[int, dict[str, Any]]:
+def last_lock(folder: Path) -> tuple[int, dict[str, object]]:
     """Number and owner of the valid lock; 0 if there is none."""
     try:
         names = os.listdir(folder)
@@ -141,7 +140,7 @@ def last_lock(folder: Path) -> tuple[int, dict[str, Any]]:
     return (max(numbers), read_json_or_empty(folder / f"lock.{max(numbers)}")) if numbers else (0, {})
 
 
-def is_alive(lock: Path, owner: dict[str, Any]) -> bool:
+def is_alive(lock: Path, owner: dict[str, object]) -> bool:
     """Whether the owner's process runs on this machine, or sent a heartbeat from another one within SILENCE seconds.
 
     An owner elsewhere is dead if its last heartbeat is that old by the file system's clock, or if this process saw no
@@ -202,5 +201,5 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def describe_owner(owner: dict[str, Any]) -> str:
+def describe_owner(owner: dict[str, object]) -> str:
     return f"process {owner.get('pid', '?')} on {owner.get('host', 'another machine')}"

@@ -21,6 +21,7 @@ from nescio.options import option
 from nescio.work.launchers import (
     BLAS,
     Failure,
+    Outcome,
     ProgressCallback,
     Queue,
     Task,
@@ -100,7 +101,7 @@ class RayTasks:
 
     def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
         """Run every task once and return the failures."""
-        return run_queue(tasks, self._answers, watch)
+        return run_queue(tasks, self._outcomes, watch)
 
     def _environment(self) -> dict[str, str]:
         """Environment of the workers: number of threads, GPUs if requested, and nescio's variables of this process."""
@@ -133,9 +134,11 @@ class RayTasks:
             )
         return steps
 
-    def _submit(self, task: Task, folder: str, work: Any, helper: Any) -> _Submitted:
+    def _submit(self, task: Task, folder: str) -> _Submitted:
         """The task in the cluster; of several nodes one bundle each: it works in the first, helpers in the others."""
-        resources = self._resources(task.processes)
+        import ray
+
+        resources, work, helper = self._resources(task.processes), ray.remote(_work), ray.remote(_run_helper)
         how: dict[str, Any] = {"num_cpus": resources["CPU"], "num_gpus": resources["GPU"], "max_retries": 0}
         if task.nodes == 1:
             return _Submitted(task, work.options(**how).remote(pickle.dumps(task), folder))
@@ -151,19 +154,18 @@ class RayTasks:
         helpers = [helper.options(scheduling_strategy=other, **how).remote(rendezvous) for other in others]
         return _Submitted(task, ref, helpers, bundles, rendezvous)
 
-    def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
-        """(task, status, result) of every task, as they finish."""
+    def _outcomes(self, queue: Queue) -> Iterator[tuple[Task, Outcome]]:
+        """Every task with its outcome, as they finish."""
         import ray
 
         for processes, nodes in {(task.processes, task.nodes) for task in queue.ready}:
             self._by_node(processes, nodes)
-        work, helper = ray.remote(_work), ray.remote(_run_helper)
         room, folder, head = self.in_flight or 2 * self._capacity(), os.getcwd(), _Head(self.head)
         running: dict[Any, _Submitted] = {}
         deaths: Counter[int] = Counter()
         while queue or running:
             while len(running) < room and (task := queue.next()) is not None:
-                submitted = self._submit(task, folder, work, helper)
+                submitted = self._submit(task, folder)
                 running[submitted.ref] = submitted
             if not running:
                 time.sleep(queue.pause() or 0)
@@ -173,12 +175,12 @@ class RayTasks:
             head.check()
             for ref in ready:
                 submitted = running.pop(ref)
-                task, state, answer = submitted.task, *submitted.answer()
-                deaths[id(task)] += state == "died"
-                if state == "died" and deaths[id(task)] <= self.retries:
+                task, outcome = submitted.task, submitted.outcome()
+                deaths[id(task)] += outcome.status == "died"
+                if outcome.status == "died" and deaths[id(task)] <= self.retries:
                     queue.ready.append(task)
                 else:
-                    yield task, state, answer
+                    yield task, outcome
 
 
 @dataclass
@@ -191,23 +193,23 @@ class _Submitted:
     bundles: Any = None  # placement group of all processes
     rendezvous: Path | None = None  # folder in which the processes exchange addresses
 
-    def answer(self) -> tuple[str, Any]:
-        """(status, value) of the finished task, or of a dead helper if the task failed because of it."""
-        state, answer = _answer(self.ref)
+    def outcome(self) -> Outcome:
+        """The outcome of the finished task, or the death of a helper if the task failed because of it."""
+        outcome = _outcome(self.ref)
         if self.rendezvous is None:
-            return state, answer
+            return outcome
         import ray
         from ray.util import remove_placement_group
 
         dismiss(self.rendezvous)
         ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=LOOK)
-        ends = [_answer(helper) for helper in ready]
+        ends = [_outcome(helper) for helper in ready]
         remove_placement_group(self.bundles)  # ends helpers that are still running
         for helper in late:
-            _answer(helper)
+            _outcome(helper)
         shutil.rmtree(self.rendezvous, ignore_errors=True)
-        deaths = [end for end in ends if end[0] == "died"]
-        return deaths[0] if state == "failed" and deaths else (state, answer)
+        deaths = [end for end in ends if end.status == "died"]
+        return deaths[0] if outcome.status == "failed" and deaths else outcome
 
 
 class _Head:
@@ -243,16 +245,16 @@ def _is_reachable(address: str) -> bool:
 # ---- in a worker
 
 
-def _work(packed: bytes, folder: str, rendezvous: Path | None = None) -> tuple[str, Any]:
+def _work(packed: bytes, folder: str, rendezvous: Path | None = None) -> Outcome:
     """Run a task in a Ray worker, in the working folder of the command.
 
-    place  where helpers on other nodes wait
+    rendezvous  the folder where helpers on other nodes wait
     """
     try:
         os.chdir(folder)
     except OSError:
         reason = f"There is no {folder} on {socket.gethostname()}: all nodes need the file system of the store."
-        return "failed", (reason, "OSError")
+        return Outcome("failed", (reason, "OSError"))
     use_one_thread()
     if rendezvous is None:
         return run_pickled_task(packed)
@@ -265,23 +267,23 @@ def _work(packed: bytes, folder: str, rendezvous: Path | None = None) -> tuple[s
         return run_pickled_task(packed)
 
 
-def _run_helper(rendezvous: Path) -> tuple[str, Any]:
+def _run_helper(rendezvous: Path) -> Outcome:
     """Help a task on another node."""
     serve_node(rendezvous)
-    return "done", None
+    return Outcome("done")
 
 
-def _answer(ref: Any) -> tuple[str, Any]:
-    """(status, result) of a task, or the reason of its worker's death."""
+def _outcome(ref: object) -> Outcome:
+    """The outcome of a task, or the reason of its worker's death."""
     import ray
     from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError
 
     try:
-        state, answer = ray.get(ref)
-        return state, answer
+        return Outcome(*ray.get(ref))
     except OutOfMemoryError:
-        return "died", "Ray ended the worker because its node had no memory left: give a step more --cpus."
+        reason = "Ray ended the worker because its node had no memory left: give a step more --cpus."
     except NodeDiedError:
-        return "died", "The node of the worker was lost."
+        reason = "The node of the worker was lost."
     except RayError as error:
-        return "died", f"The worker was killed ({type(error).__name__}); most often the machine had no memory left."
+        reason = f"The worker was killed ({type(error).__name__}); most often the machine had no memory left."
+    return Outcome("died", reason)

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from nescio.errors import BadInput
 from nescio.files import read_json, write_file
@@ -34,6 +34,7 @@ from nescio.options import option
 from nescio.work.launchers import (
     RETRY_SECONDS,
     Failure,
+    Outcome,
     ProgressCallback,
     Queue,
     Task,
@@ -48,6 +49,9 @@ from nescio.work.step_folder import shutdown_requested
 from nescio.work.store import Run, Store
 from nescio.work.store_errors import Interrupted, readable_errors
 from nescio.work.team import rendezvous_at, serve_node
+
+if TYPE_CHECKING:
+    from submitit.core.utils import JobPaths
 
 JOBS, LOGS = ".slurm", "log"
 LOOK = 5.0  # seconds between two looks at the queue
@@ -138,33 +142,33 @@ class SlurmJobs:
 
     def run(self, tasks: Sequence[Task], watch: ProgressCallback | None = None) -> list[Failure]:
         """Run every task once and return the failures."""
-        return run_queue(tasks, self._answers, watch)
+        return run_queue(tasks, self._outcomes, watch)
 
-    def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
-        """(task, status, result) of every task, as they finish."""
+    def _outcomes(self, queue: Queue) -> Iterator[tuple[Task, Outcome]]:
+        """Every task with its outcome, as they finish."""
         tries: Counter[int] = Counter()
         self._attach(queue)
         while queue or self.jobs:
             self._submit_waiting(queue)
             time.sleep(LOOK)
-            for job, state, answer in self._ended():
+            for job, outcome in self._ended():
                 del self.jobs[job.number]
                 tries[id(job.task)] += 1
-                if state == "done":
+                if outcome.status == "done":
                     job.forget()
-                    yield job.task, state, answer
-                elif state in ("refused", "failed"):
-                    yield job.task, state, (f"{answer[0]} {job.where}", answer[1])
-                elif state in HOPELESS or tries[id(job.task)] > self.retries:
-                    yield job.task, "died", f"{_end(job.number, state)} {job.where}"
+                    yield job.task, outcome
+                elif isinstance(outcome.result, tuple):  # refused or failed
+                    reason, kind = outcome.result
+                    yield job.task, Outcome(outcome.status, (f"{reason} {job.where}", kind))
+                elif outcome.status in HOPELESS or tries[id(job.task)] > self.retries:
+                    yield job.task, Outcome("died", f"{_end(job.number, outcome.status)} {job.where}")
                 else:
                     queue.ready.append(job.task)
 
     @readable_errors()
     def _attach(self, queue: Queue) -> None:
         """Attach to jobs that an earlier command submitted, and remove their tasks from the queue."""
-        notes = [(note, task) for task in queue.ready if (note := _read(_note(task)))]
-        jobs = [_Job(note["job"], task, _user(note)) for note, task in notes]
+        jobs = [_Job(note.job, task, note.user) for task in queue.ready if (note := _read(_note(task)))]
         if not jobs:
             return
         while (states := _states(job.user for job in jobs)) is None:
@@ -214,7 +218,7 @@ class SlurmJobs:
             jobs = [executor.submit(_work, pickle.dumps(task)) for task in tasks]
         return [job.job_id for job in jobs]
 
-    def _sbatch_options(self, task: Task) -> dict[str, Any]:
+    def _sbatch_options(self, task: Task) -> dict[str, object]:
         """Options of sbatch, by their names there; a free one counts most. Several processes have a GPU each."""
         named = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
         named |= {"cpus-per-task": self.cpus * task.processes, "requeue": True}
@@ -226,22 +230,22 @@ class SlurmJobs:
         free = {key.lstrip("-"): value for key, _, value in (word.partition("=") for word in self.slurm)}
         return {key: value for key, value in named.items() if value is not None} | free
 
-    def _ended(self) -> Iterator[tuple[_Job, str, Any]]:
-        """Ended jobs with status and result, or with SLURM's state if they left no result."""
+    def _ended(self) -> Iterator[tuple[_Job, Outcome]]:
+        """Ended jobs with their outcome; its status is SLURM's state if they left no result."""
         states = _states(job.user for job in self.jobs.values())
         if states is None:
             log.warning(SILENT)
         else:
             self._warn_of_held_jobs(states)
         for job in [*self.jobs.values()]:
-            if (answer := job.answer()) is not None:
-                yield job, *answer
+            if (outcome := job.outcome()) is not None:
+                yield job, outcome
             elif states is not None:
                 state, _ = states.get(job.number, (GONE, ""))
                 if state not in ENDED:
                     job.seen = None
                 elif job.overdue(LATE if state == "COMPLETED" and not job.finished else SETTLED):
-                    yield job, "done" if job.finished else state, None
+                    yield job, Outcome("done" if job.finished else state)
 
     def _warn_of_held_jobs(self, states: Mapping[str, tuple[str, str]]) -> None:
         """Warn once about jobs that SLURM holds, for example after a node failed to start them."""
@@ -255,6 +259,15 @@ STUCK = "SLURM holds jobs (%s): once the cause is gone, `scontrol release %s` le
 SILENT = "The controller of SLURM does not answer. Jobs go on without it; waiting."
 
 
+class _Note(NamedTuple):
+    """The description of a job, in a file of the store."""
+
+    job: str
+    title: str
+    log: str
+    user: int
+
+
 @dataclass
 class _Job:
     """A job in the queue and its task."""
@@ -265,7 +278,7 @@ class _Job:
     seen: float | None = None  # when it was first seen to have ended without an answer
 
     @property
-    def paths(self) -> Any:
+    def paths(self) -> JobPaths:
         from submitit.core.utils import JobPaths
 
         return JobPaths(_note(self.task).parent / LOGS, self.number)
@@ -280,17 +293,17 @@ class _Job:
         return f"Log: {self.paths.stderr}"
 
     def note(self) -> None:
-        facts = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr), "user": self.user}
-        write_file(_note(self.task), json.dumps(facts))
+        note = _Note(self.number, self.task.name, str(self.paths.stderr), self.user)
+        write_file(_note(self.task), json.dumps(note._asdict()))
 
     @readable_errors()
-    def answer(self) -> tuple[str, Any] | None:
-        """(status, result) that the job wrote; None before."""
+    def outcome(self) -> Outcome | None:
+        """The outcome that the job wrote; None before."""
         try:
-            outcome, answer = pickle.loads(self.paths.result_pickle.read_bytes())
+            status, result = pickle.loads(self.paths.result_pickle.read_bytes())
         except FileNotFoundError:
             return None
-        return answer if outcome == "success" else ("failed", (_last_line(answer), ""))
+        return Outcome(*result) if status == "success" else Outcome("failed", (_last_line(result), ""))
 
     def overdue(self, seconds: float) -> bool:
         """Whether its result is missing `seconds` after its end."""
@@ -322,18 +335,13 @@ def _note(task: Task) -> Path:
     return task.folder.parents[1].absolute() / JOBS / f"{task.folder.parent.name}-{task.folder.name}.json"
 
 
-def _read(note: Path) -> dict[str, Any]:
-    """The description of a job; empty if the file has none."""
+def _read(note: Path) -> _Note | None:
+    """The description of a job; None if the file has none."""
     try:
         facts = read_json(note)
-    except (FileNotFoundError, ValueError):
-        return {}
-    whole = all(isinstance(facts.get(name), str) for name in ("job", "title", "log"))
-    return facts if whole and isinstance(facts.get("user", 0), int) else {}
-
-
-def _user(note: Mapping[str, Any]) -> int:
-    return int(note.get("user", os.getuid()))  # older notes have none
+        return _Note(str(facts["job"]), str(facts["title"]), str(facts["log"]), int(facts.get("user", os.getuid())))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _end(number: str, state: str) -> str:
@@ -374,34 +382,34 @@ def with_queue(store: Store) -> list[Run]:
     """The work of a store, with the states of its SLURM jobs."""
     runs = {f"{run.stage}-{run.key}": run for run in store.runs()}
     notes = {path.stem: note for path in sorted((store.root / JOBS).glob("*.json")) if (note := _read(path))}
-    states = _states(map(_user, notes.values())) if notes and shutil.which("squeue") else None
+    states = _states(note.user for note in notes.values()) if notes and shutil.which("squeue") else None
     for name, note in notes.items():
         stage, _, key = name.rpartition("-")
-        run = runs.get(name) or Run(stage, key, "queued", store.path(stage, key), {}, title=note["title"])
+        run = runs.get(name) or Run(stage, key, "queued", store.path(stage, key), {}, title=note.title)
         if run.state != "finished":
             runs[name] = _with_job(run, note, states)
     return list(runs.values())
 
 
-def _with_job(run: Run, note: Mapping[str, Any], states: Mapping[str, tuple[str, str]] | None) -> Run:
-    job = f"SLURM job {note['job']}"
+def _with_job(run: Run, note: _Note, states: Mapping[str, tuple[str, str]] | None) -> Run:
+    job = f"SLURM job {note.job}"
     if states is None:
         return replace(run, owner=f"{job}, which squeue does not list here")
-    state, reason = states.get(note["job"], (GONE, ""))
+    state, reason = states.get(note.job, (GONE, ""))
     if state not in ENDED:
         description = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")
         owner = f"{run.owner}, {description}" if run.state == "running" else description
         return replace(run, state="running" if run.state == "running" else "queued", owner=owner, reason="")
-    reason = run.reason or _end(note["job"], state)
-    if note["log"] not in reason:
-        reason = f"{reason} Log: {note['log']}"
+    reason = run.reason or _end(note.job, state)
+    if note.log not in reason:
+        reason = f"{reason} Log: {note.log}"
     return replace(run, state="failed" if run.state == "queued" else run.state, reason=reason)
 
 
 # ---- in a job
 
 
-def _work(packed: bytes) -> tuple[str, Any]:
+def _work(packed: bytes) -> Outcome:
     """Run a task in a job. Before the time limit, a training saves a checkpoint and the job is requeued.
 
     SIGUSR2 announces the time limit. After SIGTERM (scancel, pre-emption), the sender handles the next job.
@@ -436,14 +444,14 @@ def _nodes() -> Iterator[None]:
         yield
 
 
-def _attempt(packed: bytes, received: Sequence[int]) -> tuple[str, Any]:
+def _attempt(packed: bytes, received: Sequence[int]) -> Outcome:
     use_one_thread()
     try:
-        while (answer := run_pickled_task(packed))[0] == "busy":
+        while (outcome := run_pickled_task(packed)).status == "busy":
             if shutdown_requested.is_set():
                 raise Interrupted
             time.sleep(RETRY_SECONDS)
-        return answer
+        return outcome
     except Interrupted:
         if signal.SIGUSR2 in received:
             subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)

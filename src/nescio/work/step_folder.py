@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Checkpoint(NamedTuple):
     """Saved arrays and bytes, with metadata."""
 
-    tensors: dict[str, Any]
+    tensors: dict[str, np.ndarray | bytes]
     meta: dict[str, Any]
 
 
@@ -49,8 +49,8 @@ class StepFolder:
     goal: Path  # its final name
     path: Path
     lock: Lock
-    document: dict[str, Any]  # the content of config.json
-    env: dict[str, Any] = field(default_factory=dict)
+    document: dict[str, object]  # the content of config.json
+    env: dict[str, object] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
     processor: float = field(default_factory=time.process_time)
 
@@ -70,7 +70,7 @@ class StepFolder:
             path.write_bytes(content)
         return path
 
-    def save_checkpoint(self, tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def save_checkpoint(self, tensors: Mapping[str, np.ndarray | bytes], meta: Mapping[str, object]) -> None:
         """Replace the checkpoint by these arrays and bytes, and by `meta`, which must be plain JSON.
 
         Raises Interrupted afterwards if a shutdown is requested.
@@ -141,7 +141,7 @@ class StepFolder:
         except (OSError, StoreError):  # the first error is the one to raise, and most often the cause of this one
             log.info("%s: the failure could not be written.", self.path)
 
-    def _write_failure(self, error: Exception, note: dict[str, Any]) -> None:
+    def _write_failure(self, error: Exception, note: dict[str, str]) -> None:
         (self.path / TRACEBACK).write_text("".join(traceback.format_exception(error)), "utf-8")
         write_durably(self.path / FAILURE, json_bytes(note))
 
@@ -164,11 +164,11 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     return Checkpoint({name: array.tobytes() if name in texts else array for name, array in arrays.items()}, meta)
 
 
-def _fingerprint(arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+def _fingerprint(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:
     shapes = {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()}
     digest = hashlib.sha256(to_json([shapes, metadata]).encode())
     for name in sorted(arrays):
-        digest.update(arrays[name].reshape(-1).view(np.uint8))
+        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

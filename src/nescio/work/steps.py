@@ -33,6 +33,7 @@ TRAIN = "train"  # stage of trained networks
 SPEED = ("images", "seconds", "images/s")  # facts about time in the summary of a training
 SHARD_OF = "of"  # in the config of a shard: the key of the whole step
 Files = Mapping[str, bytes]
+Summary = Mapping[str, object]  # facts about finished work
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Step:
     make: Callable[[StepFolder, Context], Files | None] = field(repr=False)
     parents: tuple[Step | str, ...] = ()  # steps, which run first, and revisions of data
     version: int = 1
-    summary: Callable[[Step, Context], dict[str, Any]] | None = None  # facts about finished work, for progress
+    summary: Callable[[Step, Context], Summary] | None = None  # facts about finished work, for progress
     shards: tuple[Step, ...] = ()  # run first, joined by `make`, then removed; not in keys
     distributed: bool = False  # several processes can call `make` together (torch.distributed)
 
@@ -252,10 +253,10 @@ def make_evaluation(
     benchmark: str,
     version: int,
     title: str,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     parents: Sequence[Step | str],
     make: Callable[[StepFolder, Context], Files],
-    summary: Callable[[Step, Context], dict[str, Any]] | None = None,
+    summary: Callable[[Step, Context], Summary] | None = None,
 ) -> Step:
     """A step that computes rows and other small files from finished work."""
     return Step(title, "evaluate", {"benchmark": benchmark, **config}, make, tuple(parents), version, summary)
@@ -279,7 +280,7 @@ class _StageProgress:
     done: int
     failed: int = 0
 
-    def report(self, done: int, failed: int, _: int, summary: Any) -> None:
+    def report(self, done: int, failed: int, _: int, summary: object) -> None:
         if self.watch and (done or self.done == self.before):
             self.watch(self.stage, self.done + done, self.failed + failed, self.total, summary, self.before)
 
@@ -409,7 +410,7 @@ class Work:
         self.notes += [text for text in dict.fromkeys(sentences) if text not in self.notes]
 
 
-def _run(step: Step, context: Context) -> dict[str, Any]:
+def _run(step: Step, context: Context) -> Summary:
     """Run one step in a worker; facts about time are dropped if its training was finished before."""
     needed = (ancestor for ancestor in (step, *step._ancestors()) if ancestor.stage == TRAIN)
     trains = any(not ancestor.finished(context.store) for ancestor in needed)

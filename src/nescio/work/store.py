@@ -29,7 +29,9 @@ from nescio.work.step_folder import CONFIG, ENV, FAILURE, StepFolder, payload_fi
 from nescio.work.store_errors import Busy, Corrupted, LockLost, readable_errors
 
 REMOVED = ".removed-"  # prefix of folders that are being removed
-_verified: dict[Path, Any] = {}  # folder → sizes and times of its files when this process verified them
+_verified: dict[
+    Path, dict[str, tuple[int, int]]
+] = {}  # folder → sizes and times of its files when this process verified them
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(os.path.expanduser(root))
 
-    def key(self, stage: str, config: Any, parents: Sequence[str] = (), version: int = 1) -> str:
+    def key(self, stage: str, config: object, parents: Sequence[str] = (), version: int = 1) -> str:
         """sha256(canonical JSON of stage, config, parents' keys, version of the stage)[:16]."""
         return key_of(stage, config, parents, version)
 
@@ -79,7 +81,7 @@ class Store:
     def work(
         self,
         stage: str,
-        config: Any,
+        config: object,
         parents: Sequence[str] = (),
         version: int = 1,
         wait: bool = True,
@@ -98,7 +100,7 @@ class Store:
         if lock is None:
             yield None
             return
-        labels: dict[str, Any] = {"title": title} if title else {}
+        labels: dict[str, object] = {"title": title} if title else {}
         if names := content_names(config):
             labels["names"] = names
         step_folder = StepFolder(goal, lock.folder.parent, lock, {**document, **labels})
@@ -115,7 +117,7 @@ class Store:
             lock.release()
 
     def fail(
-        self, stage: str, config: Any, reason: str, parents: Sequence[str] = (), version: int = 1, title: str = ""
+        self, stage: str, config: object, reason: str, parents: Sequence[str] = (), version: int = 1, title: str = ""
     ) -> None:
         """Record the failure of a process that could not (killed, for example), unless the work is finished or busy."""
         with (
@@ -254,16 +256,16 @@ class _Reported(Exception):
 # ---- keys and files
 
 
-def key_of(stage: str, config: Any, parents: Sequence[str] = (), version: int = 1) -> str:
+def key_of(stage: str, config: object, parents: Sequence[str] = (), version: int = 1) -> str:
     """The key of work: a function of its stage, config, parents and version, in any store."""
     return _key(_document(stage, config, parents, version))
 
 
-def _document(stage: str, config: Any, parents: Sequence[str], version: int) -> dict[str, Any]:
+def _document(stage: str, config: object, parents: Sequence[str], version: int) -> dict[str, object]:
     return {"stage": stage, "version": version, "parents": list(parents), "config": canonical(config)}
 
 
-def _key(document: dict[str, Any]) -> str:
+def _key(document: Mapping[str, object]) -> str:
     in_keys = {"recipe" if name == "config" else name: value for name, value in document.items()}
     return hashlib.sha256(to_json(in_keys).encode()).hexdigest()[:16]
 
@@ -308,7 +310,7 @@ def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _names(document: Mapping[str, Any]) -> dict[str, str]:
+def _names(document: Mapping[str, object]) -> dict[str, str]:
     names = document.get("names")
     return {str(content): str(name) for content, name in names.items()} if isinstance(names, dict) else {}
 

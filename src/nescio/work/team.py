@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from nescio.errors import describe_error
 from nescio.files import read_list
@@ -43,6 +43,7 @@ FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
 LOOK = 0.2  # seconds between two checks of processes or of the rendezvous folder
 LATE = 5.0  # seconds that this process may learn later that it is to end than those of another node
+C = TypeVar("C")
 PATIENCE = 40.0  # seconds that processes have to write a checkpoint: their agent ends them after 30
 
 
@@ -110,7 +111,7 @@ def clear(goal: Path) -> None:
 
 
 def make_distributed(
-    make: Callable[[StepFolder, Any], Any], step_folder: StepFolder, context: Any, processes: int, nodes: int
+    make: Callable[[StepFolder, C], object], step_folder: StepFolder, context: C, processes: int, nodes: int
 ) -> None:
     """Call `make` in processes × nodes processes; the first has the step folder and writes its files."""
     clear(step_folder.goal)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.predictions.arrow_columns import arrow_array
 from nescio.predictions.names import FieldNames, FlatFields, printable
 from nescio.predictions.outputs import Predictions
 from nescio.predictions.readers import reader
 from nescio.predictions.table_columns import (
+    arrow_array,
     check_column_names,
     columns_of,
     field_of_column,
     fields_from_columns,
     may_be_text,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MAX_LINE_BYTES = 1 << 24  # bytes of a line of a .csv file
@@ -63,7 +66,7 @@ def check_text(path: Path) -> None:
         raise BadInput("a quote is opened and not closed: put every quote inside a text twice.")
 
 
-def _csv_table(path: Path, columns: list[str], names: FieldNames) -> Any:
+def _csv_table(path: Path, columns: list[str], names: FieldNames) -> pa.Table:
     """The table, with positions as column names; labels and predicted classes are numbers, or all texts if one is."""
     import pyarrow as pa
     import pyarrow.csv as pacsv

@@ -8,7 +8,6 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from nescio.errors import BadInput
@@ -57,7 +56,7 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
     return flat
 
 
-def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
+def _manifest_checksum(manifest: Mapping[str, object]) -> str:
     """The checksum of the names, files and checksums of all arrays."""
     content = {key: value for key, value in manifest.items() if key != CHECKSUM}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -92,7 +91,12 @@ def write_folder(predictions: Predictions, target: Path, durable: bool) -> None:
                 "bytes": file.stat().st_size,
                 "crc32": _checksum(file),
             }
-        manifest = {"format": FORMAT, "version": VERSION, "normalized": predictions.normalized, "arrays": arrays}
+        manifest: dict[str, object] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "normalized": predictions.normalized,
+            "arrays": arrays,
+        }
         manifest[CHECKSUM] = _manifest_checksum(manifest)
         with (temporary / MANIFEST).open("xb") as handle:
             handle.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())

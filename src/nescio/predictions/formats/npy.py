@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class _Header(NamedTuple):
         return self.values * self.dtype.itemsize
 
 
-def _read_header(file: Any, key: str) -> _Header:
+def _read_header(file: IO[bytes], key: str) -> _Header:
     """The header of a .npy array; the file position is behind it afterwards."""
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
@@ -70,7 +71,7 @@ def map_npy(path: Path) -> Array:
     return np.asarray(np.memmap(path, header.dtype, mode="r", offset=start, shape=header.shape, order=order))
 
 
-def write_npy(file: Any, array: Array) -> None:
+def write_npy(file: IO[bytes], array: Array) -> None:
     if isinstance(array, np.ndarray):
         np.lib.format.write_array(file, array, allow_pickle=False)
         return
@@ -79,7 +80,7 @@ def write_npy(file: Any, array: Array) -> None:
     write_rows(file, array)
 
 
-def write_rows(file: Any, array: Array) -> None:
+def write_rows(file: IO[bytes], array: Array) -> None:
     """The bytes of an array, or of one that is computed when it is read, block by block."""
     for block in blocks(len(array), max(1, WRITE_BYTES * len(array) // max(1, array.nbytes))):
         file.write(np.ascontiguousarray(array[block]).data)
@@ -103,7 +104,7 @@ def check_zip(path: Path) -> None:
     zipfile.ZipFile(path).close()
 
 
-def _read_member(file: Any, key: str, expected_size: int, stored: int) -> Array:
+def _read_member(file: IO[bytes], key: str, expected_size: int, stored: int) -> Array:
     """One .npy array of an archive."""
     header = _read_header(file, key)
     if expected_size != file.tell() + header.nbytes:
@@ -111,7 +112,7 @@ def _read_member(file: Any, key: str, expected_size: int, stored: int) -> Array:
     check_growth(key, header.values * max(8, header.dtype.itemsize), stored)  # as numbers of float64
     content = np.empty(header.nbytes, np.uint8)
     for block in blocks(len(content), READ_BYTES):
-        if file.readinto(content[block].data) != block.stop - block.start:
+        if cast(BufferedIOBase, file).readinto(content[block].data) != block.stop - block.start:
             raise BadInput(_not_npy(key))
     file.read(1)  # the end, where the archive compares its checksum
     return np.ndarray(header.shape, header.dtype, content.data, order="F" if header.fortran else "C")

@@ -6,37 +6,39 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from nescio.errors import BadInput
 from nescio.files import check_growth, parse_json
-from nescio.predictions.arrow_columns import arrow_array
 from nescio.predictions.names import FieldNames, FlatFields
 from nescio.predictions.outputs import Predictions
-from nescio.predictions.parquet_footer import column_count, table_size
+from nescio.predictions.parquet_footer import table_size
 from nescio.predictions.readers import reader
 from nescio.predictions.table_columns import (
-    check_column_count,
+    arrow_array,
     check_column_names,
     columns_of,
     fields_from_columns,
     is_field_column,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MAX_LIST_COLUMNS = 2000  # of which the footer is read by hand
 PARQUET_KEY = b"nescio"  # key of the metadata of the columns
 PARQUET_CHECKSUM = "sha256"  # among these facts
 
 
-def _facts_checksum(schema: Any, facts: Mapping[str, Any]) -> str:
+def _facts_checksum(schema: pa.Schema, facts: Mapping[str, object]) -> str:
     """The checksum of column names, column types and metadata, which the checksums of the pages do not cover."""
     columns = [[column.name, str(column.type)] for column in schema]
     return hashlib.sha256(json.dumps([columns, facts], sort_keys=True).encode()).hexdigest()
 
 
-def _checked_facts(content: bytes | None, schema: Any) -> FlatFields:
+def _checked_facts(content: bytes | None, schema: pa.Schema) -> FlatFields:
     """The metadata of the columns, with its checksum verified if nescio wrote it."""
     facts = parse_json(content, "the metadata of the columns") if content else {}
     if not isinstance(facts, dict):
@@ -57,7 +59,6 @@ def read_footer(path: Path) -> bytes:
             raise BadInput("this is not a complete .parquet file; it may have been cut short: save it again.")
         file.seek(size - 8 - length)
         footer = file.read(length)
-    check_column_count(column_count(footer))
     return footer
 
 
@@ -68,7 +69,7 @@ def write_parquet(predictions: Predictions, file: IO[bytes]) -> None:
     columns = columns_of(predictions, ".parquet")
     table = pa.table({name: pa.array(np.ascontiguousarray(array)) for name, array in columns.items()})
     facts = {"class_names": predictions.class_names, "notes": predictions.notes}
-    kept: dict[str, Any] = {key: list(value) for key, value in facts.items() if value}
+    kept: dict[str, object] = {key: list(value) for key, value in facts.items() if value}
     kept[PARQUET_CHECKSUM] = _facts_checksum(table.schema, kept)
     table = table.replace_schema_metadata({PARQUET_KEY: json.dumps(kept)})
     pq.write_table(table, file, write_page_checksum=True)
@@ -88,15 +89,16 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
         if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # they are written twice
             raise BadInput("the metadata of the columns is damaged: save it again.")
         texts_beside = _checked_facts(facts, schema)
-        if len(leaves) <= MAX_LIST_COLUMNS:
+        if not any(leaf.max_repetition_level for leaf in leaves):
+            written = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
+            check_growth("the table", max(8 * file.metadata.num_rows * len(leaves), written), size)
+        elif len(leaves) <= MAX_LIST_COLUMNS:
             table = table_size(footer)
             check_growth("the table", max(8 * table.values, table.written), size)
-        elif any(leaf.max_repetition_level for leaf in leaves):
+        else:
             raise BadInput(
                 f"it holds lists in {len(leaves)} columns: keep lists in {MAX_LIST_COLUMNS} columns at most."
             )
-        else:
-            check_growth("the table", 8 * file.metadata.num_rows * len(leaves), size)
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     # Texts stay dictionary-encoded, because decoded texts may be endless.
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:

@@ -78,7 +78,7 @@ def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], FlatFields, str]:
     return tensors, texts, digest
 
 
-def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A JSON object; ValueError for repeated names."""
     if len(entries := dict(pairs)) < len(pairs):
         raise ValueError("a name is given twice")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import check_growth
@@ -26,7 +25,7 @@ def read_torch(path: Path, names: FieldNames) -> FlatFields:
     return names.select({str(key): value for key, value in content.items()})
 
 
-def load_torch(path: Path) -> Any:
+def load_torch(path: Path) -> object:
     """Tensors, and dicts and lists of them; nothing that would run code."""
     import zipfile
 
@@ -55,7 +54,7 @@ def load_torch(path: Path) -> Any:
     return content
 
 
-def _check_tensors(content: Any, stored: int) -> None:
+def _check_tensors(content: object, stored: int) -> None:
     """Refuse tensors that expand a few stored numbers beyond memory."""
     if isinstance(content, Mapping):
         for value in content.values():

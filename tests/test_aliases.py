@@ -105,10 +105,12 @@ def test_a_store_without_work_says_what_adds_it(tmp_path, capsys):
 
 
 def test_a_study_without_rows_is_no_success(tmp_path, capsys):
-    from nescio.commands._studies import end
+    from nescio.api.studies import BenchmarkResult
+    from nescio.commands._studies import emit_study
     from nescio.report.studies import Study
 
-    assert end(Study(benchmark="uimnet", version=1, rows=[]), tmp_path / "report") == 1
+    result = BenchmarkResult(Study(benchmark="uimnet", version=1, rows=[]))
+    assert emit_study(result, tmp_path / "report") == 1
     assert "failed: " in capsys.readouterr().err and not (tmp_path / "report").exists()
 
 

@@ -13,6 +13,7 @@ _MODULES = {  # what is imported when it is first used, and where it is: `import
     **dict.fromkeys(("Predictions", "join", "stack"), "predictions"),
     "scorecard": "analysis.scorecard",
 }
+_MODULES["run"] = "api.run"  # its parameters depend on the benchmark
 _FUNCTIONS = {  # functions with the parameters of the command of the same name
     "calibrate": "calibration",
     "choose": "choice",
@@ -22,6 +23,7 @@ _FUNCTIONS = {  # functions with the parameters of the command of the same name
     "threshold": "thresholds",
     "transfer": "transfer",
     "verify": "verification",
+    "zoo": "zoo",
 }
 __all__ = ["__version__", *sorted({*_MODULES, *_FUNCTIONS})]
 

@@ -271,7 +271,8 @@ def options_of(
 
     all_leaves = [leaf for leaf in leaves(cls, chosen=chosen) if hasattr(args, leaf.dest)]
     values = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in all_leaves}
-    begin = _preset(args, cls, presets, values) if presets else start
+    by_key = {leaf.key: values[leaf.path] for leaf in all_leaves}
+    begin = preset_of(cls, presets, args.preset, by_key) if presets else start
     all_leaves = list(leaves(cls, begin, chosen=chosen))
     if missing := [leaf for leaf in all_leaves if leaf.default is REQUIRED and leaf.path not in values]:
         raise BadInput(f"{missing[0].flag} is required.")
@@ -335,15 +336,19 @@ def refuse_idle(changed: Sequence[Leaf], name: Callable[[Leaf], str]) -> None:
             raise BadInput(f"{idle[0]} has no effect beside {name(leaf)}: leave one of them out.")
 
 
-def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], values: Mapping[Any, Any]) -> T:
-    if args.preset is None:
-        choosing = [leaf for leaf in leaves(cls) if leaf.spec.selects and leaf.path in values]
-        fitting = [plan for plan in presets.values() if all(leaf.value(plan) == values[leaf.path] for leaf in choosing)]
-        return next(iter([*fitting, *presets.values()]))
-    if args.preset not in presets:
-        near = did_you_mean(args.preset, presets)
-        raise BadInput(f"There is no preset {args.preset!r}.{near} There are: {', '.join(presets)}.")
-    return presets[args.preset]
+def preset_of(cls: type[T], presets: Mapping[str, T], name: str | None, values: Mapping[str, object]) -> T | None:
+    """The preset of a name; without a name, the first one with the values that select a preset.
+
+    values  by the keys of options
+    """
+    if name is None:
+        choosing = [leaf for leaf in leaves(cls) if leaf.spec.selects and leaf.key in values]
+        fitting = [plan for plan in presets.values() if all(leaf.value(plan) == values[leaf.key] for leaf in choosing)]
+        return next(iter([*fitting, *presets.values()]), None)
+    if name not in presets:
+        near = did_you_mean(name, presets)
+        raise BadInput(f"There is no preset {name!r}.{near} There are: {', '.join(presets)}.")
+    return presets[name]
 
 
 def build(cls: type[T], start: T | None, values_by_path: Mapping[tuple[str, ...], object]) -> T:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nescio.api.zoo import ZooOptions as Options
+from nescio.api.zoo import predictions
 from nescio.cli import main
-from nescio.commands.zoo import Options, predictions
 from nescio.errors import BadInput
 from nescio.networks.exportable import exportable_network
 from nescio.predictions import Predictions
@@ -192,7 +193,7 @@ def test_options_are_checked_before_any_model_predicts(place, tmp_path, capsys, 
     (tmp_path / "few.txt").write_text("x\ny\nz\n")
     (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
     names = {"OTHER": f"folder:{other}", "TREE": "tree.txt", "FEW": "few.txt", "IN": "in.txt"}
-    monkeypatch.setattr("nescio.commands.zoo.predictions", lambda *_: pytest.fail("a model predicts"))
+    monkeypatch.setattr("nescio.api.zoo.predictions", lambda *_: pytest.fail("a model predicts"))
     data = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
     assert run(*data, *(names.get(word, word) for word in words)) == 2
     assert sentence in capsys.readouterr().err

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from tests.support.api_stub import write_stub
 from tests.support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks" / "results.json"
@@ -211,3 +212,4 @@ def regenerated(page: str) -> str:
 if __name__ == "__main__":
     for page in generators():
         (ROOT / page).write_text(regenerated(page), "utf-8")
+    write_stub()

@@ -20,10 +20,12 @@ class BenchmarkResult(ApiResult):
     """A study of a benchmark: rows, failures and notes.
 
     links  pages that its page links to: address → name
+    lead   the first sentences of the page, if they are known
     """
 
     study: Study
     links: Mapping[str, str] = field(default_factory=dict)
+    lead: Sequence[str] | None = None
 
     @property
     def rows(self) -> list[Row]:  # type: ignore[override]
@@ -63,7 +65,7 @@ class BenchmarkResult(ApiResult):
         return self._story
 
     def sentences(self) -> list[str]:
-        return list(self._story.lead)
+        return list(self._story.lead if self.lead is None else self.lead)
 
     def tables(self, brief: bool = True) -> Sequence[Table]:
         from nescio.benchmarks.base import registry
@@ -73,7 +75,7 @@ class BenchmarkResult(ApiResult):
     def show(self, brief: bool = True) -> None:
         from nescio.report.studies import print_story
 
-        print_story(self.study, self._story, self.tables())
+        print_story(self.study, Story("", self.sentences(), []), self.tables())
 
     def report(self, folder: str | Path) -> Path:
         from nescio.report.studies import write_story

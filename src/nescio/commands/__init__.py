@@ -18,7 +18,6 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 from nescio import __version__
 from nescio.commands._output import PageOptions, emit, name_options
@@ -86,13 +85,19 @@ def parser_for(command: str | None, argv: Sequence[str] = ()) -> Parser:
     parser.add_argument("--plugin", metavar="FILE")
     commands = parser.add_subparsers(prog="nescio", dest="_command", parser_class=Parser)
     for name in COMMANDS:
-        sub = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == command:
-            _configure(sub, import_module(f"nescio.commands.{name}"), argv)
+            add_command(commands, name, argv)
+        else:
+            commands.add_parser(name)
     return parser
 
 
-def _configure(parser: Parser, module: Any, argv: Sequence[str]) -> None:
+def add_command(
+    commands: argparse._SubParsersAction[Parser], name: str, argv: Sequence[str] = (), help: str | None = None
+) -> None:
+    """Add the parser of a command with its options."""
+    parser = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, help=help)
+    module = import_module(f"nescio.commands.{name}")
     parser.description = module.__doc__
     parser.set_defaults(_parser=parser)
     if hasattr(module, "configure"):  # it has sub-commands

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from nescio.api.results import status
+from nescio.api.studies import BenchmarkResult
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput, describe_error
 from nescio.files import read_list, write_file
@@ -16,31 +16,24 @@ from nescio.report.studies import Study
 from nescio.rows import COLUMNS
 
 
-def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = None) -> int:
-    """Print a summary and write the page, or print the rows as JSON if there is no folder; list the failures.
-
-    others  pages that this one links to: address → name
-    Returns 2 if nothing that was given could be used, 1 if something failed.
-    """
-    failed = [f"{failure.name}: {failure.reason}" for failure in study.failures]
+def emit_study(result: BenchmarkResult, folder: Path | None) -> int:
+    """Print a summary and write the page, or print the rows as JSON without a folder; list the failures."""
+    code, failures = result.exit_code, result.failure_lines()
     if folder is None:
-        say(json_of(study.frame.rows))
-        for note in study.notes:
-            print(note, file=sys.stderr)
-    elif study.rows:
+        say(json_of(result.plain()))
+        for note in result.notes:
+            status(note)
+    elif result.study.rows:
         try:
-            show(study, folder, others)
-        except BrokenPipeError:  # who reads has read enough; the page is written
+            _show(result, folder)
+        except BrokenPipeError:  # the reader closed the pipe; the page is written
             raise
         except OSError as error:
-            failed.append(f"writing the report: {describe_error(error, folder)}")
-    if not study.rows and not failed:
-        failed.append("; ".join(study.notes) or "The study has no result: no network and no rows fit its plan.")
-    for line, times in Counter(failed).items():
-        print(f"failed{f' {times} times' if times > 1 else ''}: {line}", file=sys.stderr)
-    if study.failures and not study.rows and all(failure.refused for failure in study.failures):
-        return 2
-    return 1 if failed else 0
+            code = code or 1
+            failures.append(f"failed: writing the report: {describe_error(error, folder)}")
+    for line in failures:
+        status(line)
+    return code
 
 
 def page_folder(folder: Path, study: Study) -> Path:
@@ -59,27 +52,24 @@ def page_folder(folder: Path, study: Study) -> Path:
         if before.failures or all(tuple(map(row.get, COLUMNS)) in rows for row in before.rows):
             return folder
     beside = folder.with_name(f"{folder.absolute().name}-{study.key[:8]}")
-    print(f"{folder} has the page of another study, which stays: this page is in {beside}.", file=sys.stderr)
+    status(f"{folder} has the page of another study, which stays: this page is in {beside}.")
     return beside
 
 
-def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:
+def _show(result: BenchmarkResult, folder: Path) -> None:
     """Write the page, then print a summary, so that a closed pipe does not prevent the page."""
-    from nescio.benchmarks.base import registry
-    from nescio.report.blocks import Story
-    from nescio.report.studies import print_story, write_story
-
-    benchmark, page, mark = registry[study.benchmark], folder / "index.html", folder / ".made"
-    fingerprint = _fingerprint(study, others)
+    page, mark = folder / "index.html", folder / ".made"
+    fingerprint = _fingerprint(result.study, result.links)
     lead = _lead_of(page, mark, fingerprint)
-    story = Story("", lead, []) if lead is not None else benchmark.story(study)  # all of it takes seconds
     try:
         if lead is None:
             mark.unlink(missing_ok=True)  # a page that is being written is not a page
-            page = write_story(study, story, folder, others)
-            write_file(mark, json.dumps([fingerprint, list(story.lead)]))
+            page = result.report(folder)
+            write_file(mark, json.dumps([fingerprint, result.sentences()]))
+        else:
+            result.lead = lead  # the whole story takes seconds
     finally:  # print even if the page cannot be written
-        print_story(study, story, benchmark.first_look(study))
+        result.show()
     say(f"\nThe page is {page}; tables and rows are in the same folder.")
 
 
@@ -92,7 +82,7 @@ def _lead_of(page: Path, mark: Path, fingerprint: str) -> list[str] | None:
     return list(lead) if page.is_file() and before == fingerprint else None
 
 
-def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
+def _fingerprint(study: Study, links: Mapping[str, str]) -> str:
     """Digest of a page's inputs: the study, and the code that writes the page."""
     import nescio
     from nescio.report.pages import can_draw
@@ -106,5 +96,5 @@ def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
         if path.suffix in (".py", ".html", ".css", ".js")
     ]
     return sha256(
-        repr((code, can_draw(), nescio.__version__, study.key or files(study), study.times, others)).encode()
+        repr((code, can_draw(), nescio.__version__, study.key or files(study), study.times, {**links})).encode()
     ).hexdigest()

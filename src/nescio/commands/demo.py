@@ -7,13 +7,13 @@ Nothing is downloaded. A second run reads the finished work.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nescio.api.storage import StoreOptions, WorkerOptions, working
+from nescio.api.storage import StoreOptions, WorkerOptions
+from nescio.api.studies import BenchmarkResult
 from nescio.commands._output import say
-from nescio.commands._studies import show
+from nescio.commands._studies import emit_study
 from nescio.options import option
 from nescio.work.store import Store
 
@@ -27,22 +27,22 @@ class Options:
 def run(options: Options) -> int:
     import torch  # noqa: F401  (the demo trains networks: a missing torch is reported before any work)
 
-    from nescio.benchmarks import base
+    from nescio.api.run import BenchmarkOptions, run_plan
+    from nescio.benchmarks.base import registry
 
     folder = Path(options.output)
     storage = StoreOptions(store=str(folder / "store"), device="cpu")
-    benchmark = base.registry["uimnet"]
-    with working(storage, WorkerOptions(workers=options.workers)) as work:
-        study = base.run(benchmark, benchmark.presets["demo"], work)
-    show(study, folder)
+    benchmark = registry["uimnet"]
+    options_of_run = BenchmarkOptions(storage, WorkerOptions(workers=options.workers))
+    result = run_plan(benchmark, benchmark.presets["demo"], options_of_run)
+    assert isinstance(result, BenchmarkResult)
+    code = emit_study(result, folder)
     say("Open it in a browser. What lies behind it:")
     say(f"  nescio runs --store {storage.store}     every training and prediction, finished or failed")
     say("  nescio verify                    the evidence that each method does what it claims")
-    for file in _test_predictions(work.store)[:1]:
+    for file in _test_predictions(Store(storage.store))[:1]:
         say(f"  nescio evaluate {file}     everything about one network")
-    for failure in study.failures:
-        print(f"failed: {failure.name}: {failure.reason}", file=sys.stderr)
-    return 1 if study.failures else 0
+    return code
 
 
 def _test_predictions(store: Store) -> list[Path]:

@@ -145,21 +145,21 @@ def network_of_trial(trial: Trial, root: str | Path | None = None) -> Network:
     """The network that a trial trains, trained already or not."""
     trial = named_trial(trial, root)
     data = datasets.load(trial.data, root)
-    height, width = data.shape
-    odd = height if height != width else None
-    view = View(width, width, "trained", "bilinear", crop=_crop(data), channels=data.channels, height=odd)
     inside = trial.classes if trial.classes is not None else range(len(data.classes))
     if odd_classes := [label for label in inside if not 0 <= label < len(data.classes)]:
         raise BadInput(f"{trial.data} has no class {odd_classes[0]}: its classes are 0 to {len(data.classes) - 1}.")
     names = tuple(data.classes[label] for label in inside)
     name = f"{STORE}:{train_step(trial, root).key}"
-    return Network(name, view, data.mean, data.std, len(names), names, trial=trial)
+    return Network(name, training_view(data), data.mean, data.std, len(names), names, trial=trial)
 
 
-def _crop(data: datasets.Dataset) -> float:
-    """The share of a large image that training used."""
+def training_view(data: datasets.Dataset) -> View:
+    """The preprocessing of networks that are trained on a dataset."""
+    height, width = data.shape
     files = data.train.backing.files
-    return 1.0 if files is None else files.crop
+    crop = 1.0 if files is None else files.crop  # the share of a large image that training used
+    odd = height if height != width else None
+    return View(width, width, "trained", "bilinear", crop=crop, channels=data.channels, height=odd)
 
 
 def stored_network(key: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:

@@ -239,11 +239,7 @@ def _checksum_place(content: bytes) -> int | None:
 
 
 def from_parquet(
-    path: str | Path,
-    *,
-    verified: bool = False,
-    types: Mapping[str, str] = TYPES,
-    needed: Sequence[str] = NEEDED,
+    path: str | Path, *, verified: bool = False, types: Mapping[str, str] = TYPES, needed: Sequence[str] = NEEDED
 ) -> list[Row]:
     """The rows of a Parquet file that `to_parquet` wrote; columns that were added later are empty.
 

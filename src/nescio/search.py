@@ -289,9 +289,7 @@ def guided(
                 continue
             studies[line].tell(trial, value)
             best[line] = min(
-                best.get(line, (value, suggested[line])),
-                (value, suggested[line]),
-                key=lambda result: result[0],
+                best.get(line, (value, suggested[line])), (value, suggested[line]), key=lambda result: result[0]
             )
     return ranges
 

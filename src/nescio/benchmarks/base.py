@@ -123,10 +123,7 @@ def benchmark(
         if not has_tag(plan):
             tag(f"plan:{name}")(plan)
         module = reports or run.__module__
-        registry.add(
-            name,
-            Benchmark(name, version, plan, run, presets or {}, sentence, doc, module, workers),
-        )
+        registry.add(name, Benchmark(name, version, plan, run, presets or {}, sentence, doc, module, workers))
         return run
 
     return register

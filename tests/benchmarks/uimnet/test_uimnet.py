@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from nescio import measures, metrics, training
 from nescio.analysis import calibration
-from nescio.benchmarks import base, classes, lineup, uimnet
+from nescio.benchmarks import base, lineup, uimnet
 from nescio.benchmarks.uimnet import PRESETS, Plan, reports, steps
 from nescio.cli import main
 from nescio.commands.parsing import add_options
@@ -182,8 +182,8 @@ def test_options_reach_the_plan():
     assert planned("--preset", "paper").training == Training()
     assert planned() == planned("--methods", "all") and planned().methods == ()
     assert "knn_distance" in planned("--measures", "all").measures
-    assert set(steps._named(planned()).methods) == set(classifiers())
-    assert steps._named(planned("--methods", "erm,mimo,erm")).methods == ("erm", "mimo")
+    assert set(steps.with_names(planned(), None).methods) == set(classifiers())
+    assert steps.with_names(planned("--methods", "erm,mimo,erm"), None).methods == ("erm", "mimo")
 
 
 def test_the_command_of_a_finished_plan_gives_it_again(study):
@@ -650,7 +650,7 @@ def test_classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
     assert len(inside) == len(outside) and not set(inside) & set(outside)
     kept = json.loads(next(tmp_path.glob("evaluate/*/partition.json")).read_text())
     assert tuple(kept["inside"]) == inside and kept["features"] == "pixels"
-    monkeypatch.setattr(classes, "pixel_means", forbidden)
+    monkeypatch.setattr(steps, "pixel_means", forbidden)
     assert run(plan, context).rows == first.rows
 
 
@@ -716,5 +716,5 @@ def test_a_partition_file_says_which_classes_are_in(tmp_path, capsys):
     plan = replace(DIVIDED, partition=str(path))
     assert planned("--partition", str(path)).partition == str(path)
     with make_launcher("local", 0) as launcher:
-        found = steps._divided(plan, Work(Context(Store(tmp_path), device="cpu"), launcher))
+        found = steps.with_classes(plan, Work(Context(Store(tmp_path), device="cpu"), launcher), forbidden)
     assert (found.classes, found.ood_classes, found.partition) == (made.inside, made.outside, None)

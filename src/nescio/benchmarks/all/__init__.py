@@ -47,10 +47,7 @@ class Plan(NetworkPlan):
     severities: tuple[int, ...] = option((), "severities of corruptions, from 1 (weakest)", metavar="LIST", unset="all")
     limit: int | None = option(None, unset="all")
     seed: int = option(0)
-    reference_accuracy: float | None = option(
-        None,
-        unset="the median of erm",
-    )
+    reference_accuracy: float | None = option(None, unset="the median of erm")
     against: str | None = option(None, "finished study to compare with: its folder or rows.parquet", metavar="STUDY")
     training: Training = nested(Training())
     preprocessing: Preprocessing = nested(Preprocessing())

@@ -33,11 +33,7 @@ class Plan(NetworkPlan):
     ensemble_size: int = option(5)
     near_ood: tuple[str, ...] = option((), "OOD sets that are similar to the data", metavar="SET,…")
     far_ood: tuple[str, ...] = option((), "OOD sets that are not similar to the data", metavar="SET,…")
-    held_out_classes: int = option(
-        0,
-        "number of last classes to use as a near OOD set",
-        metavar="N",
-    )
+    held_out_classes: int = option(0, "number of last classes to use as a near OOD set", metavar="N")
     seeds: int = option(1)
     networks: tuple[str, ...] = networks_option(
         "train_networks ensemble_size seeds transformer_lr transformer_weight_decay transformer_epochs training"

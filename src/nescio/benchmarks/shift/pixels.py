@@ -15,13 +15,7 @@ from nescio import datasets
 from nescio.benchmarks import lineup
 from nescio.benchmarks.shift import NAME, VERSION, Plan
 from nescio.benchmarks.shift.pictures import PICTURES, pictures_step
-from nescio.benchmarks.shift.steps import (
-    add_notes,
-    groups_of,
-    methods_of,
-    plain_trial,
-    subjects_of,
-)
+from nescio.benchmarks.shift.steps import add_notes, groups_of, methods_of, plain_trial, subjects_of
 from nescio.datasets import Batches
 from nescio.datasets.image_set import ImageSet
 from nescio.errors import BadInput

@@ -84,14 +84,7 @@ def add_notes(plan: Plan, work: Work) -> None:
 
 def plain_trial(plan: Plan, method: str, seed: int = 0, member: int = 0) -> Trial:
     return lineup.plain_trial(
-        method,
-        plan.data,
-        plan.backbone,
-        plan.training,
-        seed=seed,
-        member=member,
-        fixed=plan.hparams,
-        task=plan.task,
+        method, plan.data, plan.backbone, plan.training, seed=seed, member=member, fixed=plan.hparams, task=plan.task
     )
 
 

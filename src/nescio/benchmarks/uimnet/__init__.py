@@ -59,9 +59,7 @@ class Plan(NetworkPlan):
         None, "file of in- and out-of-distribution classes, from `nescio imagenot`", metavar="FILE", introduced=None
     )
     partition_features: Literal["reference", "pixels"] | None = option(
-        None,
-        "features used for the class split",
-        unset="those of a reference network",
+        None, "features used for the class split", unset="those of a reference network"
     )
     oracle: bool = option(True, "train an oracle on the OOD classes as well")
     training: Training = nested(Training())

@@ -43,7 +43,7 @@ CALIBRATION, PARTITION = "calibration.json", "partition.json"
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Do what is missing in the store; return the plan with its methods, data and classes."""
-    plan = _named(plan, work.context.root)
+    plan = with_names(plan, work.context.root)
     root = work.context.root
     plan = with_classes(plan, work, partial(refuse_impossible, plan, root))
     check = partial(refuse_impossible, plan, root)
@@ -79,7 +79,7 @@ def search_rows(work: Work) -> list[Row]:
 # ---- the plan, checked before any work
 
 
-def _named(plan: Plan, root: str | None) -> Plan:
+def with_names(plan: Plan, root: str | None) -> Plan:
     """The plan with registered names, each once; unknown names are refused."""
     plan = lineup.with_registered_names(replace(plan, methods=plan.methods or tuple(classifiers())), root)
     lineup.refuse_without_labels(plan.trained, NAME)

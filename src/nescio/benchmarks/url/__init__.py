@@ -53,10 +53,7 @@ class Plan(NetworkPlan):
     )
     hparams: tuple[str, ...] = hparams_option()
     starts: tuple[str, ...] = option(
-        (),
-        "initial weights of each backbone, as file:PATH, in their order",
-        metavar="WEIGHTS,…",
-        unset="random",
+        (), "initial weights of each backbone, as file:PATH, in their order", metavar="WEIGHTS,…", unset="random"
     )
     networks: tuple[str, ...] = networks_option(
         "methods ensemble_size backbones input_sizes batches hparams starts trials extension checkpoints seeds shots "
@@ -73,9 +70,7 @@ class Plan(NetworkPlan):
     seeds: int = option(3)
     min_recall: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
     validation_share: float = option(
-        0.5,
-        "share of downstream classes for validation, for sets without a split",
-        metavar="SHARE",
+        0.5, "share of downstream classes for validation, for sets without a split", metavar="SHARE"
     )
     shots: tuple[int, ...] = option((1, 2, 5, 10), "numbers of training images per downstream class", metavar="K,…")
     upper_bound: bool = option(True, "train an upper bound on held-out images of the test classes")

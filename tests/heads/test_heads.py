@@ -330,7 +330,7 @@ def test_certain_answers_are_finite_and_do_not_tie():
     assert found["entropy"][0] == 0 and found["entropy"][-1] == 0 and found["brier"][-1] == -2
     x = np.array([[0.0], [1.0], [20.0], [21.0]])
     heads = OneVsOne(np.array([0, 1]), np.array([[0, 1]]), np.array([[-9.0]]), np.array([90.0]))
-    assert len(np.unique(heads.misses(x[:2], np.zeros(2, int)))) == 2  # 1 − p would be 0 in both rows
+    assert len(np.unique(heads.errors(x[:2], np.zeros(2, int)))) == 2  # 1 − p would be 0 in both rows
 
 
 def test_reference_values_of_the_targets():

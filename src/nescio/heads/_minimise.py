@@ -85,24 +85,25 @@ def minimise(problem: Problem, w: ArrayOrTensor, tolerance: float) -> ArrayOrTen
     """
     state, best = LBFGSState(problem, w), zeros_like(w, *w.shape)
     xp, h = namespace(w), len(w)
-    left = xp.arange(h) if xp is np else xp.arange(h, device=w.device)
-    lowest, age = zeros_like(w, h) + math.inf, zeros_like(w, h)
-    settled = age > 0
+    active = xp.arange(h) if xp is np else xp.arange(h, device=w.device)
+    smallest_gain, stalled_steps = zeros_like(w, h) + math.inf, zeros_like(w, h)
+    converged = stalled_steps > 0
     for _ in range(STEPS):
-        moved, gain = state.step()
-        better = gain < 0.9 * lowest
-        lowest, age = xp.where(better, gain, lowest), xp.where(better, 0.0, age + 1)
-        settled = settled | (moved <= xp.where(age > PATIENCE, COARSE_TOLERANCE, tolerance))
-        going = int((~settled).sum())
-        if going <= ACTIVE_SHARE * len(settled):
-            best[left[settled]] = state.w[settled]
-            if not going:
+        change, gain = state.step()
+        better = gain < 0.9 * smallest_gain
+        smallest_gain, stalled_steps = xp.where(better, gain, smallest_gain), xp.where(better, 0.0, stalled_steps + 1)
+        converged = converged | (change <= xp.where(stalled_steps > PATIENCE, COARSE_TOLERANCE, tolerance))
+        remaining = int((~converged).sum())
+        if remaining <= ACTIVE_SHARE * len(converged):
+            best[active[converged]] = state.w[converged]
+            if not remaining:
                 return best
-            keep = ~settled
+            keep = ~converged
             state.subset(keep)
-            left, lowest, age, settled = left[keep], lowest[keep], age[keep], settled[keep]
-    warnings.warn(f"{going} of {h} heads had not converged after {STEPS} steps.", stacklevel=4)
-    best[left] = state.w
+            active, converged = active[keep], converged[keep]
+            smallest_gain, stalled_steps = smallest_gain[keep], stalled_steps[keep]
+    warnings.warn(f"{remaining} of {h} heads had not converged after {STEPS} steps.", stacklevel=4)
+    best[active] = state.w
     return best
 
 
@@ -127,15 +128,13 @@ class LBFGSState:
     def step(self) -> tuple[ArrayOrTensor, ArrayOrTensor]:
         """Step all heads; return each head's largest change of a log-odds, and twice its predicted decrease."""
         w, g, direction, problem, memory = self.w, self.g, self.direction, self.problem, self.memory
-        start, line, bend = (
-            zeros_like(w, len(w)) for _ in range(3)
-        )  # slope at 0, and the slope of the penalty along a
+        start_slope, penalty_slope, penalty_curvature = (zeros_like(w, len(w)) for _ in range(3))
 
         def prepare(block: slice) -> None:
             d = direction[block] = memory.direction(g[block], block)
-            start[block] = _dot(g[block], d)
-            pulled = problem.penalty * d
-            line[block], bend[block] = _dot(pulled, w[block]), _dot(pulled, d)
+            start_slope[block] = _dot(g[block], d)
+            penalty_gradient = problem.penalty * d
+            penalty_slope[block], penalty_curvature[block] = _dot(penalty_gradient, w[block]), _dot(penalty_gradient, d)
 
         def update(block: slice) -> None:
             s = direction[block]
@@ -148,13 +147,13 @@ class LBFGSState:
 
         row_blocks = blocks(len(w), max(1, BLOCK_VALUES // (2 * MEMORY * w.shape[1])) if namespace(w) is np else len(w))
         for_each(row_blocks, prepare, memory.basis)
-        longest = problem.set_direction(direction)
-        guess = 1 / (longest / MAX_FIRST_STEP).clip(min=1)
-        a = _search(lambda a: problem.slope(a) + line + a * bend, start, guess)
+        largest_change = problem.set_direction(direction)
+        guess = 1 / (largest_change / MAX_FIRST_STEP).clip(min=1)
+        a = _search(lambda a: problem.slope(a) + penalty_slope + a * penalty_curvature, start_slope, guess)
         problem.step(a)
         for_each(row_blocks, update, memory.basis)
         memory.advance()
-        return a * longest, -start
+        return a * largest_change, -start_slope
 
 
 class Memory:
@@ -206,18 +205,19 @@ def _search(slope: Callable[[Any], Any], start: ArrayOrTensor, a: ArrayOrTensor)
     Slopes rise along the way. A secant through the last point before the minimum and the newest point gives the next.
     """
     xp, low, low_slope, high = namespace(a), 0 * a, start, 0 * a + math.inf
-    down = seeking = start < 0
+    descends = searching = start < 0
     for _ in range(MAX_EVALUATIONS):
         slope_now = slope(a)
-        past, rise = slope_now > 0, slope_now - low_slope
-        ahead = xp.where(rise > 0, -low_slope / xp.where(rise > 0, rise, 1.0), MAX_STRETCH)
-        guess = xp.minimum(xp.minimum(low + (a - low) * ahead, MAX_STRETCH * a), high)
-        low, low_slope, high = xp.where(past, low, a), xp.where(past, low_slope, slope_now), xp.where(past, a, high)
-        a = xp.where(seeking, guess, a)
-        seeking = seeking & (abs(slope_now) > FLATNESS * abs(start))
-        if not seeking.any():
+        beyond_minimum, rise = slope_now > 0, slope_now - low_slope
+        secant_step = xp.where(rise > 0, -low_slope / xp.where(rise > 0, rise, 1.0), MAX_STRETCH)
+        guess = xp.minimum(xp.minimum(low + (a - low) * secant_step, MAX_STRETCH * a), high)
+        low_slope = xp.where(beyond_minimum, low_slope, slope_now)
+        low, high = xp.where(beyond_minimum, low, a), xp.where(beyond_minimum, a, high)
+        a = xp.where(searching, guess, a)
+        searching = searching & (abs(slope_now) > FLATNESS * abs(start))
+        if not searching.any():
             break
-    return xp.where(down, a, 0.0)
+    return xp.where(descends, a, 0.0)
 
 
 def _dot(a: ArrayOrTensor, b: ArrayOrTensor) -> ArrayOrTensor:

@@ -1,14 +1,14 @@
 """The losses of linear heads on shared features: every pair of classes, and all classes at once.
 
-Features come as `Rows`: turned and scaled so that all heads have nearly round problems, with a constant as the last
+Features come as `Rows`: rotated and scaled so that all heads have nearly round problems, with a constant as the last
 feature, whose weight is the intercept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -28,16 +28,16 @@ class Rows:
     """Features (n, k), k = d + 1, in the order of their classes, for heads with the penalty ½·Σ_j penalty_j·w_j².
 
     With the covariance within classes Q·diag(e)·Qᵀ and H = α + CURVATURE·(rows of a head)·e, rows are
-    (x − middle)·Q/√H, so that ½·α·‖w‖² becomes penalty = α/H and the Hessian of every head is nearly the
+    (x − centre)·Q/√H, so that ½·α·‖w‖² becomes penalty = α/H and the Hessian of every head is nearly the
     identity. The shift has no cost, because the intercept has no penalty.
     """
 
     values: ArrayOrTensor
     codes: ArrayOrTensor  # (n,) class of a row, 0 … c − 1, rising
     penalty: ArrayOrTensor  # (k,)
-    middle: ArrayOrTensor  # (d,) of the features as given
-    turn: ArrayOrTensor  # (d, d) Q/√H
-    one: float  # the constant feature
+    centre: ArrayOrTensor  # (d,) of the features as given
+    rotation: ArrayOrTensor  # (d, d) Q/√H
+    constant: float  # the constant feature
 
     @cached_property
     def counts(self) -> ArrayOrTensor:
@@ -50,8 +50,8 @@ class Rows:
     def heads(self, w: ArrayOrTensor) -> tuple[ArrayOrTensor, ArrayOrTensor]:
         """Weights (h, d) and intercepts (h,) for the features as given."""
         w = cast(w, "float64")
-        weights = w[:, :-1] @ self.turn.T
-        return weights, w[:, -1] * self.one - weights @ self.middle
+        weights = w[:, :-1] @ self.rotation.T
+        return weights, w[:, -1] * self.constant - weights @ self.centre
 
 
 def rows(x: ArrayOrTensor, codes: ArrayOrTensor, per_head: float, penalty: float, dtype: str) -> Rows:
@@ -59,21 +59,21 @@ def rows(x: ArrayOrTensor, codes: ArrayOrTensor, per_head: float, penalty: float
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
     sample = order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]
-    middle, covariance = _robust_moments(cast(x[sample], "float64"), codes[sample])
+    centre, covariance = _robust_moments(cast(x[sample], "float64"), codes[sample])
     spread, axes = xp.linalg.eigh(covariance)
     curvature = penalty + CURVATURE * per_head * spread.clip(min=0)
-    turn, constant = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
+    rotation, constant = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
     values = zeros_like(cast(x[:0], dtype), n, d + 1)
     values[:, d] = constant
-    turned = cast(turn, dtype)
+    rotated = cast(rotation, dtype)
 
     def transform(slab: slice) -> None:
-        values[slab, :d] = cast(x[order[slab]] - middle, dtype) @ turned
+        values[slab, :d] = cast(x[order[slab]] - centre, dtype) @ rotated
 
     for_each(blocks(n, SLAB), transform, values)
     weights = zeros_like(values, d + 1)
     weights[:d] = penalty / curvature
-    return Rows(values, codes[order], weights, middle, turn, constant)
+    return Rows(values, codes[order], weights, centre, rotation, constant)
 
 
 def _robust_moments(x: ArrayOrTensor, codes: ArrayOrTensor) -> tuple[ArrayOrTensor, ArrayOrTensor]:
@@ -106,9 +106,9 @@ class Pairs:
 
     def __init__(self, rows: Rows, pairs: ArrayOrTensor) -> None:
         self.rows, self.pairs, self.penalty = rows, pairs, rows.penalty
-        self.caches = [LogitsCache(classes, stacked, pairs) for classes, stacked in _class_groups(rows)]
-        # Sums over the rows of the first and of the second class of a pair; the last entry is for no head.
-        self.sums, self.sides = (
+        self.caches = [LogitsCache(classes, padded_rows, pairs) for classes, padded_rows in _class_groups(rows)]
+        # By position of the class in the pair; the last entry is for no head.
+        self.class_sums, self.class_gradients = (
             zeros_like(rows.values, 2, len(pairs) + 1),
             zeros_like(rows.values, 2, len(pairs) + 1, len(self.penalty)),
         )
@@ -117,25 +117,27 @@ class Pairs:
         return Pairs(self.rows, self.pairs[keep if namespace(keep) is np else keep.cpu().numpy()])
 
     def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
-        return namespace(direction).maximum(*self._collect(self.sums, LogitsCache.set_direction, direction))[:-1]
+        return namespace(direction).maximum(
+            *self._collect_classes(self.class_sums, LogitsCache.set_direction, direction)
+        )[:-1]
 
     def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
-        return self._collect(self.sums, LogitsCache.slope, a).sum(0)[:-1]
+        return self._collect_classes(self.class_sums, LogitsCache.slope, a).sum(0)[:-1]
 
     def step(self, a: ArrayOrTensor) -> None:
-        self._collect(self.sides, LogitsCache.step, a)
+        self._collect_classes(self.class_gradients, LogitsCache.step, a)
 
     def gradient(self, block: slice) -> ArrayOrTensor:
-        first, second = self.sides[:, :-1]
+        first, second = self.class_gradients[:, :-1]
         return second[block] - first[block]
 
-    def _collect(self, entries: ArrayOrTensor, contribution: ArrayOrTensor, x: ArrayOrTensor) -> ArrayOrTensor:
+    def _collect_classes(self, entries: ArrayOrTensor, contribution: ArrayOrTensor, x: ArrayOrTensor) -> ArrayOrTensor:
         """Fill in every class's contribution to the entries of its heads."""
         if namespace(x) is not np:
             x = namespace(x).concatenate([x, 0 * x[:1]])
 
         def contribute(cache: LogitsCache) -> None:
-            entries[cache.side, cache.heads] = contribution(cache, x)
+            entries[cache.position, cache.heads] = contribution(cache, x)
 
         for_each(self.caches, contribute, self.rows.values)
         return entries
@@ -151,38 +153,40 @@ class LogitsCache:
         self.rows, self.xp = rows, namespace(rows)
         heads_of_class = [np.flatnonzero((pairs == c).any(1)) for c in classes]
         heads = np.full((len(classes), max(map(len, heads_of_class))), len(pairs))
-        side = np.zeros_like(heads)
+        position = np.zeros_like(heads)
         for i, (c, head_numbers) in enumerate(zip(classes, heads_of_class, strict=True)):
-            heads[i, : len(head_numbers)], side[i, : len(head_numbers)] = head_numbers, pairs[head_numbers, 1] == c
-        self.heads, self.side = (
-            v if self.xp is np else self.xp.as_tensor(v, device=rows.device) for v in (heads, side)
+            heads[i, : len(head_numbers)], position[i, : len(head_numbers)] = head_numbers, pairs[head_numbers, 1] == c
+        self.heads, self.position = (
+            v if self.xp is np else self.xp.as_tensor(v, device=rows.device) for v in (heads, position)
         )
         self.sign = zeros_like(rows, *heads.shape, 1) + 0.5
-        self.sign[self.side == 1] = -0.5
-        self.half, self.ahead, self.work = (zeros_like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3))
+        self.sign[self.position == 1] = -0.5
+        self.half_logits, self.half_change, self.buffer = (
+            zeros_like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3)
+        )
 
     def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         heads = direction[self.heads] * self.sign
-        self.xp.matmul(self.rows, heads.swapaxes(1, 2), out=self.ahead)
-        return 2 * self.xp.amax(self.xp.abs(self.ahead, out=self.work), 1)
+        self.xp.matmul(self.rows, heads.swapaxes(1, 2), out=self.half_change)
+        return 2 * self.xp.amax(self.xp.abs(self.half_change, out=self.buffer), 1)
 
     def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
-        work = self._towards(a)
-        work += self.half
-        self.xp.tanh(work, out=work)
-        work -= 1
-        return self.xp.einsum("bnh,bnh->bh", work, self.ahead)
+        buffer = self._half_change_of_step(a)
+        buffer += self.half_logits
+        self.xp.tanh(buffer, out=buffer)
+        buffer -= 1
+        return self.xp.einsum("bnh,bnh->bh", buffer, self.half_change)
 
     def step(self, a: ArrayOrTensor) -> ArrayOrTensor:
-        work = self._towards(a)
-        self.half += work
-        self.xp.tanh(self.half, out=work)  # σ(−z) = (1 − tanh(z/2))/2
-        work *= -0.5
-        work += 0.5
-        return work.swapaxes(1, 2) @ self.rows
+        buffer = self._half_change_of_step(a)
+        self.half_logits += buffer
+        self.xp.tanh(self.half_logits, out=buffer)  # σ(−z) = (1 − tanh(z/2))/2
+        buffer *= -0.5
+        buffer += 0.5
+        return buffer.swapaxes(1, 2) @ self.rows
 
-    def _towards(self, a: ArrayOrTensor) -> ArrayOrTensor:
-        return self.xp.multiply(self.ahead, a[self.heads][:, None], out=self.work)
+    def _half_change_of_step(self, a: ArrayOrTensor) -> ArrayOrTensor:
+        return self.xp.multiply(self.half_change, a[self.heads][:, None], out=self.buffer)
 
 
 def _class_groups(rows: Rows) -> list[tuple[ArrayOrTensor, ArrayOrTensor]]:
@@ -198,10 +202,10 @@ def _class_groups(rows: Rows) -> list[tuple[ArrayOrTensor, ArrayOrTensor]]:
         groups[-1].append(c)
     caches = []
     for group in groups:
-        stacked = zeros_like(rows.values, len(group), len(class_values[group[0]]), len(rows.penalty))
+        padded_rows = zeros_like(rows.values, len(group), len(class_values[group[0]]), len(rows.penalty))
         for i, c in enumerate(group):
-            stacked[i, : len(class_values[c])] = class_values[c]
-        caches.append((group, stacked))
+            padded_rows[i, : len(class_values[c])] = class_values[c]
+        caches.append((group, padded_rows))
     return caches
 
 
@@ -211,47 +215,49 @@ class Softmax:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.xp, c = rows, namespace(rows.values), len(rows.counts)
         self.penalty = self.xp.concatenate([rows.penalty] * c)
-        self.logits, self.ahead = (zeros_like(rows.values, len(rows.values), c) for _ in range(2))
-        self.parts = blocks(len(rows.values), SLAB)
+        self.logits, self.logit_change = (zeros_like(rows.values, len(rows.values), c) for _ in range(2))
+        self.row_blocks = blocks(len(rows.values), SLAB)
 
     def subset(self, keep: ArrayOrTensor) -> Softmax:
         return self  # a single head: nothing to select
 
     def set_direction(self, direction: ArrayOrTensor) -> ArrayOrTensor:
         weights = direction.reshape(-1, self.rows.values.shape[1]).T
-        return self._over(lambda block: self._product(block, weights)).max()[None]
+
+        def block_change(block: slice) -> ArrayOrTensor:
+            self.logit_change[block] = self.rows.values[block] @ weights
+            return abs(self.logit_change[block]).max()
+
+        return self._map_blocks(block_change).max()[None]
 
     def slope(self, a: ArrayOrTensor) -> ArrayOrTensor:
-        def along(block: slice) -> ArrayOrTensor:
-            return (self._excess(self.logits[block] + a * self.ahead[block], block) * self.ahead[block]).sum()
+        def block_slope(block: slice) -> ArrayOrTensor:
+            change = self.logit_change[block]
+            return (self._residuals(self.logits[block] + a * change, block) * change).sum()
 
-        return self._over(along).sum()[None]
+        return self._map_blocks(block_slope).sum()[None]
 
     def step(self, a: ArrayOrTensor) -> None:
-        def go(block: slice) -> ArrayOrTensor:
-            self.logits[block] += a * self.ahead[block]
-            return self._excess(self.logits[block], block).T @ self.rows.values[block]
+        def move_block(block: slice) -> ArrayOrTensor:
+            self.logits[block] += a * self.logit_change[block]
+            return self._residuals(self.logits[block], block).T @ self.rows.values[block]
 
-        self.sum = self._over(go).sum(0).reshape(1, -1)
+        self.gradient_sum = self._map_blocks(move_block).sum(0).reshape(1, -1)
 
     def gradient(self, block: slice) -> ArrayOrTensor:
-        return self.sum + 0
+        return self.gradient_sum + 0
 
-    def _product(self, block: slice, weights: ArrayOrTensor) -> ArrayOrTensor:
-        self.ahead[block] = self.rows.values[block] @ weights
-        return abs(self.ahead[block]).max()
-
-    def _over(self, work: Any) -> ArrayOrTensor:
+    def _map_blocks(self, work: Callable[[slice], ArrayOrTensor]) -> ArrayOrTensor:
         """The results of work(block) for all blocks of rows."""
-        results = [None] * len(self.parts)
+        results = [None] * len(self.row_blocks)
 
         def run(i: int) -> None:
-            results[i] = work(self.parts[i])
+            results[i] = work(self.row_blocks[i])
 
-        for_each(range(len(self.parts)), run, self.rows.values)
+        for_each(range(len(self.row_blocks)), run, self.rows.values)
         return self.xp.stack(results)
 
-    def _excess(self, logits: ArrayOrTensor, block: slice) -> ArrayOrTensor:
+    def _residuals(self, logits: ArrayOrTensor, block: slice) -> ArrayOrTensor:
         """Probabilities minus the one-hot label."""
         p = self.xp.exp(logits - self.xp.amax(logits, 1)[:, None])
         p /= p.sum(1)[:, None]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,7 @@ def fit_heads(
         raise BadInput(
             f"penalty is {penalty!r}; it must be a number above 0, or classes that can be separated have no best head."
         )
-    features = _members(members, truth)
+    features = _checked_features(members, truth)
     return [TASKS[tasks].fit(x, truth, float(penalty), precision) for x in track(features, "heads")]
 
 
@@ -59,7 +58,7 @@ def reliability_targets(
     prediction. Heads on probabilities give minus the Brier score, minus the entropy (nats) and minus the variance over
     members; regression gives minus the squared error and minus the variance. One member has no variance.
     """
-    features = _members(members, truth)
+    features = _checked_features(members, truth)
     if len(heads) != len(features):
         raise BadInput(f"There are heads of {len(heads)} members and features of {len(features)}.")
     for i, (h, x) in enumerate(zip(heads, features, strict=True)):
@@ -67,11 +66,11 @@ def reliability_targets(
             raise BadInput(f"members[{i}] has {x.shape[1]} features, its heads were fitted to {h.weights.shape[1]}.")
     truth = np.asarray(truth) if namespace(truth) is np else truth.cpu().numpy()
     performance_of = probability_performance if heads[0].probabilities else regression_performance
-    one_row = heads[0].misses(features[0][:1], truth[:1]).size * len(heads)
+    one_row = heads[0].errors(features[0][:1], truth[:1]).size * len(heads)
     performances = []
     for block in blocks(len(truth), max(1, BLOCK // one_row)):
-        misses = [h.misses(x[block], truth[block]) for h, x in zip(heads, features, strict=True)]
-        performances.append(performance_of(np.stack(misses)))
+        errors = [h.errors(x[block], truth[block]) for h, x in zip(heads, features, strict=True)]
+        performances.append(performance_of(np.stack(errors)))
     return {name: np.concatenate([block[name] for block in performances]) for name in performances[0]}
 
 
@@ -95,12 +94,12 @@ def probability_performance(wrong: ArrayOrTensor) -> dict[str, Array]:
     return {name: value.mean(-1) for name, value in performance.items()}
 
 
-def regression_performance(misses: ArrayOrTensor) -> dict[str, Array]:
+def regression_performance(errors: ArrayOrTensor) -> dict[str, Array]:
     """Performance (n,) from prediction less truth (m, n, t): −(mean miss)² and −variance over members, over t tasks."""
-    misses = np.asarray(misses, np.float64)
-    performance = {"squared_error": -(misses.mean(0) ** 2)}
-    if len(misses) > 1:
-        performance["variance"] = -misses.var(0)
+    errors = np.asarray(errors, np.float64)
+    performance = {"squared_error": -(errors.mean(0) ** 2)}
+    if len(errors) > 1:
+        performance["variance"] = -errors.var(0)
     return {name: value.mean(-1) for name, value in performance.items()}
 
 
@@ -109,7 +108,7 @@ def _log_times(p: Array, log_p: Array | None = None) -> Array:
     return np.asarray(p * (np.log(np.where(p > 0, p, 1)) if log_p is None else log_p))
 
 
-def _members(members: Sequence[ArrayOrTensor], truth: ArrayOrTensor) -> list[Any]:
+def _checked_features(members: Sequence[ArrayOrTensor], truth: ArrayOrTensor) -> list[ArrayOrTensor]:
     """The features of every member, as floats, checked."""
     if namespace(members) is not np or isinstance(members, np.ndarray):
         members = list(members) if getattr(members, "ndim", 0) == 3 else [members]

@@ -7,8 +7,10 @@ scikit-learn's C = 1. Without a penalty a pair of classes that can be separated 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from functools import partial
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from nescio.arrays.parallel import blocks, one_blas_thread
 from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput
 from nescio.heads import _problems
-from nescio.heads._minimise import MEMORY, cast, minimise, namespace, zeros_like
+from nescio.heads._minimise import MEMORY, Problem, cast, minimise, namespace, zeros_like
 
 TOLERANCE = {"float32": 2e-4, "float64": 5e-6}  # of a log-odds: a tenth of what probabilities may be off, or less
 MEMORY_BYTES = 1 << 30  # bytes of steps that are remembered at once
@@ -31,7 +33,7 @@ class Heads(Protocol):
     def weights(self) -> ArrayOrTensor:
         """(h, d)"""
 
-    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
+    def errors(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, t, …) errors of the t tasks of a row."""
 
 
@@ -55,13 +57,13 @@ class OneVsOne:
         pairs = np.stack(np.triu_indices(c, 1), 1)
         rows = _problems.rows(x, codes, 2 * len(codes) / c, penalty, precision)
         w = zeros_like(rows.values, len(pairs), rows.values.shape[1])
-        w[:, -1] = _to_namespace_of(np.log(counts[pairs[:, 0]] / counts[pairs[:, 1]]) / rows.one, w)
+        w[:, -1] = _to_namespace_of(np.log(counts[pairs[:, 0]] / counts[pairs[:, 1]]) / rows.constant, w)
         heads_per_block = max(1, MEMORY_BYTES // (2 * MEMORY * w[0].nbytes))
         for block in blocks(len(pairs), heads_per_block):
-            w[block] = _solve(rows, lambda rows, block=block: _problems.Pairs(rows, pairs[block]), w[block], precision)
+            w[block] = _solve(rows, partial(_problems.Pairs, pairs=pairs[block]), w[block], precision)
         return cls(classes, pairs, *rows.heads(w))
 
-    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
+    def errors(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, c − 1, 1) probability that each head of a row's class gives to the other class."""
         codes = _class_codes(truth, self.classes)
         result = np.empty((len(codes), len(self.classes) - 1, 1))
@@ -69,7 +71,7 @@ class OneVsOne:
             head_numbers, rows = np.flatnonzero((self.pairs == c).any(1)), np.flatnonzero(codes == c)
             sign = _to_namespace_of(np.where(self.pairs[head_numbers, 0] == c, 1.0, -1.0), self.weights)
             log_odds = (cast(x[rows], "float64") @ self.weights[head_numbers].T + self.intercepts[head_numbers]) * sign
-            result[rows, :, 0] = _numpy(_wrong(log_odds))
+            result[rows, :, 0] = _numpy(_other_class_probability(log_odds))
         return result
 
 
@@ -95,7 +97,7 @@ class Multiclass:
         w = _solve(rows, _problems.Softmax, w, precision)
         return cls(classes, *rows.heads(w.reshape(len(classes), -1)))
 
-    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
+    def errors(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, 1, c − 1) probabilities of the wrong classes."""
         codes, c = _class_codes(truth, self.classes), len(self.classes)
         logits = _numpy(cast(x, "float64") @ self.weights.T + self.intercepts)
@@ -125,7 +127,7 @@ class Regression:
             weights = xp.linalg.solve(x.T @ x + penalty * _to_namespace_of(np.eye(d), x), x.T @ y).T
         return cls(weights, level - weights @ mean)
 
-    def misses(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
+    def errors(self, x: ArrayOrTensor, truth: ArrayOrTensor) -> Array:
         """(n, t) prediction less truth."""
         y = _numbers(truth)
         if y.shape[1] != len(self.weights):
@@ -140,7 +142,9 @@ TASKS: dict[str, type[OneVsOne] | type[Multiclass] | type[Regression]] = {
 }
 
 
-def _solve(rows: _problems.Rows, problem: Any, w: ArrayOrTensor, precision: str) -> ArrayOrTensor:
+def _solve(
+    rows: _problems.Rows, problem: Callable[[_problems.Rows], Problem], w: ArrayOrTensor, precision: str
+) -> ArrayOrTensor:
     """Solve in float32 first, then, if requested, in float64."""
     with one_blas_thread():
         for dtype in ("float32", "float64")[: 1 + (precision == "float64")]:
@@ -148,7 +152,7 @@ def _solve(rows: _problems.Rows, problem: Any, w: ArrayOrTensor, precision: str)
     return w
 
 
-def _wrong(log_odds: ArrayOrTensor) -> ArrayOrTensor:
+def _other_class_probability(log_odds: ArrayOrTensor) -> ArrayOrTensor:
     """σ(−z), exact even if tiny, so that confident rows do not tie."""
     xp = namespace(log_odds)
     return xp.exp(-xp.logaddexp(log_odds, log_odds * 0))

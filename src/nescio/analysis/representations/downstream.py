@@ -120,7 +120,7 @@ def probe_accuracy(train: Predictions, test: Predictions, put: Callable[[Array],
     mean, deviation = features.mean(0), features.std(0)
     deviation[deviation == 0] = 1
     (head,) = fit_heads([put((features - mean) / deviation)], labels, tasks="multiclass")
-    wrong = head.misses(put((rows - mean) / deviation), test_labels)[:, 0]
+    wrong = head.errors(put((rows - mean) / deviation), test_labels)[:, 0]
     return float((1 - wrong.sum(1) > wrong.max(1)).mean())
 
 

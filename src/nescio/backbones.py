@@ -196,7 +196,7 @@ def _check_name(name: str) -> None:
         raise BadInput(f"There is no backbone named {name!r}.{hint} There are mlp, conv, and every timm model.")
 
 
-def _keep_resolution(network: Any, name: str, channels: int, shape: tuple[int, int]) -> None:
+def _keep_resolution(network: nn.Module, name: str, channels: int, shape: tuple[int, int]) -> None:
     """Replaces the stem of a ResNet for small images by a 3×3 convolution."""
     if max(shape) <= SMALL and name.startswith("resnet") and isinstance(getattr(network, "conv1", None), nn.Conv2d):
         network.conv1 = nn.Conv2d(channels, network.conv1.out_channels, 3, 1, 1, bias=False)

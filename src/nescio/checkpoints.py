@@ -6,7 +6,6 @@ import argparse
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 import torch
@@ -25,7 +24,7 @@ def read_weights(file: Path) -> State:
     return plain(_content(file), file)
 
 
-def read_entries(file: Path) -> dict[str, Any]:
+def read_entries(file: Path) -> dict[str, object]:
     """Entries of a checkpoint other than tensors: of its outermost dictionary, or of safetensors' metadata."""
     content = _content(file, tensors=False)
     return {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}
@@ -53,7 +52,7 @@ def check_frame(file: Path) -> None:
         raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
 
 
-def _content(file: Path, tensors: bool = True) -> Any:
+def _content(file: Path, tensors: bool = True) -> object:
     """All that is in a file; of safetensors the tensors, or the metadata."""
     try:
         if file.suffix == ".safetensors" and tensors:
@@ -86,7 +85,7 @@ def _pickled(file: Path) -> bool:
         return handle.read(2).startswith((b"PK", b"\x80"))
 
 
-def plain(content: Any, file: Path) -> State:
+def plain(content: object, file: Path) -> State:
     """The tensors, out of the dictionaries and prefixes that training scripts wrap around them."""
     while isinstance(content, Mapping) and (
         name := next((n for n in INSIDE if isinstance(content.get(n), Mapping)), None)

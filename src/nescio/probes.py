@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +76,7 @@ def _directions(p: Tensor, generator: torch.Generator | None, exact: bool) -> Te
     return (signs.to(p.dtype) * 2 - 1) / HUTCHINSON**0.5
 
 
-def _same_draws(x: Tensor) -> AbstractContextManager[Any]:
+def _same_draws(x: Tensor) -> AbstractContextManager[object]:
     """Restore the random state after the context, so that later code draws the same numbers."""
     return torch.random.fork_rng([x.device] if x.is_cuda else [])
 

@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput
 
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of mallopt(3)
+T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # timeout for work of one process that others wait for; launchers detect dead ones
 
 
@@ -35,12 +37,12 @@ class Runtime:
     def channels_last(self) -> bool:
         return self.device.type == "cuda"
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[object]:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
 
-    def put(self, array: np.ndarray[Any, Any]) -> Any:
+    def put(self, array: Array) -> ArrayOrTensor:
         """The array on the device; on a CPU it stays NumPy's."""
         return array if self.device.type == "cpu" else torch.tensor(array, device=self.device)
 
@@ -70,7 +72,7 @@ class Runtime:
         module = module.to(self.device)
         return module.to(memory_format=torch.channels_last) if self.channels_last else module
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: T) -> T:
         """The first process's value, in all processes."""
         if self.world == 1:
             return value
@@ -87,7 +89,7 @@ class Runtime:
         return int(maximum)
 
     def mean(self, tensors: list[Tensor]) -> None:
-        """Averages tensors over all processes, in place."""
+        """Average tensors over all processes, in place."""
         if self.world == 1 or not tensors:
             return
         wide = torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
@@ -135,7 +137,7 @@ def need_gpu() -> None:
 
 
 def _keep_memory() -> None:
-    """Makes the process keep freed memory. Otherwise glibc returns large blocks and requests them again, zeroed,
+    """Make the process keep freed memory. Otherwise glibc returns large blocks and requests them again, zeroed,
     for every batch: half of the training time on a CPU."""
     try:
         mallopt = ctypes.CDLL(None).mallopt

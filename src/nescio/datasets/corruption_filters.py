@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nescio.arrays.types import Array
 from nescio.datasets.changes import bits, looked_up, normals, quantiles, uniforms, unsigned
 from nescio.datasets.corruptions import LARGE
 from nescio.identity import seed_for
@@ -44,7 +45,7 @@ def _gaussian_noise(pixels: Tensor, index: Tensor, seed: int, sigma: float) -> T
 
 
 @lru_cache(maxsize=16)
-def _whole_noise(sigma: float, device: Any) -> Tensor:
+def _whole_noise(sigma: float, device: torch.device) -> Tensor:
     """(65536,) int16: truncated quantiles of the noise; pixels are integers, so their sum needs no truncation."""
     with torch.inference_mode(False):
         return (255 * sigma * quantiles(device)).floor().short()
@@ -56,7 +57,7 @@ def _shot_noise(pixels: Tensor, index: Tensor, seed: int, rate: float) -> Tensor
 
 
 @lru_cache(maxsize=16)
-def _poisson(rate: float, device: Any) -> Tensor:
+def _poisson(rate: float, device: torch.device) -> Tensor:
     """(256 · 65536,) uint8: for each level of a pixel, 65,536 quantiles of Poisson(level/255·rate), as pixels."""
     from scipy.special import pdtr
 
@@ -78,7 +79,7 @@ def _impulse_noise(pixels: Tensor, index: Tensor, seed: int, share: float) -> Te
 # ---- blur: images are (n, h, w, ch) float, from 0 to 255
 
 
-def _filtered(x: Tensor, kernel: Any, inside: Inside) -> Tensor:
+def _filtered(x: Tensor, kernel: Array, inside: Inside) -> Tensor:
     """Each channel by one kernel (k, l), tap by tap."""
     h, w = x.shape[1:3]
     places = [
@@ -115,7 +116,7 @@ def _repeated(places: Tensor, size: int) -> Tensor:
     return places.clamp(0, size - 1)
 
 
-def _gaussian_kernel(sigma: float, reach: int) -> Any:
+def _gaussian_kernel(sigma: float, reach: int) -> Array:
     kernel = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * max(sigma, 1e-6) ** 2))
     return kernel / kernel.sum()
 
@@ -131,7 +132,7 @@ def _defocus_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[flo
 
 
 @lru_cache(maxsize=16)
-def _disk(radius: float, blur: float) -> Any:
+def _disk(radius: float, blur: float) -> Array:
     """A disk with a blurred edge, without its rows and columns of zeros."""
     from scipy.ndimage import correlate1d
 
@@ -232,7 +233,7 @@ def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float,
     return _by_image(_bytes(x.view(h * w, ch, n)), pixels)
 
 
-def _weighted_lines(x: Tensor, places: Any, weights: Any, axis: int = 0) -> Tensor:
+def _weighted_lines(x: Tensor, places: Array, weights: Array, axis: int = 0) -> Tensor:
     """Weighted sums of k lines of x along an axis: places and weights (k, q), q lines instead of those of x."""
     shape = [-1 if number == axis else 1 for number in range(x.ndim)]
     total: Any = 0
@@ -248,7 +249,7 @@ def _zoomed(x: Tensor, factor: float) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _zooms(h: int, w: int, factors: tuple[float, ...]) -> tuple[Any, Any]:
+def _zooms(h: int, w: int, factors: tuple[float, ...]) -> tuple[Array, Array]:
     """Places and weights (k, h·w) of the mean of an image's middle, enlarged by each factor."""
     from scipy.sparse import csr_array, kron
 
@@ -272,7 +273,7 @@ def _zoom(size: int, factor: float) -> Any:
     return csr_array((values, (np.tile(np.arange(size), 2), np.concatenate([low, low + 1]))), (size, size))
 
 
-def _sparse(weights: Any) -> tuple[Any, Any]:
+def _sparse(weights: Any) -> tuple[Array, Array]:
     """Column positions and weights (k, q) of a sparse matrix (q, p); k is the maximum number of values per row."""
     counts = np.diff(weights.indptr)
     at = np.arange(counts.max())[:, None]
@@ -317,7 +318,7 @@ def _frost(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, flo
 
 
 @lru_cache(maxsize=8)
-def _ice(h: int, w: int, seed: int, device: Any) -> Tensor:
+def _ice(h: int, w: int, seed: int, device: torch.device) -> Tensor:
     """(6, 2h, 2w) procedural frost from 0 to 255: bright needles between the cells of scattered points, on clouds.
 
     Computed on the CPU for equal pixels on every device; large pictures are drawn at 512 pixels.
@@ -426,7 +427,7 @@ def _pixelate(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _box(start: int, goal: int) -> tuple[Any, Any]:
+def _box(start: int, goal: int) -> tuple[Array, Array]:
     """Places and weights (k, goal) of Pillow's box filter."""
     from scipy.sparse import csr_array
 

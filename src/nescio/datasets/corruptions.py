@@ -8,7 +8,7 @@ one-sided line of Gaussian weights; JPEG is Pillow's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -192,8 +192,10 @@ def _check_images(pixels: Tensor, index: Tensor) -> None:
         raise BadInput(f"{len(pixels)} images need as many keys, and there are {len(index)}.")
 
 
-def _on_threads(work: Callable[[Tensor, Tensor], Tensor], parts: Any) -> list[Tensor]:
-    """Processes blocks in parallel, one thread each; sharing every small operation among threads is slower."""
+def _on_threads(
+    work: Callable[[Tensor, Tensor], Tensor], parts: tuple[Sequence[Tensor], Sequence[Tensor]]
+) -> list[Tensor]:
+    """Process blocks in parallel, one thread each; sharing every small operation among threads is slower."""
     import torch
 
     count = torch.get_num_threads()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures import LOGIT_MEASURES, PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
@@ -103,7 +104,7 @@ class AbstainingClassifier(nn.Module):
 class Standardize(nn.Module):
     """(x − shift)·scale."""
 
-    def __init__(self, shift: Any, scale: Any) -> None:
+    def __init__(self, shift: Array | float, scale: Array | float) -> None:
         super().__init__()
         self.register_buffer("shift", torch.tensor(shift))
         self.register_buffer("scale", torch.tensor(scale))

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nescio import __version__
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, install
 from nescio.files import atomic_write, parse_json
 from nescio.networks.abstaining import LOSS_ORDER, AbstainingClassifier, AbstentionRule, ExportableNetwork
@@ -29,6 +30,7 @@ META = "nescio"  # key of the metadata in both formats
 MAX_BYTES = 2**31 - 2**20  # of the weights in one ONNX file
 ROUNDING = 1e-6  # tolerance of the largest value of a measure
 TOLERANCE = 1e-4  # maximum difference between outputs of file and network
+Predictor: TypeAlias = Callable[[Array | Tensor], dict[str, Array]]  # images to arrays by output name
 
 
 class NotExportable(RuntimeError):
@@ -80,7 +82,7 @@ def _check_threshold(rule: AbstentionRule, classes: int) -> None:
         )
 
 
-def metadata(classifier: ExportableNetwork, rule: AbstentionRule) -> dict[str, Any]:
+def metadata(classifier: ExportableNetwork, rule: AbstentionRule) -> dict[str, object]:
     """Everything that is needed to use the file."""
     shape = ", ".join(map(str, (classifier.channels, *classifier.shape)))
     return {
@@ -165,7 +167,7 @@ def _write_pt2(module: AbstainingClassifier, images: Tensor, file: Path, facts: 
     torch.export.save(program, file, extra_files={META: facts})
 
 
-def _any_number() -> dict[str, Any]:
+def _any_number() -> dict[str, dict[int, object]]:
     return {"images": {0: torch.export.Dim("n")}}
 
 
@@ -175,8 +177,8 @@ WRITERS: dict[str, Callable[[AbstainingClassifier, Tensor, Path, str], None]] = 
 }
 
 
-def load(path: str | Path) -> tuple[Callable[[Any], dict[str, Any]], dict[str, Any]]:
-    """(images → arrays by output name, metadata) of an exported file; .onnx needs onnxruntime."""
+def load(path: str | Path) -> tuple[Predictor, dict[str, Any]]:
+    """The predictor and the metadata of an exported file; .onnx needs onnxruntime."""
     file = Path(path)
     if not file.is_file():
         raise BadInput(f"There is no file {file}.")
@@ -191,11 +193,11 @@ def load(path: str | Path) -> tuple[Callable[[Any], dict[str, Any]], dict[str, A
         raise BadInput(f"{file} is not a whole file of `nescio export`: export it again.") from None
 
 
-def _load_pt2(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
+def _load_pt2(file: Path) -> tuple[Predictor, str]:
     extra = {META: ""}
     module = torch.export.load(file, extra_files=extra).module()
 
-    def run(images: Any) -> dict[str, Any]:
+    def run(images: Array | Tensor) -> dict[str, Array]:
         with torch.no_grad():
             outputs = module(torch.as_tensor(images))
         return {name: output.numpy() for name, output in zip(OUTPUTS, outputs, strict=True)}
@@ -203,13 +205,13 @@ def _load_pt2(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
     return run, extra[META]
 
 
-def _load_onnx(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
+def _load_onnx(file: Path) -> tuple[Predictor, str]:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else its import writes an identifier below HOME to send
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
-    def run(images: Any) -> dict[str, Any]:
+    def run(images: Array | Tensor) -> dict[str, Array]:
         return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": np.asarray(images)}), strict=True))
 
     return run, session.get_modelmeta().custom_metadata_map[META]

@@ -33,9 +33,9 @@ class MethodOutputs(nn.Module):
         super().__init__()
         self.method, self.embeddings = method, embeddings
 
-    def forward(self, x: Tensor) -> Any:
-        made = self.method(x)
-        return (made.logits, made.embeddings) if self.embeddings else made.logits
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        output = self.method(x)
+        return (output.logits, output.embeddings) if self.embeddings else output.logits
 
 
 class SplitClassifier(nn.Module):
@@ -119,7 +119,7 @@ def exportable_network(
     return ExportableNetwork(module.eval(), *preprocessing_values, digest, facts, score)
 
 
-def _preprocessing_values(network: Network) -> dict[str, Any]:
+def _preprocessing_values(network: Network) -> dict[str, object]:
     """Its preprocessing as plain values, which a threshold file names."""
     view = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(network.view).items()}
     colours = {} if network.trial is not None else {"mean": list(network.mean), "std": list(network.std)}

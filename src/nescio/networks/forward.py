@@ -84,7 +84,7 @@ class Segmenter(nn.Module):
 def heads(network: nn.Module, classes: int) -> list[nn.Module]:
     """The last layers, with one output per class: timm's classifiers (two if distilled), else the last such layer."""
 
-    def is_head(module: Any) -> bool:
+    def is_head(module: object) -> bool:
         out = getattr(module, "out_features", None) or getattr(module, "out_channels", None)
         return isinstance(module, (nn.Linear, nn.Conv2d)) and out == classes
 
@@ -167,11 +167,11 @@ class DropoutPasses:
         return logits, {MC_DROPOUT: total - math.log(self.passes)}
 
 
-def _identity(x: Any) -> Any:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
-def _logits(output: Any) -> Tensor:
+def _logits(output: object) -> Tensor:
     if not isinstance(output, Tensor) or output.dim() not in (2, 3):
         raise BadInput(f"The network gives {type(output).__name__} instead of one row of logits per image.")
     return (output[:, None] if output.dim() == 2 else output).float()
@@ -197,8 +197,8 @@ def _candidate_splits(network: Any) -> Iterator[tuple[Part, Part]]:
     if children:
         last = children[-1]
 
-        def body(x: Tensor) -> Any:
-            inputs: list[Any] = []
+        def body(x: Tensor) -> Tensor | None:
+            inputs: list[Tensor] = []
             hook = last.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
             network(x)
             hook.remove()

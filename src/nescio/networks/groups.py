@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from nescio.networks.network import Network
 from nescio.rows import Row
@@ -68,5 +67,5 @@ def siblings(key: str, store: Store) -> list[str]:
     return [f"{STORE}:{run.key}" for run in members]
 
 
-def _config_without_seed(run: Run) -> tuple[Any, ...]:
+def _config_without_seed(run: Run) -> tuple[int | None, dict[str, object]]:
     return run.version, {name: value for name, value in run.config.items() if name != "init_seed"}

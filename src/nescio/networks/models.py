@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from nescio import datasets
-from nescio.checkpoints import check_frame, read_entries, read_weights
+from nescio.checkpoints import State, check_frame, read_entries, read_weights
 from nescio.datasets.names import name_for_keys
 from nescio.datasets.view import View
 from nescio.errors import BadInput, did_you_mean
@@ -250,7 +250,7 @@ def _of_checkpoint(network: Network, file: Path) -> Network:
     )
 
 
-def _head_rows(network: Network, state: Mapping[str, Any]) -> int | None:
+def _head_rows(network: Network, state: State) -> int | None:
     """The number of classes of a checkpoint's last layer; None if the layer is missing."""
     if weights.is_lite_port(state):
         return len(state["_fc.weight"])

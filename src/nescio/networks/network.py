@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nescio.datasets import imagenet
 from nescio.datasets.view import View
@@ -59,9 +58,9 @@ class Network:
         return self.checksum
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Everything else that determines its predictions, as plain values."""
-        identity: dict[str, Any] = {"class_map": self.class_map} if self.class_map else {}
+        identity: dict[str, object] = {"class_map": self.class_map} if self.class_map else {}
         if self.trial is not None:
             return identity
         return {"model": self.parsed_name.published, "mean": self.mean, "std": self.std, **identity}

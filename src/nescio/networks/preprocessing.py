@@ -91,7 +91,7 @@ def per_channel(values: tuple[float, ...]) -> tuple[float, ...]:
 # ---- settings in a checkpoint
 
 
-def read_preprocessing(content: Mapping[str, Any], file: object) -> Preprocessing:
+def read_preprocessing(content: Mapping[str, object], file: object) -> Preprocessing:
     """The settings in a checkpoint; the first entry that has a setting wins."""
     settings: dict[str, Any] = {}
     for entry in ENTRIES:
@@ -107,7 +107,7 @@ def read_preprocessing(content: Mapping[str, Any], file: object) -> Preprocessin
         raise BadInput(f"{file} has impossible preprocessing settings ({where[:200]}): {error}") from None
 
 
-def read_class_names(content: Mapping[str, Any]) -> tuple[str, ...] | None:
+def read_class_names(content: Mapping[str, object]) -> tuple[str, ...] | None:
     """The class names in a checkpoint, class 0 first; None if it has none."""
     for entry in CLASS_NAMES:
         names = _settings(content.get(entry)) or content.get(entry)
@@ -128,7 +128,7 @@ def _settings(entry: Any) -> Mapping[str, Any]:
     return {str(name): value for name, value in entry.items()}
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -58,7 +58,7 @@ def read_published(path: str | Path, *needed: str) -> dict[str, list[PublishedFa
     return table
 
 
-def _number(path: str | Path, number: int, line: Mapping[str, Any], column: str, scale: float) -> float | None:
+def _number(path: str | Path, number: int, line: Mapping[str, str | None], column: str, scale: float) -> float | None:
     text = (line.get(column) or "").replace(",", "")
     if not text:
         return None

@@ -115,7 +115,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     )
 
 
-def _score_of(content: Mapping[str, Any], file: Path) -> FittedScore | None:
+def _score_of(content: Mapping[str, object], file: Path) -> FittedScore | None:
     """The fitted score of a threshold, next to the threshold's file or at its original path."""
     written = content.get("score")
     if written is None:

@@ -7,11 +7,11 @@ import os
 import re
 import textwrap
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -210,7 +210,7 @@ def strict_loading() -> Iterator[None]:
     """Make every load_state_dict strict: some builders allow missing names and leave those layers random."""
     loose = nn.Module.load_state_dict
 
-    def strict(self: nn.Module, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def strict(self: nn.Module, state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> object:
         if odd := differences(self.state_dict(), state):
             raise BadInput(odd)
         return loose(self, state, False, assign)
@@ -233,12 +233,12 @@ LITE_EXPANDED = {
 }
 
 
-def is_lite_port(state: Mapping[str, Any]) -> bool:
+def is_lite_port(state: Mapping[str, object]) -> bool:
     """Whether the names are those of the first PyTorch port of EfficientNet-Lite."""
     return {"_conv_stem.weight", "_fc.weight", "_blocks.0._depthwise_conv.weight"} <= state.keys()
 
 
-def rename_lite(state: State, expected: Mapping[str, Any]) -> State:
+def rename_lite(state: State, expected: Iterable[str]) -> State:
     """The port's tensors under timm's names: the port numbers blocks consecutively, timm by stage."""
     blocks = {tuple(map(int, name.split(".")[1:3])) for name in expected if name.startswith("blocks.")}
     block_names = {str(number): f"blocks.{stage}.{block}" for number, (stage, block) in enumerate(sorted(blocks))}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from nescio.errors import visible
 
@@ -25,7 +25,7 @@ _last_line: list[float] = []  # time of this process's last line, or of its star
 class Bar:
     """A progress bar on a terminal: a title, a bar, and a state that is formatted at every refresh."""
 
-    def __init__(self, title: str, state: Any = "", *, total: float | None = None, persistent: bool = False) -> None:
+    def __init__(self, title: str, state: object = "", *, total: float | None = None, persistent: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -36,8 +36,10 @@ class Bar:
         self.task = self.bar.add_task(visible(title), total=total, state=state)
         self.bar.start()
 
-    def move(self, done: float, **changes: Any) -> None:
-        self.bar.update(self.task, completed=done, **changes)
+    def move(self, done: float, total: float | None = None, state: str | None = None) -> None:
+        self.bar.update(self.task, completed=done, total=total)
+        if state is not None:
+            self.bar.update(self.task, state=state)
 
     def close(self) -> None:
         self.bar.stop()
@@ -79,7 +81,7 @@ class Progress:
                 (_relay or [show])[0](self.task, state)
         elif now - self.started >= self.delay:
             self.bar = self.bar or Bar(self.task, total=total)
-            self.bar.move(done, total=total, state=state)
+            self.bar.move(done, total, state)
 
     def close(self) -> None:
         if self.bar is not None:
@@ -120,6 +122,13 @@ def _counted(done: int, total: int | None, elapsed: float, images: bool = False)
     return ", ".join(facts)
 
 
+EpochFacts = TypedDict(
+    "EpochFacts",
+    {"step": int, "epoch": float, "epochs": int, "loss": float, "rate": float, "images/s": float, "left": float},
+    total=False,
+)
+
+
 class EpochProgress:
     """Progress of one training: epochs, loss, images per second and the time left."""
 
@@ -133,7 +142,7 @@ class EpochProgress:
         if self.progress is not None:
             self.progress.close()
 
-    def __call__(self, facts: dict[str, Any]) -> None:
+    def __call__(self, facts: EpochFacts) -> None:
         if self.progress is not None:
             speed = f"{facts['images/s']:,.0f} images/s, {_whole_seconds(facts['left'])} left"
             state = f"epoch {facts['epoch']:.1f} of {facts['epochs']}, loss {facts['loss']:.3f}, {speed}"
@@ -189,7 +198,11 @@ class Stages:
         running = min(self.workers - 1, missing - new)  # half finished, on average
         self.end = self.started + (now - self.started) * missing / (new + running / 2) if new else None
         if summary:
-            self._count(summary)
+            self.images += summary.get("images", 0)
+            self.seconds += summary.get("seconds", 0.0)
+            if self.log and "trial" in summary:
+                self.trials += 1
+                self.log({"step": self.trials, **summary})
         if sys.stderr.isatty():
             self.bar = self.bar or Bar(stage, self, total=total, persistent=True)
             self.bar.move(done)
@@ -213,12 +226,6 @@ class Stages:
         if self.end is not None and self.done < self.total:
             facts.append(f"{_whole_seconds(self.end - time.monotonic())} left")
         return ", ".join(facts) + (f"; {self.task_state}" if self.task_state else "")
-
-    def _count(self, summary: dict[str, Any]) -> None:
-        self.images, self.seconds = self.images + summary.get("images", 0), self.seconds + summary.get("seconds", 0.0)
-        if self.log and "trial" in summary:
-            self.trials += 1
-            self.log({"step": self.trials, **summary})
 
 
 def _whole_seconds(seconds: float) -> timedelta:

@@ -63,7 +63,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.progress import EpochProgress
+    from nescio.progress import EpochFacts, EpochProgress
     from nescio.runtime import leave, runtime_for
     from nescio.training import Diverged, train, train_step
     from nescio.work.store_errors import Busy, StoreError
@@ -81,10 +81,10 @@ def run(options: Options) -> int:
     try:
         with logger(None if silent else options.log, facts) as log, EpochProgress(step.title, silent=silent) as bar:
 
-            def watch(seen: dict[str, Any]) -> None:
-                bar(seen)
+            def watch(facts: EpochFacts) -> None:
+                bar(facts)
                 if log is not None:
-                    log(seen)
+                    log({**facts})
 
             seconds = context.checkpoint_seconds
             train(trial, context.store, current, root=context.root, checkpoint_seconds=seconds, watch=watch)

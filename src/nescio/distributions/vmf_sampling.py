@@ -20,9 +20,7 @@ from nescio.distributions.von_mises_fisher import mean_resultant
 TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
 NODES = 40  # nodes of the quadrature
 REACH = 12.0  # standard deviations of the angle beyond which the density is negligible
-NARROW = (
-    16  # below this many dimensions a random vector may be parallel to μ: float64, and the parallel part is removed
-)
+NARROW = 16  # dimensions below which a random vector may be parallel to μ: computed in float64, without that part
 
 
 def sample(mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTensor:

@@ -23,12 +23,15 @@ import math
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from nescio.arrays.types import ArrayOrTensor
+from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput
+
+Function: TypeAlias = Callable[[ArrayOrTensor, int, ModuleType], ArrayOrTensor]  # of values, d, numpy or torch
 
 LOWEST_ORDER = 15  # with 12 terms both log C and A are at rounding error from here on
 TERMS = 12
@@ -96,7 +99,7 @@ def expected_likelihood(
 
 
 @lru_cache(maxsize=1)
-def _slopes() -> list[Any]:
+def _slopes() -> list[Array]:
     """g_1 … g_TERMS as coefficients of ascending powers of p."""
     from numpy.polynomial import polynomial as poly
 
@@ -116,7 +119,8 @@ def _series(d: int) -> tuple[float, int, list[float], list[float]]:
     v = d / 2 - 1
     steps = max(0, math.ceil(LOWEST_ORDER - v))
     order = v + steps
-    total, grid = np.zeros(1), np.linspace(0, 1, 65)
+    total: Array = np.zeros(1)
+    grid = np.linspace(0, 1, 65)
     for k, slope in enumerate(_slopes(), start=1):
         term = slope / order**k
         if np.abs(np.polynomial.polynomial.polyval(grid, term)).max() < NEGLIGIBLE:
@@ -140,7 +144,7 @@ def _high_resultant(
     return kappa / (order + t) - kappa * (p / order) ** 2 * (0.5 + p * _polynomial(slope, p))
 
 
-def _log_normalizer(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
+def _log_normalizer(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
     order, steps, level, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
     p = order / t
@@ -155,7 +159,7 @@ def _log_normalizer(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     return value - (d / 2) * math.log(2 * math.pi)
 
 
-def _mean_resultant(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
+def _mean_resultant(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
     order, steps, _, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
     ratio = _high_resultant(kappa, t, order / t, order, slope)
@@ -164,7 +168,7 @@ def _mean_resultant(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     return ratio
 
 
-def _resultant_slope(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
+def _resultant_slope(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
     """A′(κ): the derivatives of the expansion and of the recurrence, in which no near numbers are subtracted."""
     order, steps, _, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
@@ -180,7 +184,7 @@ def _resultant_slope(kappa: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
     return change
 
 
-def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
+def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
     a, b = (d - 1) / 2, (d + 1) / 2
 
     def log_bound(r: ArrayOrTensor) -> ArrayOrTensor:
@@ -207,11 +211,11 @@ def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
 # ---- in and out of the two namespaces
 
 
-def _namespace(x: ArrayOrTensor) -> Any:
+def _namespace(x: ArrayOrTensor) -> ModuleType:
     return sys.modules["torch"] if type(x).__module__.partition(".")[0] == "torch" else np
 
 
-def _double(x: ArrayOrTensor, xp: Any) -> tuple[ArrayOrTensor, ArrayOrTensor]:
+def _double(x: ArrayOrTensor, xp: ModuleType) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """x in float64, and the dtype of the result."""
     if xp is np:
         x = np.asarray(x)
@@ -221,18 +225,18 @@ def _double(x: ArrayOrTensor, xp: Any) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     return x.to(xp.float64), dtype
 
 
-def _back(value: ArrayOrTensor, dtype: ArrayOrTensor, xp: Any) -> ArrayOrTensor:
+def _back(value: ArrayOrTensor, dtype: ArrayOrTensor, xp: ModuleType) -> ArrayOrTensor:
     return value.astype(dtype, copy=False) if xp is np else value.to(dtype)
 
 
-def _apply(function: Callable[[Any, int, Any], Any], x: ArrayOrTensor, d: int) -> ArrayOrTensor:
+def _apply(function: Function, x: ArrayOrTensor, d: int) -> ArrayOrTensor:
     d = int(d) if float(d).is_integer() else d
     xp = _namespace(x)
     values, dtype = _double(x, xp)
     if xp is np:
         _check_range(values, 1.0 if function is _inverse_mean_resultant else LARGEST)
     elif function is not _inverse_mean_resultant and values.requires_grad:
-        return _back(_differentiable()[function].apply(values, d), dtype, xp)
+        return _back(_differentiable()[function](values, d), dtype, xp)
     elif function is _inverse_mean_resultant:
         values = values.detach()
     with np.errstate(invalid="ignore"):
@@ -240,7 +244,7 @@ def _apply(function: Callable[[Any, int, Any], Any], x: ArrayOrTensor, d: int) -
     return result if result.ndim or hasattr(x, "dtype") else float(result)
 
 
-def _chunked(function: Callable[[Any, int, Any], Any], x: ArrayOrTensor, d: int, xp: Any) -> ArrayOrTensor:
+def _chunked(function: Function, x: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
     """The function on pieces that stay in the cache; one piece on a GPU."""
     size = math.prod(x.shape)
     if size <= CHUNK or (xp is not np and x.device.type != "cpu"):
@@ -258,14 +262,13 @@ def _check_range(values: ArrayOrTensor, high: float) -> None:
 
 
 @lru_cache(maxsize=1)
-def _differentiable() -> dict[Any, Any]:
-    """log C and A as torch functions with gradients −A and A′, so that backward keeps κ alone instead of the
-    expansion."""
+def _differentiable() -> dict[Function, Callable[[ArrayOrTensor, int], ArrayOrTensor]]:
+    """log C and A as torch functions with gradients −A and A′, whose backward keeps κ alone."""
     torch = sys.modules["torch"]
 
     class Smooth(torch.autograd.Function):  # type: ignore[misc, name-defined]
         generate_vmap_rule = True
-        value: Callable[[Any, int, Any], Any]
+        value: Function
 
         @classmethod
         def forward(cls, kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
@@ -290,4 +293,4 @@ def _differentiable() -> dict[Any, Any]:
         def backward(ctx: Any, gradient: ArrayOrTensor) -> ArrayOrTensor:
             return -gradient * MeanResultant.apply(ctx.saved_tensors[0], ctx.d), None
 
-    return {_mean_resultant: MeanResultant, _log_normalizer: LogNormalizer}
+    return {_mean_resultant: MeanResultant.apply, _log_normalizer: LogNormalizer.apply}

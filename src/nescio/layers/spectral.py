@@ -145,14 +145,14 @@ class _Bounds:
         self.weights = [each for each in lists if isinstance(each[0], Bounded)]  # type: ignore[index]
         self.scales = [each for each in lists if isinstance(each[0], BoundedScale)]  # type: ignore[index]
 
-    def make(self, *_: Any) -> None:
+    def make(self, *_: object) -> None:
         for lists, function in ((self.weights, bounded), (self.scales, bounded_scales)):
             if lists:
                 bounds = [each[0] for each in lists]
                 for bound, weight in zip(bounds, function(bounds, [each.original for each in lists]), strict=True):
                     bound.ready = weight
 
-    def clear_weights(self, *_: Any) -> None:
+    def clear_weights(self, *_: object) -> None:
         for each in (*self.weights, *self.scales):
             each[0].ready = None
 

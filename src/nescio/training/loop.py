@@ -9,7 +9,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,31 +21,23 @@ from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import set_exact_vectors
 from nescio.methods.base import Method, check_output
 from nescio.methods.evidence import accuracy_of
+from nescio.progress import EpochFacts
+from nescio.rows import Row
 from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
 from nescio.training.initial import build, take_weights, weights_of
 from nescio.training.optimizers import OptimizerStep, WeightAverage, average_of, optimizer_of
 from nescio.training.streams import TrainingStream, cached_features
 from nescio.trials import Training, Trial
-from nescio.work.step_folder import shutdown_requested
+from nescio.work.step_folder import StepFolder, shutdown_requested
 from nescio.work.store import Store
 from nescio.work.store_errors import Interrupted
 
 SCORED_ROWS = 5000  # training rows, at most, on which the training accuracy is measured …
-
-
 SCORED_MAPS = 64  # … and training images with label maps, whose every location is a row
-
-
 SAVE_AND_STOP = 2  # due: save a checkpoint and end
-
-
 CHECK_STEPS = 50  # optimizer steps between two reads of the loss: reading waits for the device …
-
-
 CHECK_SECONDS = 5.0  # … or seconds, if steps are slow and progress is reported
-
-
-Watch = Callable[[dict[str, Any]], None]
+Watch = Callable[[EpochFacts], None]
 
 
 class Diverged(RuntimeError):
@@ -62,11 +53,11 @@ def fit(
     trial: Trial,
     dataset: datasets.Dataset,
     runtime: Runtime,
-    step_folder: Any,
+    step_folder: StepFolder | None,
     checkpoint_seconds: float,
     watch: Watch | None,
     store: Store | None = None,
-) -> tuple[Method, dict[str, Any]]:
+) -> tuple[Method, Row]:
     """Trains from the last checkpoint in `step_folder`, or from the start; returns the method and facts about its
     training."""
     with runtime.threads(trial.training.threads):
@@ -77,11 +68,11 @@ def _fit(
     trial: Trial,
     dataset: datasets.Dataset,
     runtime: Runtime,
-    step_folder: Any,
+    step_folder: StepFolder | None,
     checkpoint_seconds: float,
     watch: Watch | None,
     store: Store | None,
-) -> tuple[Method, dict[str, Any]]:
+) -> tuple[Method, Row]:
     plan, seed = trial.training, training_seed(trial, dataset)
     method, stream = begin(trial, dataset, runtime, seed, store)
     _check_forward(method, stream, runtime)
@@ -112,8 +103,9 @@ def _fit(
         if watch:
             pace = seen / (time.monotonic() - started)
             left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch_size / plan.accumulate / pace
-            done = {"step": step.steps, "epoch": epoch + batch / len(stream), "epochs": plan.epochs}
-            watch({**done, "loss": mean, "rate": optimizer.param_groups[0]["lr"], "images/s": pace, "left": left})
+            rate, done = optimizer.param_groups[0]["lr"], epoch + batch / len(stream)
+            facts: EpochFacts = {"step": step.steps, "epoch": done, "epochs": plan.epochs, "loss": mean, "rate": rate}
+            watch({**facts, "images/s": pace, "left": left})
 
     while epoch < plan.epochs:
         for x, y, _ in method.as_rows(stream.epoch(epoch, batch)):
@@ -144,10 +136,11 @@ def _fit(
     if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # after unread losses
         raise Diverged("Weights are not finite after the last step; a smaller learning rate may help.")
     _finish(method, average, stream, seed)
-    for name, content in kept.items() if step_folder is not None else ():
-        step_folder.write(name, content)
+    if step_folder is not None:
+        for name, content in kept.items():
+            step_folder.write(name, content)
     trainable = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
-    facts: dict[str, Any] = {"params": trainable, "seconds": seconds, "images": seen}
+    facts: Row = {"params": trainable, "seconds": seconds, "images": seen}
     if method.classifies:
         with evaluating(method), runtime.autocast():
             some = stream.some(SCORED_MAPS if method.spec.dense else SCORED_ROWS)
@@ -155,7 +148,7 @@ def _fit(
     return method.eval(), facts | method.facts()
 
 
-def _save_due(step_folder: Any, saved: float, seconds: float) -> int:
+def _save_due(step_folder: StepFolder | None, saved: float, seconds: float) -> int:
     """SAVE_AND_STOP when this process is to end, else 1 if a checkpoint of `step_folder` is due, else 0."""
     return (
         SAVE_AND_STOP
@@ -164,7 +157,7 @@ def _save_due(step_folder: Any, saved: float, seconds: float) -> int:
     )
 
 
-def _finish(method: Any, average: WeightAverage | None, stream: TrainingStream, seed: int) -> Method:
+def _finish(method: Method, average: WeightAverage | None, stream: TrainingStream, seed: int) -> Method:
     """The method after its last step: with averaged weights, exact spectral bounds and `finalize`."""
     if average is not None:
         average.copy_to(method)
@@ -192,14 +185,14 @@ def training_seed(trial: Trial, dataset: datasets.Dataset) -> int:
 
 def begin(
     trial: Trial, dataset: datasets.Dataset, runtime: Runtime, seed: int, store: Store | None = None
-) -> tuple[Any, TrainingStream]:
+) -> tuple[Method, TrainingStream]:
     images = datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
-    method: Any = build(trial, dataset, rows=len(images.labels))
+    method = build(trial, dataset, rows=len(images.labels))
     if trial.start is not None:
         if store is None:
             raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
         method.on_start(take_weights(method, trial.start, store))
-    method = runtime.to_device(method)
+    method = runtime.to_device(method)  # type: ignore[assignment]
     stream = TrainingStream(images, dataset, trial.training, runtime, seed, method.views)
     seed_everything(seed_for(seed, "prepare"))
     # The data flows on the device that the runtime chose; a method sees only batches.
@@ -236,9 +229,9 @@ def _check_loss_value(losses: Tensor, count: int, epoch: int) -> float:
 
 
 def _save(
-    step_folder: Any,
-    method: Any,
-    optimizer: Any,
+    step_folder: StepFolder,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
     step: OptimizerStep,
     epoch: int,
@@ -260,9 +253,9 @@ def _save(
 
 
 def _resume(
-    step_folder: Any,
-    method: Any,
-    optimizer: Any,
+    step_folder: StepFolder | None,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
     step: OptimizerStep,
     runtime: Runtime,

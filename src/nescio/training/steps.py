@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from nescio import datasets
 from nescio.datasets.names import name_for_keys
@@ -15,6 +14,7 @@ from nescio.files import read_json
 from nescio.identity import ContentName
 from nescio.methods.base import Method
 from nescio.progress import EpochProgress
+from nescio.rows import Row
 from nescio.runtime import Runtime, leave, runtime_for
 from nescio.specs import FILE, source
 from nescio.training.initial import STAGE, WEIGHTS, build, start_key, weights_of
@@ -112,19 +112,19 @@ def train(
     return step.key
 
 
-def facts_of(step: Step, store: Store) -> dict[str, Any]:
+def facts_of(step: Step, store: Store) -> Row:
     """Facts about a trained network: params, seconds, images and training accuracy."""
     return read_json(step.folder(store) / FACTS)
 
 
-def members_facts(trials: Sequence[Trial], context: Context) -> dict[str, Any]:
+def members_facts(trials: Sequence[Trial], context: Context) -> Row:
     """The columns of a row that name a network, or an average of networks."""
     params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in trials)
     facts = trials[0].describe() | {"params": params, "members": len(trials)}
     return facts if len(trials) == 1 else facts | {"trial": None, "init_seed": None}
 
 
-def pace(step: Step, context: Context) -> dict[str, Any]:
+def pace(step: Step, context: Context) -> dict[str, float]:
     """Images, seconds and images per second of a trained network, for progress."""
     facts = facts_of(step, context.store)
     images, seconds = facts["images"], max(facts["seconds"], 1e-9)

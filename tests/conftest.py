@@ -92,7 +92,13 @@ def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test marked fresh_process in a process of its own: forks of a process with threads of other tests fail."""
+    """Run a test marked fresh_process in a process of its own, because it forks and trains in the child.
+
+    A child of fork has none of its parent's threads: pools of OpenMP, BLAS and autograd that other tests started are
+    broken in it. Which of them made such tests fail in some runs is not known: after a matrix product on two threads, a
+    backward pass, or numba's kernels, a child trains. nescio starts its workers by spawn; only image decoders are
+    forked, and they use none of these pools.
+    """
     if pyfuncitem.get_closest_marker("fresh_process") is None or "NESCIO_FRESH_PROCESS" in os.environ:
         return None
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from nescio.datasets.image_set import LoadedImages
 from nescio.errors import BadInput
 from nescio.identity import IN_KEYS, Validated, seed_for, tag
 from nescio.methods.base import Method, Output, check_output
+from nescio.networks.forward import Classifier, Segmenter
 from nescio.networks.network import Network
 from nescio.predict.inputs import default_batch_size, free_memory, input_batches
 from nescio.predictions import Predictions
@@ -27,7 +28,8 @@ from nescio.work.store import Store
 
 SCORES, VARIANTS = "scores/", "variants/"  # prefixes of the names of arrays
 LARGEST = float(np.finfo(np.float16).max)
-MakeArray = Callable[[str, tuple[int, ...]], Any]  # (name, shape) → an array for all rows
+MakeArray = Callable[[str, tuple[int, ...]], np.ndarray]  # (name, shape) → an array for all rows
+Predictor = Method | Classifier | Segmenter  # a module from images to Output
 
 
 @tag("keeping")
@@ -50,13 +52,13 @@ class OutputSpec(Validated):
             raise BadInput(f"OutputSpec.dropout is {self.dropout:g}: it must be at least 0 and below 1.")
 
 
-def float32_array(name: str, shape: tuple[int, ...]) -> Any:
+def float32_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """An empty float32 array in memory."""
     return np.empty(shape, np.float32)
 
 
 def predict_images(
-    module: Any,
+    module: Predictor,
     network: Network,
     loaded: LoadedImages,
     store: Store | None,
@@ -83,7 +85,7 @@ def predict_images(
 
 
 def _outputs(
-    module: Any,
+    module: Predictor,
     network: Network,
     loaded: LoadedImages,
     store: Store | None,
@@ -134,11 +136,11 @@ def selected_tensors(output: Output, output_spec: OutputSpec) -> dict[str, Tenso
     return tensors
 
 
-def as_predictions(loaded: LoadedImages, arrays: Mapping[str, Any], normalized: bool) -> Predictions:
+def as_predictions(loaded: LoadedImages, arrays: Mapping[str, np.ndarray], normalized: bool) -> Predictions:
     """Predictions from arrays by name and the labels of the images."""
     images = loaded.images
 
-    def with_prefix(prefix: str) -> dict[str, Any]:
+    def with_prefix(prefix: str) -> dict[str, np.ndarray]:
         return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
     return Predictions(
@@ -158,7 +160,7 @@ def as_predictions(loaded: LoadedImages, arrays: Mapping[str, Any], normalized: 
 def arrays_on_disk(folder: Path) -> MakeArray:
     """Makes arrays in files of a folder, so that memory does not grow: float32 for scores, float16 otherwise."""
 
-    def make(name: str, shape: tuple[int, ...]) -> Any:
+    def make(name: str, shape: tuple[int, ...]) -> np.ndarray:
         dtype = np.float32 if name.startswith(SCORES) else np.float16  # log-densities exceed float16
         return np.lib.format.open_memmap(folder / name.replace("/", "-"), "w+", dtype, shape)
 
@@ -173,12 +175,13 @@ class OutputBuffer:
 
     def __init__(self, rows: int, make_array: MakeArray = float32_array) -> None:
         self.rows, self.make_array, self.done = rows, make_array, 0
-        self.gathered: dict[str, Any] = {}
-        self.pending: deque[tuple[dict[str, Tensor], Any]] = deque()
+        self.gathered: dict[str, np.ndarray] = {}
+        self.pending: deque[tuple[dict[str, Tensor], torch.cuda.Event | None]] = deque()
 
     def add(self, tensors: Mapping[str, Tensor | None]) -> None:
         """Append the rows of a batch."""
-        copies, event = {}, None
+        copies: dict[str, Tensor] = {}
+        event: torch.cuda.Event | None = None
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
@@ -206,7 +209,7 @@ class OutputBuffer:
             self.gathered[name][self.done : self.done + count] = tensor.numpy()
         self.done += count
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, np.ndarray]:
         """The arrays by name, after all copies are finished."""
         while self.pending:
             self._finish_oldest()

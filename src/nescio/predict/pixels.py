@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial, reduce
 from operator import add, itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from nescio.methods.base import Output
 from nescio.networks.models import build
 from nescio.networks.network import Network
 from nescio.predict.inputs import default_batch_size, free_memory, input_batches
+from nescio.predict.outputs import Predictor
 from nescio.predict.steps import torch_threads
 from nescio.progress import track
 from nescio.runtime import Runtime, evaluating, runtime_for, seed_everything
@@ -31,6 +31,7 @@ from nescio.work.store import Store
 from nescio.work.versions import COUNT as VERSION
 
 STAGE, COUNTS = "count", "counts.npz"
+Modules = Sequence[Predictor]
 PixelMaps = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]  # label maps, predicted classes, scores by name
 
 
@@ -73,7 +74,7 @@ def _count(step_folder: StepFolder, context: Context, members: Sequence[Network]
 
 
 def count_pixels(
-    modules: Sequence[Any], network: Network, loaded: LoadedImages, store: Store | None, runtime: Runtime, seed: int = 0
+    modules: Modules, network: Network, loaded: LoadedImages, store: Store | None, runtime: Runtime, seed: int = 0
 ) -> PixelCounts:
     """Counts of correct and wrong pixels by score, and the confusion matrix, image by image in bounded memory.
 
@@ -88,7 +89,7 @@ def count_pixels(
 
 
 def pixel_maps(
-    modules: Sequence[Any], network: Network, loaded: LoadedImages, store: Store | None, runtime: Runtime, seed: int = 0
+    modules: Modules, network: Network, loaded: LoadedImages, store: Store | None, runtime: Runtime, seed: int = 0
 ) -> Iterator[PixelMaps]:
     """Label maps, predicted classes and scores, batch by batch; a batch that exceeds the memory is halved."""
     seed_everything(seed)
@@ -110,7 +111,7 @@ def pixel_maps(
 
 
 def _pixel_maps(
-    modules: Sequence[Any], network: Network, loaded: LoadedImages, store: Store | None, runtime: Runtime, batch: int
+    modules: Modules, network: Network, loaded: LoadedImages, store: Store | None, runtime: Runtime, batch: int
 ) -> Iterator[PixelMaps]:
     done = 0
     with ExitStack() as modes, torch.inference_mode(), runtime.autocast():

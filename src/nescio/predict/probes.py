@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -56,7 +56,7 @@ def probe_step(
     return Step(f"probes of {steps[0].title}", STAGE, config, make, (*steps, images.load_revision(root)), PREDICT)
 
 
-def probe_facts(step: Step, store: Store) -> dict[str, Any]:
+def probe_facts(step: Step, store: Store) -> dict[str, str]:
     """Facts on the probes of a finished step, such as {"jacobian": "exact"}."""
     return read_json(step.folder(store) / PROBES)
 
@@ -95,17 +95,13 @@ def probe_images(
     seed_everything(seed)
     generator = torch.Generator(runtime.device).manual_seed(seed % 2**63)
     dataset, buffer = loaded.dataset, OutputBuffer(len(loaded))
-    augment = augment if augment != "none" else "shift"
-
-    def batches(**options: Any) -> Batches:
-        rows = min(128, max(1, BATCH_PIXELS // (dataset.shape[0] * dataset.shape[1])))
-        channels_last = runtime.channels_last
-        return Batches(loaded.images, dataset, runtime.device, batch=rows, channels_last=channels_last, **options)
-
     for member in members:
         member.eval()
-    copies = batches(augment=augment, views=AUGMENTED_COPIES, seed=seed)
-    for (x, _, _), (augmented, _, _) in zip(batches(), copies, strict=True):
+    rows = min(128, max(1, BATCH_PIXELS // (dataset.shape[0] * dataset.shape[1])))
+    batches = Batches(loaded.images, dataset, runtime.device, batch=rows, channels_last=runtime.channels_last)
+    augment = augment if augment != "none" else "shift"
+    copies = replace(batches, augment=augment, views=AUGMENTED_COPIES, seed=seed)
+    for (x, _, _), (augmented, _, _) in zip(batches, copies, strict=True):
         # float32: the gradients of confident softmaxes vanish in bf16
         tensors = {f"{SCORES}jacobian": probes.jacobian_norm(members, x.float(), generator, exact=exact)}
         with torch.inference_mode(), runtime.autocast():

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from nescio.networks.forward import Classifier
 from nescio.networks.models import build, count_parameters
 from nescio.networks.network import Network, output_class_names
 from nescio.predict.inputs import default_batch_size, with_view_of
-from nescio.predict.outputs import OutputSpec, arrays_on_disk, float32_array, predict_images
+from nescio.predict.outputs import OutputSpec, Predictor, arrays_on_disk, float32_array, predict_images
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
 from nescio.predictions.model_predictions import FACTS, PREDICTIONS, STAGE
@@ -214,7 +213,7 @@ def _predict(
     return _facts_file(facts)
 
 
-def _facts_file(facts: Mapping[str, Any]) -> Files:
+def _facts_file(facts: Mapping[str, object]) -> Files:
     return {FACTS: json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()}
 
 
@@ -230,7 +229,9 @@ def _join(step_folder: StepFolder, context: Context, shards: Sequence[Step]) -> 
 
 
 @lru_cache(maxsize=1)
-def _last_built(network: Network, store: Path, runtime: Runtime, root: str | None, dropout: float | None) -> Any:
+def _last_built(
+    network: Network, store: Path, runtime: Runtime, root: str | None, dropout: float | None
+) -> tuple[Predictor, Network]:
     """The module of `build`, cached for the next image set of the same network."""
     return build(network, Store(store), runtime, root, dropout)
 

@@ -9,7 +9,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
@@ -107,11 +107,17 @@ class LocalWorkers:
 
 class _Worker:
     def __init__(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
+        # spawn: a forked process cannot use the GPU, and threads of torch do not survive a fork
+        context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other,), daemon=True)
-        with _threads(max(1, len(os.sched_getaffinity(0)) // workers)):
+        environment = thread_environment(max(1, len(os.sched_getaffinity(0)) // workers))
+        os.environ.update(environment)  # the process inherits it
+        try:
             self.process.start()
+        finally:
+            for name in environment:
+                del os.environ[name]
         other.close()
         self.task: Task | None = None
         self.places: list[int] = []
@@ -153,18 +159,6 @@ class _Worker:
         self.process.join(timeout=PATIENCE)
         if self.process.is_alive():
             self.process.kill()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set the number of cores of processes that are started in this block."""
-    ours = thread_environment(count)
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name in ours:
-            del os.environ[name]
 
 
 def _serve(pipe: Connection) -> None:

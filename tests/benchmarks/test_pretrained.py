@@ -103,18 +103,20 @@ def test_captions_name_only_what_is_shown(report: str) -> None:
         assert not figures_of(find_report(report).blocks(Frame(grown(plain[:1]))))  # one model needs no chart
     if report == "cood/fig7":  # three families of one model each have no correlation of their own
         alone = ["vgg11.tv_in1k", "resnet50.tv_in1k", "deit_tiny_patch16_224.fb_in1k"]
-        assert "Behind a family" in words_of(report, grown(plain))
-        assert "Behind a family" not in words_of(report, grown(alone))
+        assert "In brackets" in words_of(report, grown(plain))
+        assert "In brackets" not in words_of(report, grown(alone))
+
+
+CONDITIONS = (
+    ("selective/models", "AUROC:", {"metric": "auroc"}),
+    ("cood/models", "ID-AUROC:", {"metric": "auroc", "split": "test"}),
+)
 
 
 def test_the_first_table_explains_only_its_columns() -> None:
     rows = grown(["resnet18.tv_in1k", "resnet50.tv_in1k"])
-    for report, metric, word in (("selective/models", "ece", "ECE:"), ("cood/models", "accuracy", "Right:")):
+    for report, word, conditions in CONDITIONS:
         (whole,), (less,) = (
-            tables_of(find_report(report).blocks(frame)) for frame in (Frame(rows), without(rows, metric))
+            tables_of(find_report(report).blocks(frame)) for frame in (Frame(rows), Frame(rows).without(**conditions))
         )
         assert word in whole.note and word not in less.note
-
-
-def without(rows: list[Row], metric: str) -> Frame:
-    return Frame(rows).without(metric=metric)

@@ -29,7 +29,7 @@ PARAMS = "parameters"
 PLACE = ("target", "severity", "coverage", "criterion")  # columns that tell rows of one metric and measure apart
 CHANGE = percents(2, sign=True)
 RHO = NumberFormat(".2f")
-UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
+UNDER_DROPOUT = "predictions under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
 COUNTERPART = (
     "a model and the same network without its training regime, by timm's names, such as "
     "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
@@ -298,7 +298,7 @@ def page(
     link, title, first, *_ = parts[0]
     parts[0] = link, title, [scores(frame, TOP), *first]
     parts.append(("All models", "All models", [Details("Every model", [every])] if len(every.rows) > TOP else []))
-    title = question[:1].upper() + question[1:] if unnamed(study) else f"{study.data}: {question}"
+    title = question if unnamed(study) else f"{question} on {study.data}"
     return story_of(study, title, lead, parts)
 
 

@@ -52,8 +52,8 @@ FEW = ("--estimation-images", "6", "--test-images", "4")
 def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     shown = capsys.readouterr().out
-    assert "Two models met 24 classes" in shown
-    assert "not in training?" in shown and "The page is" in shown
+    assert "Two models, 24 OOD classes" in shown
+    assert "by severity" in shown and "The page is" in shown
     report = page_of(files / "store", "cood")
     assert {"index.html", "rows.parquet", "rows.csv", "tables.md", "tables.tex", "plan.json"} <= {*os.listdir(report)}
     rows = from_parquet(report / "rows.parquet")
@@ -146,12 +146,12 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert main(["report", str(store.root), "--only", "models", *to]) == 2
     assert "selective/models" in (error := capsys.readouterr().err) and "cood/models" in error, "both have one"
     assert main(["report", str(store.root), "--only", "cood/models", *to]) == 0
-    assert "notices errors" in capsys.readouterr().out
+    assert "ID-AUROC" in capsys.readouterr().out
     assert main(["report", str(store.root), "--only", "fig99", *to]) == 2
     error = capsys.readouterr().err
     assert "no report named 'fig99'" in error and "overlap" in error and "pareto" in error
     assert main(["report", str(store.root), "--output", str(files / "page")]) == 0
-    assert "which models notice" in (*(files / "page").glob("cood-*/index.html"),)[0].read_text().lower()
+    assert "by severity" in (*(files / "page").glob("cood-*/index.html"),)[0].read_text().lower()
     assert len([*(files / "page").glob("*/index.html")]) == 2, "each study has its page"
     selective = next(each for each in found if each.config["benchmark"] == "selective")
     assert main(["report", str(store.root), "--study", selective.key, "--only", "overlap", *to]) == 2
@@ -242,7 +242,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     words = ("--store", store.root, "--data", "digits", "--ood-data", "digits", *FEW)
     assert run(*words, "--extra-ood", "hard=digits") == 0
     shown = capsys.readouterr().out
-    assert "digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
+    assert "digits, 24 OOD classes" in " ".join(shown.split()) and "hard" in shown
     rows = read_study(page_of(store.root, "cood")).frame
     assert {row["dataset"] for row in rows if row["backbone"]} == {"digits"}
     assert {row["params"] for row in rows if row["backbone"]} == {5}

@@ -1,4 +1,4 @@
-"""The tables and figures of Galil et al. 2023 about new classes by their names there; appendix M.8 is `overlap`."""
+"""The tables and figures of Galil et al. 2023 on graded OOD detection; appendix M.8 is `overlap`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nescio.networks import families, regimes
 from nescio.report.blocks import Blocks, Figure, Story, Tabs, flatten, tables_of
 from nescio.report.charts.levels import Box, box_chart, levels_figure
 from nescio.report.charts.points import OTHERS, heat_figure
-from nescio.report.format import format_millions, format_number, of_hundred, plural
+from nescio.report.format import format_millions, format_number, join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report
 from nescio.report.studies import Study
@@ -36,10 +36,10 @@ from nescio.report.tables import COUNT, Table, decimals, percents, table_from_re
 from nescio.rows import Row
 from nescio.specs import NetworkName
 
-WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # measures as the paper calls them
+WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # the paper's names of measures
 RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # sizes that the cloud of parameters marks
-AUROC = "AUROC of new against known"
-NEW, GAIN, SPEARMAN = "new classes", "relative improvement", "Spearman’s ρ"
+AUROC = "AUROC of OOD detection"
+GROUP, GAIN, SPEARMAN = "OOD classes", "relative improvement", "Spearman’s ρ"
 # what reports need of their rows
 GRADED = "a model with one of the measures on both sets"
 THREE = f"{LEAST} models or more"
@@ -51,7 +51,7 @@ LABELLED = f"{THREE} with labels of the in-distribution images"
 
 @dataclass(frozen=True)
 class GradedModels:
-    """All models of the rows, and the groups of new classes that they were graded on."""
+    """All models of the rows, and the groups of OOD classes by severity."""
 
     models: Models
     severities: dict[str, float]  # "severity 0" …: the number
@@ -124,28 +124,25 @@ def _five(values: Values) -> Row:
 
 # ---- every model
 
-ERRORS = "Notices errors: pairs of a wrong and a right answer in which it is less sure of the wrong one"
-DETECTS = (
-    "pairs of a new and a known image in which the model is less sure of the new one, from the classes that are "
-    "easiest for it to the hardest"
-)
+TITLE = "OOD detection by severity"
+ERRORS = "ID-AUROC: misclassification detection on in-distribution images"
+DETECTS = "AUROC of OOD against in-distribution images, from the easiest OOD classes of the model to the hardest"
 
 
 @report("cood/models", needs=GRADED)
 def scores(frame: Frame, most: int | None = None) -> Table:
-    """One line per model, the one that notices new classes best first; `most`: only so many."""
+    """One line per model, the highest AUROC at the median severity first; `most`: only so many."""
     graded = graded_models(frame)
     levels = list(graded.severities)
     groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
     columns = {f"{_short(group)} ↑": (graded.aurocs(group), "") for group in groups if group}
-    columns["right ↑"] = graded.models.get("accuracy"), "Right: answers on known images"
-    columns["notices errors ↑"] = graded.models.get("auroc", graded.usual), ERRORS
+    columns["accuracy ↑"] = graded.models.get("accuracy"), ""
+    columns["ID-AUROC ↑"] = graded.models.get("auroc", graded.usual), ERRORS
     columns["params"] = graded.models.params, ""
     if levels:
         ends = " to ".join(map(_short, (levels[0], levels[-1])))
         columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), f"{ends}: {DETECTS}, by {_word(graded.usual)}"
-    title = "Which models notice classes that were not in training?"
-    return pretrained.models_table(title, graded.aurocs(graded.middle), columns, most)
+    return pretrained.models_table(TITLE, graded.aurocs(graded.middle), columns, most)
 
 
 # ---- every model at every severity
@@ -156,16 +153,16 @@ def severities(frame: Frame, measure: str | None = None) -> Table:
     graded = graded_models(frame)
     measure = measure or graded.usual
     rows = [
-        {NEW: group, "models": len(values), **_five(values), "best model": pretrained.best_of(values)}
+        {GROUP: group, "models": len(values), **_five(values), "best model": pretrained.best_of(values)}
         for group in (*graded.severities, *graded.fixed)
         if (values := graded.aurocs(group, measure))
     ]
     note = (
-        f"AUROC of new against known images, by {_word(measure)}: severity 0 holds the classes that a model finds "
-        "easiest to notice, the last severity those of which it is most sure; every model and measure has its own"
+        f"AUROC of OOD against in-distribution images by {_word(measure)}. Severity 0: the OOD classes with the "
+        "highest uncertainty; last severity: those with the lowest. Every model and measure has other groups"
     )
-    title = f"Detection at each severity, {_word(measure)}"
-    return table_from_records(rows, title, NEW, format=decimals(3), note=note, explain=("auroc",))
+    title = f"OOD detection at each severity, {_word(measure)}"
+    return table_from_records(rows, title, GROUP, format=decimals(3), note=note, explain=("auroc",))
 
 
 @report("cood/fig6", needs=GRADED)
@@ -186,7 +183,7 @@ def fig_6(frame: Frame) -> Blocks:
     )
     if graded.fixed:
         caption += f" {', '.join(graded.fixed)}: the same images for every model."
-    title = "Detection from the easiest to the hardest classes"
+    title = "OOD detection from the easiest to the hardest classes"
     look: Row = {"lines": lines, "unconnected": graded.fixed, "guide": 0.5}
     picture = _boxes("fig6", title, caption, levels, AUROC, **look)
     tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
@@ -195,18 +192,18 @@ def fig_6(frame: Frame) -> Blocks:
 
 def _boxes(key: str, title: str, caption: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
     """One box over the models at each level."""
-    return levels_figure(key, title, caption, levels, (NEW, "model", axis), box_chart, ticks=_ticks(levels), **look)
+    return levels_figure(key, title, caption, levels, (GROUP, "model", axis), box_chart, ticks=_ticks(levels), **look)
 
 
 def _resnet(graded: GradedModels) -> str | None:
-    """The plain ResNet-50, which ImageNet-O was made to fool."""
+    """The plain ResNet-50, which selected the images of ImageNet-O."""
     names = graded.aurocs(graded.middle)
     return next((name for name in names if NetworkName.parse(name).name.partition(".")[0] == "resnet50"), None)
 
 
-# ---- what goes with detection at the median severity
+# ---- OOD detection at the median severity against properties of models
 
-DETECTION = "Detection at the median severity against"
+DETECTION = "OOD detection at the median severity against"
 EACH = "One point per model."
 CLOUDS = (
     Cloud("fig7", f"{DETECTION} in-distribution AUROC", "errors", "detects", EACH, LABELLED),
@@ -215,8 +212,8 @@ CLOUDS = (
         f"{DETECTION} parameters",
         PARAMS,
         "detects",
-        f"{EACH} Upright lines: the sizes of {' and '.join(RESNETS)}.",
-        "models whose number of parameters is known, as `nescio zoo` knows it",
+        f"{EACH} Vertical lines: the sizes of {' and '.join(RESNETS)}.",
+        "models with a number of parameters, from `nescio zoo`",
         guides=tuple(("x", float(size)) for size in RESNETS.values()),
     ),
     Cloud("fig20", f"{DETECTION} accuracy", "accuracy", "detects", EACH, LABELLED),
@@ -224,7 +221,7 @@ CLOUDS = (
 
 
 def scatter(frame: Frame, spec: Cloud) -> Blocks:
-    """Two numbers of every model, and their correlation by family; of sizes also the best model of a limited one."""
+    """Two properties of every model, their correlation by family, and for sizes the best model of a limited size."""
     graded = graded_models(frame)
     x, y = graded.axes[spec.x], graded.axes[spec.y]
     both = [name for name in y.values if name in x.values]
@@ -235,9 +232,9 @@ def scatter(frame: Frame, spec: Cloud) -> Blocks:
     rows = pretrained.correlations(both, {head: (y.values, x.values)})
     named = {row["architecture"]: _with_rho(row["architecture"], row[head], row["models"]) for row in rows}
     colours = {name: named.get(families.paper_name(families.family(name)), OTHERS) for name in both}
-    caption = f"{spec.caption} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.caption
+    caption = f"{spec.caption} In brackets: {SPEARMAN} and the number of models." if len(rows) > 1 else spec.caption
     picture = replace(spec, caption=caption).figure(graded.models, graded.axes, colours)
-    note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
+    note = f"Families of at least {LEAST} models; a dash: one of the two properties does not vary"
     table = table_from_records(rows, spec.title, "architecture", format=RHO, note=note)
     return [picture, table, *small] if picture else small
 
@@ -272,11 +269,11 @@ def fig_21(frame: Frame) -> Blocks:
         lines[regime] = {level: fmean(values.values()) for level, values in gained.items() if values}
         counts[regime] = len(set().union(*gained.values()))
     note = (
-        "Mean relative improvement of AUROC over each model’s own counterpart, the same network without the regime; "
-        "distillation in any form, pruning with the unpruned teacher included. Above the line, and bold, is better"
+        "Mean relative improvement of AUROC over each model's counterpart, the same network without the regime. "
+        "Distillation includes pruning with the unpruned teacher. Above the line, and bold, is better"
     )
     look = {"format": pretrained.CHANGE, "note": note, "changes": True}
-    return _lines("fig21", "What the way of training does to detection", ("regime", NEW, GAIN), lines, counts, look)
+    return _lines("fig21", "OOD detection by training regime", ("regime", GROUP, GAIN), lines, counts, look)
 
 
 def _counterparts(models: Models) -> dict[str, dict[str, str]]:
@@ -299,15 +296,15 @@ def fig_26(frame: Frame) -> Blocks:
         rhos = {level: pretrained.correlation(graded.aurocs(level), values) for level in graded.severities}
         lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
         counts[name] = len(values)
-    note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash where the property does not vary"
-    title, look = "What goes with detection at each severity", {"format": RHO, "note": note}
-    return _lines("fig26", title, ("factor", NEW, SPEARMAN), lines, counts, look)
+    note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash: the property does not vary"
+    title, look = "Rank correlation of OOD detection with properties of models", {"format": RHO, "note": note}
+    return _lines("fig26", title, ("factor", GROUP, SPEARMAN), lines, counts, look)
 
 
 def _lines(
     key: str, title: str, names: tuple[str, str, str], lines: Mapping[str, Values], models: Mapping[str, int], look: Row
 ) -> Blocks:
-    """Lines over the severities, and their table with the number of models behind each."""
+    """Lines over the severities, and their table with the numbers of models."""
     lines = {name: line for name, line in lines.items() if line}
     if not lines:
         return None
@@ -342,16 +339,16 @@ def compared(frame: Frame, key: str) -> Blocks:
     if not levels:
         return None
     rows = [
-        {NEW: level, "models": len(values), **_five(values), "mean": fmean(values.values())}
+        {GROUP: level, "models": len(values), **_five(values), "mean": fmean(values.values())}
         | {"better": fmean(value > 0 for value in values.values())}
         for level, values in levels.items()
     ]
     title = f"{_word(after)} instead of {_word(before)}"
-    note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
-    caption = f"Relative improvement of each model’s AUROC; above the line {_word(after)} is better."
+    note = "(after − before)/before of AUROC; each measure on its groups of classes. Bold is better"
+    caption = f"Relative improvement of each model's AUROC; above the line {_word(after)} is better."
     picture = _boxes(key, title, caption, levels, GAIN, guide=0.0, format="+.2%")
     look: Row = {"format": pretrained.CHANGE, "formats": {"better": percents(0)}, "changes": True}
-    return [picture, table_from_records(rows, title, NEW, note=note, **look)]
+    return [picture, table_from_records(rows, title, GROUP, note=note, **look)]
 
 
 @report("cood/fig25", needs=THREE)
@@ -365,8 +362,8 @@ def fig_25(frame: Frame) -> Blocks:
         for b in levels
         if (rho := pretrained.correlation(graded.aurocs(a), graded.aurocs(b))) is not None
     ]
-    title, names = "Do severities rank the models alike?", (SEVERITY, "other severity", "models")
-    caption = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}: 1 is the same order, 0 is none"
+    title, names = "Rank correlation of models between severities", (SEVERITY, "other severity", "models")
+    caption = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}"
     picture = heat_figure("fig25", title, f"{caption}.", cells, SPEARMAN, 0.0, names)
     rows = [
         {SEVERITY: line} | {c["column"]: c["value"] for c in group} for (line,), group in Frame(cells).group_by("line")
@@ -374,12 +371,12 @@ def fig_25(frame: Frame) -> Blocks:
     return [picture, table_from_records(rows, title, SEVERITY, format=RHO, note=caption)] if picture else None
 
 
-# ---- whose classes are hard?
+# ---- shared hard classes
 
 
 @report("cood/overlap", needs="two models")
 def overlap(frame: Frame) -> Table | None:
-    """At each severity: how many classes some model's group holds, and how many every one's."""
+    """At each severity: the number of classes in the group of any model, and in the groups of all models."""
     classes, windows = (frame.facts(name).column() for name in ("out_classes", "window"))
     shared = frame.where(metric=("union", "intersection"))
     if not shared or not classes:
@@ -387,28 +384,28 @@ def overlap(frame: Frame) -> Table | None:
     rows = []
     for (measure, level), group in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
         some = group.where(metric="union")
-        line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.first()}
-        line |= {"of all": some.first() / max(classes), "in every model's": group.where(metric="intersection").first()}
+        line = {"measure": _word(measure), GROUP: f"{SEVERITY} {level:g}", "in any group": some.first()}
+        line |= {"of all": some.first() / max(classes), "in every group": group.where(metric="intersection").first()}
         rows.append(line | {"models": some.first("n")})
     note = (
-        f"Of {max(classes):,.0f} new classes, {max(windows):,.0f} in a group. Where some model's group holds nearly "
-        "all of them and no class is in every model's, what is hard for one model is easy for another"
+        f"Of {max(classes):,.0f} OOD classes, {max(windows):,.0f} in the group of a model. Many classes in any group "
+        "and none in every group: models differ in the classes that are hard"
     )
-    title = "Are the same classes hard for all models?"
-    return table_from_records(rows, title, "measure", NEW, format=COUNT, formats={"of all": percents()}, note=note)
+    title = "Hard classes that models share"
+    return table_from_records(rows, title, "measure", GROUP, format=COUNT, formats={"of all": percents()}, note=note)
 
 
-@report("cood/fig27", needs="two models that give one answer to one of their hardest images")
+@report("cood/fig27", needs="two models with the same prediction for one of their hardest images")
 def fig_27(frame: Frame) -> Table:
-    """Images of hard classes to which most models give the same answer."""
+    """Images of hard classes with the same prediction by most models."""
     rows = [
-        {"image": row["image"], "its class": row["image_class"], "the answer": row["predicted_class"]}
-        | {"models that say so": row["value"], "of models": row["n"]}
+        {"image": row["image"], "its class": row["image_class"], "prediction": row["predicted_class"]}
+        | {"models that predict it": row["value"], "of models": row["n"]}
         for row in frame.where(metric="agreeing_models")
     ]
-    note = "Among the test images of each model's own hardest group; no answer is right: the class was not in training"
-    title = "Images that many models mistake alike"
-    return table_from_records(rows, title, "image", "its class", "the answer", format=COUNT, note=note)
+    note = "Test images of each model's hardest group; their classes are OOD, so that no prediction is correct"
+    title = "Images with the same prediction by many models"
+    return table_from_records(rows, title, "image", "its class", "prediction", format=COUNT, note=note)
 
 
 # ---- the whole
@@ -419,14 +416,14 @@ for _key, (_, _, _needs) in COMPARED.items():
     report(f"{NAME}/{_key}", needs=_needs)(partial(compared, key=_key))
 
 SECTIONS = (
-    ("Who notices?", "Which models notice classes that were not in training?", ()),
+    ("Models", TITLE, ()),
     ("Severities", "From the easiest to the hardest classes", ("fig6",)),
-    ("Measures", "Which measure notices new classes best?", tuple(COMPARED)),
-    ("What goes with it", "Which models notice new classes?", ("fig26", "fig7", "fig20")),
-    ("Size", "Do larger models notice more?", ("fig19",)),
-    ("Training", "What does the way of training change?", ("fig21",)),
-    ("Rankings", "Do severities rank the models alike?", ("fig25",)),
-    ("Classes", "Are the same classes hard for all?", ("overlap", "fig27")),
+    ("Measures", "OOD detection by measure", tuple(COMPARED)),
+    ("Properties", "OOD detection and properties of models", ("fig26", "fig7", "fig20")),
+    ("Size", "OOD detection by size", ("fig19",)),
+    ("Training", "OOD detection by training regime", ("fig21",)),
+    ("Rankings", "Rank correlation of models between severities", ("fig25",)),
+    ("Classes", "Hard classes that models share", ("overlap", "fig27")),
 )
 
 
@@ -441,41 +438,35 @@ def first_look(study: Study) -> list[Table]:
     return [table for table in tables if table]
 
 
-UNTESTED = "Each model met its own easiest to hardest classes: whether it is ahead by more than chance is not tested."
+UNTESTED = "Every model has other groups of classes: differences of models are not tested."
 
 
 def lead(study: Study) -> list[str]:
-    """Summarize the study and its main results in sentences."""
+    """The best model at the median severity and at the hardest, and the gain of entropy."""
     frame = study.frame
     graded = graded_models(frame)
-    one = len(graded.models.sizes) == 1
-    dataset = "" if pretrained.unnamed(study) else f" that know{'s' if one else ''} {study.data}"
     classes, window = (frame.facts(name).first() for name in ("out_classes", "window"))
-    sentences = []
+    count, sentences = plural(len(graded.models.sizes), "model"), []
     if classes is not None:
-        sentences.append(
-            f"{plural(len(graded.models.sizes), 'model')}{dataset} met {classes:,.0f} classes that were not in "
-            "training, "
-            f"in groups of {window:,.0f} from the easiest to the hardest for each."
-        )
+        dataset = "" if pretrained.unnamed(study) else f" of {study.data}"
+        sentences.append(f"{count}{dataset}, {classes:,.0f} OOD classes, in groups of {window:,.0f} by severity.")
     detects = graded.aurocs(graded.middle)
     if best := pretrained.best_of(detects):
-        others = "" if one else f" (the median model: {of_hundred(median(detects.values()))})"
+        values = [f"{format_number(detects[best], 3)} at the median severity"]
         hardest = graded.aurocs(list(graded.severities)[-1])
-        last = f", in {of_hundred(hardest[best])} among its hardest classes" if best in hardest else ""
-        sentences.append(
-            f"Shown a new and a known image, {best} is less sure of the new one in {of_hundred(detects[best])} pairs "
-            f"at the median severity{others}{last}."
-        )
-        if not one:
-            sentences.append(UNTESTED)
+        values += [f"{format_number(hardest[best], 3)} at the last"] if best in hardest else []
+        sentence = f"Highest AUROC of OOD detection: {best}, {join_names(values)}"
+        if len(graded.models.sizes) == 1:
+            sentences.append(f"AUROC of OOD detection: {join_names(values)}.")
+        else:
+            sentences += [f"{sentence} (median of the models {format_number(median(detects.values()), 3)}).", UNTESTED]
     changes = pretrained.gains(graded.aurocs(graded.middle, ENTROPY), graded.aurocs(graded.middle, USUAL))
     if len(changes) > 1:
         up = sum(value > 0 for value in changes.values())
-        sentences.append(f"Entropy notices more there than the largest softmax in {up} of {len(changes)} models.")
+        sentences.append(f"Entropy has a higher AUROC there than {USUAL} for {up} of {len(changes)} models.")
     return sentences
 
 
 def story(study: Study) -> Story:
     """The page of a graded study."""
-    return pretrained.page(study, "which models notice new classes?", lead(study), scores, SECTIONS)
+    return pretrained.page(study, TITLE, lead(study), scores, SECTIONS)

@@ -1,9 +1,9 @@
-"""The tables and figures of Galil et al. 2023 about in-distribution answers by their names there, and a few of ours."""
+"""The tables and figures of Galil et al. 2023 on in-distribution predictions, and a few more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
@@ -25,12 +25,11 @@ from nescio.benchmarks.pretrained import (
     models_of,
 )
 from nescio.benchmarks.selective import ADJUSTED, AMONG, DIFFERENCE, FEWEST, NAME, SCORECARD, TENTH
-from nescio.benchmarks.selective.examples import constant_figure
 from nescio.networks import families, regimes
 from nescio.report.blocks import Block, Blocks, Figure, Story
 from nescio.report.charts.curves import Curve, curves_figure
 from nescio.report.charts.points import changes_chart
-from nescio.report.format import describe_best, format_millions, format_percent, of_hundred, plural
+from nescio.report.format import describe_best, format_millions, format_number, format_percent, plural
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report
 from nescio.report.scorecards.tables import scorecard_blocks
@@ -40,16 +39,16 @@ from nescio.rows import Row
 
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
 BESIDE_CARD = "aurc_over"  # metric that a scorecard does not show
+AXIS = "AUROC of misclassification detection"
+TITLE = "Misclassification detection by pretrained models"
 METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
 # what reports need of their rows
-ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
-CHANGED = f"{pretrained.COUNTERPART}; or two models with a temperature, or with answers under dropout"
-SCALED = (
-    f"a model whose temperature could be fitted: on {TENTH * FEWEST:,} rows or more, right and wrong ones among them"
-)
-SIZES = "models whose number of parameters is known, from `nescio zoo` or a file of facts"
+ERRORS = "a model with correct and wrong predictions, and an ECE that is not zero"
+CHANGED = f"{pretrained.COUNTERPART}; or two models with a temperature, or with predictions under dropout"
+SCALED = f"a model whose temperature could be fitted: on {TENTH * FEWEST:,} rows or more, some of them misclassified"
+SIZES = "models with a number of parameters, from `nescio zoo` or a file of facts"
 TEACHER = (
-    "a teacher and a model that learnt from it, by timm's names, such as regnety_160.deit_in1k and "
+    "a teacher and its student, by timm's names, such as regnety_160.deit_in1k and "
     "deit_tiny_distilled_patch16_224.fb_in1k"
 )
 
@@ -66,7 +65,7 @@ def middle(models: Models) -> float:
 
 
 def keeps(models: Models, accuracy: float, measure: str = USUAL) -> Values:
-    """The coverage that each model gives at an accuracy."""
+    """The coverage of each model at an accuracy."""
     return models.get(f"sac@{accuracy:g}", measure)
 
 
@@ -78,39 +77,40 @@ def images_of(frame: Frame, metric: str) -> str:
 
 # ---- every model
 
-NOTICES = "Notices: pairs of a wrong and a right answer in which it is less sure of the wrong one (AUROC)"
-KEEPS = "Keeps: share of images that it may predict, the most confident first, at this accuracy"
+ACCURACY, AUROC = "accuracy ↑", "AUROC ↑"
+DETECTION = "AUROC: misclassification detection by msp"
+COVERAGE = "Coverage@A: largest share of images, the most confident first, with at least A % accuracy"
 
 
 @report("selective/models")
 def scores(frame: Frame, most: int | None = None, intervals: bool = True) -> Table:
-    """One line per model, the one that knows best when it is wrong first; `most`: only so many."""
+    """One line per model, the highest AUROC of misclassification detection first; `most`: only so many."""
     models = models_of(frame)
     strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
     fit, evaluated = images_of(frame, "temperature"), images_of(frame, "auroc")
-    rest = "" if evaluated in ("0", images_of(frame, "accuracy")) else f", of all; the other numbers are of {evaluated}"
+    rest = (
+        ""
+        if evaluated in ("0", images_of(frame, "accuracy"))
+        else f" for the accuracy, {evaluated} for the other metrics"
+    )
     columns = {
-        "right ↑": (
-            models.get("accuracy"),
-            f"{images_of(frame, 'accuracy')} images each. Right: answers that are{rest}",
-        ),
-        "notices ↑": (auroc, NOTICES),
-        "ECE ↓": (models.get("ece"), "ECE: how far what it claims is from what it keeps"),
-        "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} others"),
-        f"keeps@{100 * common:g} ↑": (keeps(models, common), ""),
-        f"keeps@{100 * strict:g} ↑": (keeps(models, strict), KEEPS),
+        ACCURACY: (models.get("accuracy"), f"{images_of(frame, 'accuracy')} images each{rest}"),
+        AUROC: (auroc, DETECTION),
+        "ECE ↓": (models.get("ece"), ""),
+        "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} other images"),
+        f"coverage@{100 * common:g} ↑": (keeps(models, common), ""),
+        f"coverage@{100 * strict:g} ↑": (keeps(models, strict), COVERAGE),
         "params": (models.params, ""),
     }
     order = {name: auroc.get(name, 0) for name in models.sizes}
     around = {
-        "right ↑": models.interval("accuracy"),
-        "notices ↑": models.interval("auroc", USUAL),
+        ACCURACY: models.interval("accuracy"),
+        AUROC: models.interval("auroc", USUAL),
         "ECE ↓": models.interval("ece"),
         "ECE, T ↓": models.interval("ece", calibrated=True),
-        **{f"keeps@{100 * share:g} ↑": models.interval(f"sac@{share:g}", USUAL) for share in (common, strict)},
+        **{f"coverage@{100 * share:g} ↑": models.interval(f"sac@{share:g}", USUAL) for share in (common, strict)},
     }
-    title = "Which models know when they are wrong?"
-    return pretrained.models_table(title, order, columns, most, around if intervals else None)
+    return pretrained.models_table(TITLE, order, columns, most, around if intervals else None)
 
 
 @report("selective/table2", needs=pretrained.UNDER_DROPOUT)
@@ -126,7 +126,7 @@ def table_2(frame: Frame) -> Table:
                 f"SAC@{strict:g} ↑": keeps(models, strict, measure).get(name),
             }
             rows.append({"architecture": name, "method": method, **values})
-    note = "In percent. MC-dropout: answers of the mean softmax of the passes under dropout, ranked by its entropy"
+    note = "In percent. MC-dropout: predictions of the mean softmax of the passes under dropout, ranked by its entropy"
     look: Row = {"format": NumberFormat(".2f", 100), "compare_within": ("architecture",), "explain": ("auroc", "sac")}
     return table_from_records(rows, "MC-dropout against the plain softmax", "architecture", "method", note=note, **look)
 
@@ -143,8 +143,8 @@ def table_1(frame: Frame) -> Table:
     resources = {"Accuracy": models.get("accuracy"), "#Parameters": models.params}
     resources["Input Size"] = models.get("input_size")
     pairs = {f"{q} & {r}": (qualities[q], resources[r]) for r in resources for q in qualities}
-    note = "positive is a good use of the resource, a dash is one that does not vary or is not known"
-    return _correlated(models, "What uncertainty is related to", pairs, note)
+    note = "a dash is a property that does not vary or is missing"
+    return _correlated(models, "Rank correlation of uncertainty with accuracy, size and input", pairs, note)
 
 
 @report("selective/agreement", needs=f"{LEAST} models or more that differ in AUROC and in ECE")
@@ -152,8 +152,8 @@ def agreement(frame: Frame) -> Table:
     """Spearman's ρ of AUROC and ECE, over all models and by family."""
     models = models_of(frame)
     pairs = {"AUROC & ECE": (models.get("auroc", USUAL), models.get("ece"))}
-    note = "near −1, the model that ranks best is calibrated best; near 1, worst"
-    return _correlated(models, "Do ranking and calibration agree?", pairs, note)
+    note = "at −1 the model with the highest AUROC has the lowest ECE"
+    return _correlated(models, "Rank correlation of AUROC and ECE", pairs, note)
 
 
 def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Values]], note: str) -> Table:
@@ -197,10 +197,10 @@ def regime_table(frame: Frame) -> Table:
     """The improvements by regime: how many models, mean, median, share that got better."""
     parts = {kind: group for (kind,), group in improvements(models_of(frame)).group_by("kind")}
     note = (
-        "Relative improvement of a model over its own counterpart: the same network without the regime, the same model "
-        "uncalibrated, or its plain softmax; a positive change is for the better in both"
+        "Relative improvement of a model over its counterpart: the same network without the regime, the same model "
+        "uncalibrated, or its plain softmax; positive is better for AUROC and ECE"
     )
-    return _change_table("What does the way of training change?", "regime", parts, note)
+    return _change_table("AUROC and ECE by training regime", "regime", parts, note)
 
 
 @report("selective/temperature", needs=SCALED)
@@ -210,15 +210,15 @@ def temperature_table(frame: Frame) -> Table:
     warmth = models.get("temperature", calibrated=True)
     every = improvements(models).where(kind=TEMPERATURE)
     below, above = every.where(model=lambda name: warmth[name] < 1), every.where(model=lambda name: warmth[name] > 1)
-    note = "Relative improvement of each model by its own temperature, on rows that did not fit it; positive is better"
+    note = "Relative improvement of each model by its temperature, on other rows than its fit; positive is better"
     parts = {"all": every, "T < 1": below, "T > 1": above}
-    return _change_table("What does temperature scaling change?", "temperature", parts, note, warmth)
+    return _change_table("AUROC and ECE after temperature scaling", "temperature", parts, note, warmth)
 
 
 def _change_table(
     title: str, corner: str, parts: Mapping[str, Frame], note: str, warmth: Values | None = None
 ) -> Table:
-    """Improvements in parts; with the `warmth` of models also how they go with it."""
+    """Improvements of groups of models; with temperatures (`warmth`) also the rank correlation with them."""
     rows = [{corner: name, "models": len(group)} for name, group in parts.items() if group]
     for line in rows:
         for metric, word in METRICS.items():
@@ -241,29 +241,29 @@ def change_figure(frame: Frame, name: str, metric: str, title: str) -> Blocks:
     axis = f"{METRICS[metric]} improvement"
     changes = improvements(models_of(frame)).where(**{metric: lambda value: value is not None})
     points = [row | {"value": row[metric]} for row in changes]
-    caption = "One point per model against its own counterpart: above the line it got better. The bar is the median."
+    caption = "One point per model against its counterpart: above the line is better. The bar is the median."
     records = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
     return Figure(name, title, caption, lambda: changes_chart(points, axis), records) if len(points) > 1 else None
 
 
 # ---- clouds of models
 
-BOTH = "Right: it knows better when it is wrong. Up: it claims what it keeps. Click on a name to see it alone."
-KEPT = "Up: it may answer more before its kept answers are wrong too often."
+BOTH = "Right: better misclassification detection. Up: better calibration. Click on a name to see it alone."
+KEPT = "Up: more predictions at this accuracy."
 LIMITED = "Of two models above each other, the upper one is better at the same size."
-HEATED = "Above the level line the model got better, right of the upright one the temperature is above 1."
+HEATED = "Above the horizontal line the model improves; right of the vertical line the temperature is above 1."
 LEAST_COVERAGE = 0.1  # minimum span of an axis of coverages
 ONE = (("x", 1.0), ("y", 0.0))
 CLOUDS = (
     Cloud("fig1", "Ranking and calibration of every model", "auroc", "ece", BOTH, ERRORS),
     Cloud("fig8", "Ranking and calibration, with every family", "auroc", "ece", BOTH, ERRORS, most=None),
     Cloud("fig15", "Ranking and calibration after scaling", "scaled auroc", "scaled ece", BOTH, SCALED),
-    Cloud("fig5", "How many answers are left at a high accuracy", "accuracy", "coverage", KEPT, better="higher"),
+    Cloud("fig5", "Coverage at a high accuracy", "accuracy", "coverage", KEPT, better="higher"),
     Cloud("fig9", "Ranking by size", PARAMS, "auroc", LIMITED, SIZES, better="lower"),
     Cloud("fig10", "Calibration by size", PARAMS, "ece", LIMITED, SIZES, better="lower"),
-    Cloud("fig18", "How many answers are left, by size", PARAMS, "coverage", LIMITED, SIZES, better="lower"),
-    Cloud("fig16", "Does AUROC improve with the temperature?", "temperature", "auroc gain", HEATED, SCALED, guides=ONE),
-    Cloud("fig17", "Does ECE improve with the temperature?", "temperature", "ece gain", HEATED, SCALED, guides=ONE),
+    Cloud("fig18", "Coverage by size", PARAMS, "coverage", LIMITED, SIZES, better="lower"),
+    Cloud("fig16", "AUROC improvement by temperature", "temperature", "auroc gain", HEATED, SCALED, guides=ONE),
+    Cloud("fig17", "ECE improvement by temperature", "temperature", "ece gain", HEATED, SCALED, guides=ONE),
 )
 
 
@@ -284,7 +284,7 @@ def axes_of(models: Models) -> dict[str, Axis]:
     for prefix, calibrated in (("", False), ("scaled ", True)):
         aurocs, eces = models.get("auroc", USUAL, calibrated), models.get("ece", calibrated=calibrated)
         around = models.interval("auroc", USUAL, calibrated)
-        axes[f"{prefix}auroc"] = Axis("AUROC of wrong against right predictions", aurocs, around, LEAST_SHARE)
+        axes[f"{prefix}auroc"] = Axis(AXIS, aurocs, around, LEAST_SHARE)
         minus = {name: -math.log10(value) for name, value in eces.items() if value}
         smallest = min(filter(None, eces.values()), default=1.0) / 2  # where intervals that include 0 are cut
         ends = {
@@ -310,7 +310,7 @@ def cloud(frame: Frame, spec: Cloud) -> Blocks:
 
 @report("selective/pareto", needs="two models or more")
 def pareto(frame: Frame) -> Table | None:
-    """The models that no other one beats in two things at once, and in which two."""
+    """The models of the Pareto fronts of quality against size or accuracy."""
     models = models_of(frame)
     if len(models.sizes) < 2:
         return None
@@ -331,30 +331,34 @@ def pareto(frame: Frame) -> Table | None:
         | {"on the fronts of": ", ".join(fronts[name])}
         for name in sorted(fronts, key=lambda name: (sizes.get(name, 0), name))
     ]
-    note = "No other model has fewer parameters (or is right more often) and is at least as good in the thing named"
-    title = "Models that no other one beats"
+    note = "On a front: no other model has fewer parameters (or a higher accuracy) and an at least equal quality"
+    title = "Pareto fronts of the models"
     return table_from_records(rows, title, "model", format=decimals(4), formats={PARAMS: format_millions}, note=note)
 
 
 # ---- risk–coverage curves
 
 
-@report("selective/fig2", needs="two models or more with right and wrong answers")
+@report("selective/fig2", needs="two models or more with correct and wrong predictions")
 def fig_2(frame: Frame) -> Blocks:
-    """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges."""
+    """Risk–coverage curves of the best and the worst model by AUROC, and of a less accurate one with more coverage."""
     curves, models = risk_coverage(frame), models_of(frame)
     chosen = curve_models(models, curves)
-    caption = "Share of wrong predictions among those that a model keeps, the most confident first; lower is better."
+    caption = "Risk: error rate of the most confident predictions up to a coverage; lower is better."
     if len(chosen) > 2:
         _, worst, third = chosen
         share = f"{100 * middle(models):g} % accuracy"
-        caption += f" {third} is right less often than {worst}, and still gives more answers at {share}."
+        caption += f" {third} has a lower accuracy than {worst}, and a higher coverage at {share}."
     selected = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
-    return curves_figure("fig2", "Risk and coverage of the best and the worst", caption, selected) if selected else None
+    return (
+        curves_figure("fig2", "Risk–coverage curves of the best and the worst model", caption, selected)
+        if selected
+        else None
+    )
 
 
 def risk_coverage(frame: Frame) -> dict[str, Curve]:
-    """Model → (coverages, risks) of the raw answers, ranked by the largest softmax."""
+    """Model → (coverages, risks) of uncalibrated predictions, ranked by msp."""
     points = frame.where(metric="selective_risk", measure=USUAL, calibrated=False, evaluation="risk-coverage").sort(
         "coverage"
     )
@@ -384,8 +388,8 @@ def fig_13(frame: Frame) -> Blocks:
     pairs = [pair for pair in regimes.pairs(models_of(frame).sizes) if pair.regime in kinds]
     names = {pair.model: "its own teacher" for pair in pairs if pair.own_teacher}
     caption = "A line goes from a model to its distilled version."
-    caption += " “Its own teacher”: pruned networks that learnt from the network they were made from." if names else ""
-    spec = Cloud("fig13", "What distillation does to a model", "auroc", "ece", caption)
+    caption += " “Its own teacher”: pruned networks distilled from the network that was pruned." if names else ""
+    spec = Cloud("fig13", "Distilled models and their counterparts", "auroc", "ece", caption)
     return _linked(frame, spec, {pair.model: pair.counterpart for pair in pairs if pair.counterpart}, names)
 
 
@@ -394,7 +398,7 @@ def fig_14(frame: Frame) -> Blocks:
     """Teachers and their students."""
     pairs = regimes.pairs(models_of(frame).sizes)
     origins = {pair.model: pair.teacher for pair in pairs if pair.teacher and not pair.own_teacher}
-    caption = "A line goes from a teacher to a model that learnt from its answers."
+    caption = "A line goes from a teacher to its student."
     spec = Cloud("fig14", "Teachers and their students", "auroc", "ece", caption)
     return _linked(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
 
@@ -418,80 +422,70 @@ def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mappin
 for _spec in CLOUDS:
     report(f"{NAME}/{_spec.name}", needs=_spec.needs)(partial(cloud, spec=_spec))
 for _name, _metric, _title in (
-    ("fig3", "auroc", "What changes how well models rank their answers"),
-    ("fig4", "ece", "What changes how well models are calibrated"),
+    ("fig3", "auroc", "AUROC by training regime"),
+    ("fig4", "ece", "ECE by training regime"),
 ):
     report(f"{NAME}/{_name}", needs=CHANGED)(partial(change_figure, name=_name, metric=_metric, title=_title))
-for _name, _best, _title in (
-    ("fig11", False, "Two models that cannot rank their answers"),
-    ("fig12", True, "The same two models with the best possible order"),
-):
-    report(f"{NAME}/{_name}")(partial(constant_figure, name=_name, best=_best, title=_title))
 
 SECTIONS = (
-    ("Who knows?", "Which models know when they are wrong?", ("fig1",)),
+    ("Models", TITLE, ("fig1",)),
     ("Scorecard", "Scorecard", ("scorecard",)),
-    ("Coverage", "How much may each model answer?", ("fig5", "fig18", "fig2")),
-    ("Size", "Who is best for its size?", ("fig9", "fig10", "pareto")),
-    ("Training", "What does the way of training change?", ("regimes", "fig3", "fig4", "fig13", "fig14")),
-    ("Temperature", "What does temperature scaling change?", ("temperature", "fig15", "fig16", "fig17")),
-    ("Families", "What is uncertainty related to?", ("table1", "agreement", "fig8")),
-    ("MC-dropout", "Does MC-dropout help?", ("table2",)),
+    ("Coverage", "Coverage at a high accuracy", ("fig5", "fig18", "fig2")),
+    ("Size", "Metrics by size", ("fig9", "fig10", "pareto")),
+    ("Training", "Training regimes", ("regimes", "fig3", "fig4", "fig13", "fig14")),
+    ("Temperature", "Temperature scaling", ("temperature", "fig15", "fig16", "fig17")),
+    ("Families", "Rank correlations by family", ("table1", "agreement", "fig8")),
+    ("MC-dropout", "MC-dropout", ("table2",)),
 )
 
 
 def first_look(study: Study) -> list[Table]:
-    """The tables for the terminal: what fits it and can be read without the page."""
-    kept = f"keeps@{100 * strictest(models_of(study.frame)):g} ↑"
-    look = scores(study.frame, TOP, intervals=False).select("right ↑", "notices ↑", "ECE ↓", kept, "params")
+    """The tables for the terminal."""
+    kept = f"coverage@{100 * strictest(models_of(study.frame)):g} ↑"
+    look = scores(study.frame, TOP, intervals=False).select(ACCURACY, AUROC, "ECE ↓", kept, "params")
     changes = regime_table(study.frame).select("models", "AUROC median", "AUROC better", "ECE median", "ECE better")
     return [table for table in (look, changes) if table]
 
 
 TESTED = (
-    f"Each was compared with the next, up to {AMONG - 1}, on the same images: a paired bootstrap, 95 % intervals, "
-    "Holm’s adjustment."
+    f"The best is compared with the next {AMONG - 1} at most on the same images: paired bootstrap, 95 % intervals, "
+    "Holm's adjustment."
 )
-UNTESTED = "Not all of these models were compared on the same images: which are ahead by more than chance is not known."
+UNTESTED = "Not all of these models were compared on the same images: their differences are not tested."
 
 
 def lead(study: Study) -> list[str]:
-    """Summarize the study and its main results in sentences."""
+    """The best models by accuracy, AUROC and coverage, each with its test against the next."""
     models = models_of(study.frame)
-    strict, dataset = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
-    share = f"{100 * strict:g} %"
-    images, alone = f"{images_of(study.frame, 'accuracy')} images{dataset}", len(models.sizes) == 1
-    sentences = [f"{plural(len(models.sizes), 'pretrained model')} answered {images}."]
-    accuracy, auroc, kept = models.get("accuracy"), models.get("auroc", USUAL), keeps(models, strict)
-    right, best, most = map(pretrained.best_of, (accuracy, auroc, kept))
-    named = {}  # metric → the sentence that names its best model
-    if right and accuracy[right]:
-        who = f"{right} is right" if alone else f"Right most often: {right},"
-        named["accuracy"] = f"{who} in {format_percent(accuracy[right])} of answers."
-    elif right:
-        sentences.append("No answer is right.")
-    if best:
-        who = "It is" if alone else f"Knows best when it is wrong: {'the same model' if best == right else best},"
-        pairs = f"less sure of the wrong one in {of_hundred(auroc[best])} pairs of a wrong and a right answer"
-        named["auroc"] = f"{who} {pairs}."
-    if most and kept[most]:
-        who = f"it gives {format_percent(kept[most])}" if alone else f"{most} gives most: {format_percent(kept[most])}"
-        sentence = f"Where {share} of the answers given must be right, {who}."
-        named[f"sac@{strict:g}"] = sentence
-    leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
-    values = {"accuracy": accuracy, "auroc": auroc, f"sac@{strict:g}": kept}
-    tested = {
-        metric: _tested(study.frame, metric, _compared_best(study.frame, metric, leaders[metric], values[metric]))
-        for metric in named
+    strict, alone = strictest(models), len(models.sizes) == 1
+    dataset = "" if pretrained.unnamed(study) else f" of {study.data}"
+    images = f"{images_of(study.frame, 'accuracy')} images{dataset}"
+    sentences = [f"{plural(len(models.sizes), 'pretrained model')}, {images}."]
+    share, tested = f"{100 * strict:g} %", []
+    columns: dict[str, tuple[str, Values, Callable[[float], str]]] = {
+        "accuracy": ("accuracy", models.get("accuracy"), format_percent),
+        "auroc": (AXIS, models.get("auroc", USUAL), lambda value: format_number(value, 3)),
+        f"sac@{strict:g}": (f"coverage at {share} accuracy", keeps(models, strict), format_percent),
     }
-    sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
-    if most and not kept[most]:
-        sentences.append(f"No model has an accuracy of {share} at any coverage.")
+    for metric, (label, values, format) in columns.items():
+        best = pretrained.best_of(values)
+        if best is None:
+            continue
+        if not values[best] and metric != "auroc":
+            sentences.append(f"No model has {'a correct prediction' if metric == 'accuracy' else f'a {label}'}.")
+            continue
+        value = format(values[best])
+        sentence = f"{label.capitalize() if label != AXIS else label}: {value}."
+        if not alone:
+            sentence = f"Highest {label}: {best}, {value}."
+        test = _tested(study.frame, metric, _compared_best(study.frame, metric, best, values))
+        tested.append(test)
+        sentences.append(f"{sentence} {test}".strip())
     if alone and not (study.plan or {}).get("files"):
         (name,) = models.sizes
         sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --output DIR`.")
-    if named and not alone:
-        sentences.append(TESTED if all(tested.values()) else UNTESTED)
+    if tested and not alone:
+        sentences.append(TESTED if all(tested) else UNTESTED)
     return sentences
 
 
@@ -524,5 +518,4 @@ def scorecard(frame: Frame) -> list[Block]:
 
 def story(study: Study) -> Story:
     """The page of a study of pretrained models."""
-    question = "which pretrained models know when they are wrong?"
-    return pretrained.page(study, question, lead(study), scores, SECTIONS)
+    return pretrained.page(study, TITLE, lead(study), scores, SECTIONS)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.checks import matrix
-from nescio.arrays.parallel import blocks, one_blas_thread, run_on_threads, thread_count
+from nescio.arrays.parallel import blocks, map_on_threads, one_blas_thread, run_on_threads, thread_count
+from nescio.arrays.quantized import candidate_pairs
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.progress import track
@@ -32,6 +33,7 @@ CROWD = 64  # with more undecided neighbours in a row than this, a float64 produ
 CROWDED = -1  # placeholder for the neighbours of such a row
 PAIR = 16  # a pair takes as long as at least this many entries of a product
 NEAR, NEAR_COSINE = 1e-3, 1e-9  # squared distance below which two rows are compared one by one
+INTEGERS_FROM = 1 << 39  # multiplications from which integer products are worth importing PyTorch
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
 TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
 FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
@@ -203,6 +205,10 @@ def nearest_other(these: Points) -> Array:
         return (
             _nearest_among_duplicates(these) if these.repeats else nearest_rows(these, these, (1,), others=True)[:, 0]
         )
+    if these.metric == "cosine" and n * n * these.d >= INTEGERS_FROM:
+        margin = float(_margin(these, these, np.arange(1), SINGLE)[0])
+        if (pairs := candidate_pairs(these.search_rows, margin)) is not None:
+            return _best_of_pairs(these, *pairs)
     best, second, best_row = _tiles(these)
     unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
     if len(unsure) > n // 8 and these.repeats:
@@ -210,6 +216,15 @@ def nearest_other(these: Points) -> Array:
     if len(unsure):
         best_row[unsure] = nearest_rows(these, these, (1,), unsure, others=True)[:, 0]
     return best_row
+
+
+def _best_of_pairs(these: Points, row: Array, column: Array) -> Array:
+    """(n,) the nearest of each row among its candidates, by float64 scores; ties go to the lower index."""
+    parts = blocks(len(row), max(1, len(row) // 64))
+    score = np.concatenate(map_on_threads(lambda block: _pairs(these, these, row[block], column[block]), parts))
+    order = np.lexsort((column, -score, row))
+    first = np.flatnonzero(np.diff(row[order], prepend=-1))
+    return np.asarray(column[order][first])
 
 
 def _nearest_among_duplicates(these: Points) -> Array:

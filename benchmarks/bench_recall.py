@@ -1,4 +1,5 @@
-"""Exact Recall@1 on 60,502 × 512 (the size of Stanford Online Products' test split) against faiss's flat index."""
+"""Time of exact Recall@1 of 60,502 × 512 embeddings (as Stanford Online Products' test split), against faiss's
+IndexFlatIP at its fastest setting on the same threads."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 from _table import best_of, show
 
-from nescio.arrays.nearest import nearest_other, prepare_points
+from nescio.arrays.nearest import prepare_points
+from nescio.arrays.nearest_other import nearest_other
 from nescio.arrays.parallel import thread_count
 from nescio.metrics import recall_at_1
 
 N, D, CLASSES = 60_502, 512, 11_316
-TUNE = 8_192  # rows on which faiss's fastest setting is looked for
+TUNE = 8_192  # rows on which faiss's fastest setting is searched
+ROUNDS = 3
 
 
 def data() -> tuple[Any, Any]:
@@ -72,7 +75,7 @@ def run() -> list[dict[str, Any]]:
 
     wake_faiss()
     x, labels = data()
-    ours_s, recall = best_of(lambda: recall_at_1(x, labels))
+    recall_at_1(x, labels)  # PyTorch is imported here, once per process
     tracemalloc.start()
     found = nearest_other(prepare_points(x))
     extra = tracemalloc.get_traced_memory()[1]
@@ -81,8 +84,13 @@ def run() -> list[dict[str, Any]]:
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     setting = fastest_setting(unit)
     use_setting(setting)
-    with threadpool_limits(setting[1], user_api="blas"):
-        peer_s, theirs = best_of(lambda: faiss_other(unit), 2)
+    ours_s = peer_s = np.inf
+    for _ in range(ROUNDS):  # in turn, so that other work on the machine slows both
+        seconds, recall = best_of(lambda: recall_at_1(x, labels), 1)
+        ours_s = min(ours_s, seconds)
+        with threadpool_limits(setting[1], user_api="blas"):
+            seconds, theirs = best_of(lambda: faiss_other(unit), 1)
+        peer_s = min(peer_s, seconds)
     other = np.flatnonzero(found != theirs)
     if len(other):  # float32 cannot tell them apart: then float64 must say that ours is at least as near
         a, b, c = (x[rows].astype(np.float64) for rows in (other, found[other], theirs[other]))
@@ -94,7 +102,7 @@ def run() -> list[dict[str, Any]]:
     note = f"{extra / 1e6:.0f} MB extra (< 500); {len(other)} other neighbours, nearer in float64"
     peer = f"faiss IndexFlatIP, {setting[0]} threads, BLAS {setting[1]}, blocks {setting[2]} × {setting[3]}"
     work = f"recall_at_1, {N:,} × {D}"
-    times = {"peer_s": peer_s, "ours_s": ours_s, "ratio": peer_s / ours_s, "target": 1.6}
+    times = {"peer_s": peer_s, "ours_s": ours_s, "ratio": peer_s / ours_s, "target": 2.5}
     return [{"work": work, "peer": peer, **times, "note": note}]
 
 

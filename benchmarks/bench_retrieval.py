@@ -12,7 +12,8 @@ import torch
 from _table import best_of, show
 
 from nescio import Predictions
-from nescio.arrays.nearest import nearest_other, prepare_points
+from nescio.arrays.nearest import prepare_points
+from nescio.arrays.nearest_other import nearest_other
 from nescio.measures import gallery_scores
 from nescio.measures.gallery import search_rows
 from nescio.networks.retrieval import device_search, nearest_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nescio.arrays import nearest, quantized
+from nescio.arrays import nearest, nearest_other, quantized
 
 pytest.importorskip("torch")
 
@@ -15,8 +15,8 @@ def _integers(monkeypatch):
     """Integer products of small inputs, however slow this processor computes them."""
     monkeypatch.setattr(quantized, "_is_faster", lambda product: True)
     monkeypatch.setattr(quantized, "TILE", 32)
-    monkeypatch.setattr(nearest, "TILES_FROM", 1)
-    monkeypatch.setattr(nearest, "INTEGERS_FROM", 1)
+    monkeypatch.setattr(nearest_other, "TILES_FROM", 1)
+    monkeypatch.setattr(nearest_other, "INTEGERS_FROM", 1)
 
 
 def clusters(rows, d, seed=0):
@@ -46,23 +46,23 @@ def test_neighbours_are_those_of_float64(name):
     pairs = quantized.candidate_pairs(points.search_rows, 1e-5)
     assert pairs is not None and (pairs[0] != pairs[1]).all()
     assert set(enumerate(cosines.argmax(1).tolist())) <= set(zip(*(index.tolist() for index in pairs), strict=True))
-    found = nearest.nearest_other(points)
+    found = nearest_other.nearest_other(points)
     rows = np.arange(len(x))
     np.testing.assert_allclose(cosines[rows, found], cosines.max(1), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_neighbours_are_the_same_without_integers(name, monkeypatch):
-    found = nearest.nearest_other(nearest.prepare_points(SETS[name]))
-    monkeypatch.setattr(nearest, "INTEGERS_FROM", 1 << 62)
-    np.testing.assert_array_equal(found, nearest.nearest_other(nearest.prepare_points(SETS[name])))
+    found = nearest_other.nearest_other(nearest.prepare_points(SETS[name]))
+    monkeypatch.setattr(nearest_other, "INTEGERS_FROM", 1 << 62)
+    np.testing.assert_array_equal(found, nearest_other.nearest_other(nearest.prepare_points(SETS[name])))
 
 
 def test_equal_rows_and_many_rows_are_left_to_float32(monkeypatch):
     x = np.repeat(clusters(8, 6)[:2], 200, axis=0)
     monkeypatch.setattr(quantized, "MOST", 16)
     assert quantized.candidate_pairs(nearest.prepare_points(x).search_rows, 1e-5) is None
-    np.testing.assert_array_equal(nearest.nearest_other(nearest.prepare_points(x))[:3], [1, 0, 0])
+    np.testing.assert_array_equal(nearest_other.nearest_other(nearest.prepare_points(x))[:3], [1, 0, 0])
     monkeypatch.setattr(quantized, "LARGEST", 100)
     assert quantized.candidate_pairs(nearest.prepare_points(SETS["clusters"]).search_rows, 1e-5) is None
 

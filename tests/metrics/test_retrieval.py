@@ -10,7 +10,9 @@ from sklearn.metrics import roc_auc_score
 
 from nescio import BadInput, Undefined
 from nescio.arrays import nearest as _nearest
-from nescio.arrays.nearest import distances, nearest_other, nearest_rows, prepare_points
+from nescio.arrays import nearest_other as _other
+from nescio.arrays.nearest import distances, nearest_rows, prepare_points
+from nescio.arrays.nearest_other import nearest_other
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
 from tests.support.reference import load, note
 
@@ -34,8 +36,8 @@ def brute_other(x, metric):
 def road(request, monkeypatch):
     """Both ways to search: plain blocks, and symmetric tiles as on large inputs."""
     if request.param == "tiles":
-        monkeypatch.setattr(_nearest, "TILE", 16)
-        monkeypatch.setattr(_nearest, "TILES_FROM", 2)
+        monkeypatch.setattr(_other, "TILE", 16)
+        monkeypatch.setattr(_other, "TILES_FROM", 2)
     return request.param
 
 
@@ -49,7 +51,7 @@ def test_same_neighbours_as_float64_brute_force(road, metric, d):
 
 
 def test_large_input_takes_the_tiles_and_finds_the_same():
-    x = np.random.default_rng(0).standard_normal((_nearest.TILES_FROM + 77, 8)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((_other.TILES_FROM + 77, 8)).astype(np.float32)
     x[5::1000] = x[4]  # duplicates far apart
     unit = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     scores = unit @ unit.T
@@ -83,8 +85,8 @@ def tied_rows(draw):
 def test_ties_go_to_the_lower_index(x, metric, tiles, crowds):
     with pytest.MonkeyPatch.context() as patch:
         if tiles:
-            patch.setattr(_nearest, "TILE", 8)
-            patch.setattr(_nearest, "TILES_FROM", 2)
+            patch.setattr(_other, "TILE", 8)
+            patch.setattr(_other, "TILES_FROM", 2)
         if crowds:
             patch.setattr(_nearest, "CROWD", 1)
         found = nearest_other(prepare_points(x, metric))

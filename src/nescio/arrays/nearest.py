@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.checks import matrix
-from nescio.arrays.parallel import blocks, map_on_threads, one_blas_thread, run_on_threads, thread_count
-from nescio.arrays.quantized import candidate_pairs
+from nescio.arrays.parallel import blocks, one_blas_thread, run_on_threads, thread_count
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.progress import track
@@ -26,14 +25,11 @@ METRICS = ("cosine", "euclidean")
 BLOCK = 1 << 22  # entries of one block of products
 CHOICE = 1 << 19  # entries of it that are chosen from at once
 SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
-TILE = 512  # rows and columns of a symmetric tile
-TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
 SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of it, one of the entry, and for rounding
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
 CROWDED = -1  # placeholder for the neighbours of such a row
 PAIR = 16  # a pair takes as long as at least this many entries of a product
 NEAR, NEAR_COSINE = 1e-3, 1e-9  # squared distance below which two rows are compared one by one
-INTEGERS_FROM = 1 << 39  # multiplications from which integer products are worth importing PyTorch
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
 TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
 FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
@@ -184,7 +180,7 @@ def nearest_rows(
             if others:
                 scores[np.arange(len(query_rows)), query_rows] = -np.inf
             for few in blocks(len(query_rows), max(1, CHOICE // len(refs))):
-                margin = _margin(refs, queries, query_rows[few], SINGLE)
+                margin = score_margin(refs, queries, query_rows[few], SINGLE)
                 neighbours[block][few] = _choose(
                     scores[few], margin, cuts, _TieBreaker(refs, queries, query_rows[few], others)
                 )
@@ -196,50 +192,6 @@ def nearest_rows(
 
     _run(work, work_size, blas=True)
     return neighbours
-
-
-def nearest_other(these: Points) -> Array:
-    """(n,) for every row the index of the nearest other row, the query left out by its index."""
-    n = len(these)
-    if n < TILES_FROM:
-        return (
-            _nearest_among_duplicates(these) if these.repeats else nearest_rows(these, these, (1,), others=True)[:, 0]
-        )
-    if these.metric == "cosine" and n * n * these.d >= INTEGERS_FROM:
-        margin = float(_margin(these, these, np.arange(1), SINGLE)[0])
-        if (pairs := candidate_pairs(these.search_rows, margin)) is not None:
-            return _best_of_pairs(these, *pairs)
-    best, second, best_row = _tiles(these)
-    unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
-    if len(unsure) > n // 8 and these.repeats:
-        return _nearest_among_duplicates(these)
-    if len(unsure):
-        best_row[unsure] = nearest_rows(these, these, (1,), unsure, others=True)[:, 0]
-    return best_row
-
-
-def _best_of_pairs(these: Points, row: Array, column: Array) -> Array:
-    """(n,) the nearest of each row among its candidates, by float64 scores; ties go to the lower index."""
-    parts = blocks(len(row), max(1, len(row) // 64))
-    score = np.concatenate(map_on_threads(lambda block: _pairs(these, these, row[block], column[block]), parts))
-    order = np.lexsort((column, -score, row))
-    first = np.flatnonzero(np.diff(row[order], prepend=-1))
-    return np.asarray(column[order][first])
-
-
-def _nearest_among_duplicates(these: Points) -> Array:
-    """`nearest_other` for many equal rows: searches only the first of equal rows."""
-    i, first_equal = np.arange(len(these)), these.first_equal
-    first, kind, size = np.unique(first_equal, return_inverse=True, return_counts=True)
-    second = np.argsort(first_equal, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
-    first_twin = np.where(first_equal == i, second[kind], first_equal)  # the first equal row that is another
-    if len(first) == 1:
-        return first_twin
-    far = first[nearest_other(prepare_points(these.raw[first], these.metric))][kind]
-    to_twin, to_far = _pairs(these, these, i, first_twin), _pairs(these, these, i, far)
-    return np.where(
-        (first_twin != i) & ((to_twin > to_far) | ((to_twin == to_far) & (first_twin < far))), first_twin, far
-    )
 
 
 def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
@@ -256,7 +208,7 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
             if all_at_once:
                 out[block] = _TieBreaker(refs, queries, query_rows, False).exact_scores(neighbours[block], centred_refs)
             else:
-                out[block] = _pairs(refs, queries, query_rows.repeat(k), neighbours[block].ravel()).reshape(-1, k)
+                out[block] = pair_scores(refs, queries, query_rows.repeat(k), neighbours[block].ravel()).reshape(-1, k)
 
     _run(work, n * k * refs.d * 8, blas=all_at_once)
     if refs.metric == "cosine":
@@ -276,7 +228,7 @@ def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None
         run_on_threads(work)
 
 
-def _margin(refs: Points, queries: Points, query_rows: Array, roundoff: float) -> Array:
+def score_margin(refs: Points, queries: Points, query_rows: Array, roundoff: float) -> Array:
     """(len(query_rows),) bound on the error of a computed score, for any order of summation.
 
     |fl(a·b) − a·b| ≤ d·roundoff·|a|·|b| to first order, and a few roundings more for the entries and for |b|²/2.
@@ -287,7 +239,7 @@ def _margin(refs: Points, queries: Points, query_rows: Array, roundoff: float) -
     return np.asarray((refs.d + 8) * roundoff * span**2 + 8 * DOUBLE * np.sqrt(refs.d) * refs.max_value * span)
 
 
-def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
+def pair_scores(refs: Points, queries: Points, i: Array, j: Array) -> Array:
     """float64 scores of the pairs (i, j), higher = nearer, equal for equal rows at any position.
 
     Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding on whole numbers, so that exact ties stay ties.
@@ -315,13 +267,13 @@ class _TieBreaker:
     others: bool
 
     def comparable(self, scores: Array, row: Array) -> Array:
-        """Scores of these rows of the block in the unit of `_pairs`."""
+        """Scores of these rows of the block in the unit of `pair_scores`."""
         if self.refs.metric == "cosine":
             return scores * np.abs(scores)
         return np.asarray(scores - self.queries.half_squares[self.query_rows[row]])
 
     def pairs(self, row: Array, column: Array) -> Array:
-        return _pairs(self.refs, self.queries, self.query_rows[row], column)
+        return pair_scores(self.refs, self.queries, self.query_rows[row], column)
 
     def exact_scores(self, neighbours: Array, centred_refs: Array) -> Array:
         """Scores of the neighbours of each query, by one product with all references, `centred_refs`.
@@ -352,7 +304,7 @@ class _TieBreaker:
         if self.others:
             scores[np.arange(len(query_rows)), query_rows] = -np.inf
         border = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
-        slack = 4 * _margin(self.refs, self.queries, query_rows, DOUBLE)
+        slack = 4 * score_margin(self.refs, self.queries, query_rows, DOUBLE)
         open_ = np.zeros(scores.shape, bool)
         for t in border.T:
             open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
@@ -363,7 +315,7 @@ class _TieBreaker:
         once[key] = True
         pairs = np.flatnonzero(once)
         value = np.empty(scores.size)
-        value[pairs] = _pairs(self.refs, self.queries, query_rows[pairs // n], pairs % n)
+        value[pairs] = pair_scores(self.refs, self.queries, query_rows[pairs // n], pairs % n)
         scores[r, c] = value[key]
         return _choose(scores, np.zeros(len(query_rows)), cuts, None)
 
@@ -446,66 +398,3 @@ def _descending(columns: Array, value: Array) -> tuple[Array, Array]:
 def _in_order(bits: Array) -> Array:
     """Bits of float32 as int32 of the same order, and back."""
     return np.asarray(bits ^ ((bits >> 31) & 0x7FFFFFFF))
-
-
-# ---- every row against every other: half of the products
-
-
-def _tiles(these: Points) -> tuple[Array, Array, Array]:
-    """(best, second, best_row): the two highest float32 scores of every row with the others, and the row of the best.
-
-    The score (less |a|²/2 when Euclidean) is symmetric, so one tile of products serves its rows and its columns.
-    """
-    spans = blocks(len(these), TILE)
-    pairs = [(a, b) for a in range(len(spans)) for b in range(a, len(spans))]
-    half_squares = these.half_squares.astype(np.float32)
-
-    def work(i: int, workers: int) -> tuple[Array, Array, Array]:
-        state = (
-            np.full(len(these), -np.inf, np.float32),
-            np.full(len(these), -np.inf, np.float32),
-            np.zeros(len(these), np.intp),
-        )
-        room = np.empty(TILE * TILE, np.float32)
-        mine = pairs[i::workers]
-        for a, b in track(mine, "neighbours") if i == 0 else mine:
-            down, across = spans[a], spans[b]
-            height, width = down.stop - down.start, across.stop - across.start
-            tile = room[: height * width].reshape(height, width)
-            np.matmul(these.search_rows[down], these.search_rows[across].T, out=tile)
-            if these.metric == "euclidean":
-                tile -= half_squares[down][:, None]
-                tile -= half_squares[across]
-            if a == b:
-                np.fill_diagonal(tile, -np.inf)
-            else:
-                _update_best(state, across.start, tile.T, down.start, tile.max(0))
-            _update_best(state, down.start, tile, across.start, tile[np.arange(height), tile.argmax(1)])
-        return state
-
-    with one_blas_thread():
-        (best, second, best_row), *more = run_on_threads(work)
-    for other_best, other_second, other_row in more:
-        second = np.maximum(np.minimum(best, other_best), np.maximum(second, other_second))
-        best_row, best = np.where(other_best > best, other_row, best_row), np.maximum(best, other_best)
-    if these.metric == "euclidean":
-        best, second = best.astype(np.float64), second.astype(np.float64)
-    return best, second, best_row
-
-
-def _update_best(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
-    """Updates the two best scores of the rows from `start` on by a tile with the row maxima `top`."""
-    best, second, best_row = (array[start : start + len(tile)] for array in state)
-    up = np.flatnonzero(top > second)
-    if not len(up):
-        return
-    block, line = tile[up], np.arange(len(up))
-    first = block.argmax(1)
-    highest = block[line, first]
-    block[line, first] = -np.inf
-    next_ = block.max(1)
-    old, older = best[up], second[up]
-    newer = highest > old
-    second[up] = np.where(newer, np.maximum(old, next_), np.maximum(older, highest))
-    best[up] = np.maximum(old, highest)
-    best_row[up] = np.where(newer, offset + first, best_row[up])

@@ -16,7 +16,8 @@ def retrieved(embeddings: ArrayLike, labels: ArrayLike, metric: str = "cosine") 
 
     The query itself is excluded by index, but not its duplicates; ties in distance go to the lower index.
     """
-    from nescio.arrays.nearest import nearest_other, prepare_points
+    from nescio.arrays.nearest import prepare_points
+    from nescio.arrays.nearest_other import nearest_other
 
     these = prepare_points(embeddings, metric)
     classes = np.asarray(labels)

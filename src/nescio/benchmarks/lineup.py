@@ -137,11 +137,11 @@ def lines(names: Sequence[str], ensemble_names: Sequence[str], sizes: Sequence[i
 
 
 def search(
-    trial_of: Callable[[str, HParams, int], Trial], names: Iterable[str], count: int, seed: int, work: Work
+    trial_of: Callable[..., Trial], names: Iterable[str], count: int, seed: int, work: Work
 ) -> dict[str, tuple[int, HParams]]:
     """Method → number and hyper-parameters with the lowest NLL of validation images, of `count` random draws.
 
-    trial_of  (method, hyper-parameters, their number) → the trial of the first seed
+    trial_of  (method, hparams=…, number=…) → the trial of the first seed
 
     Draw 0 has the defaults, and fields that methods share are drawn alike for all of them. A method that predicts no
     classes keeps its defaults.
@@ -150,7 +150,11 @@ def search(
     if count == 1:
         return chosen
     hparam_classes = {name: cls.hparams_class for name in chosen if (cls := methods[name]).classifies}
-    drawn = random_trials(hparam_classes, trial_of, count, seed)
+
+    def numbered(name: str, hparams: HParams, number: int) -> Trial:
+        return trial_of(name, hparams=hparams, number=number)
+
+    drawn = random_trials(hparam_classes, numbered, count, seed)
     steps = {trial: search_step(trial, work.context.root) for trials in drawn.values() for trial in trials}
     done = set(work.evaluate(SEARCH, steps.values()))
     for name, trials in drawn.items():

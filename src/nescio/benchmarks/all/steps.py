@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from nescio import datasets, evaluations
 from nescio.benchmarks import lineup
 from nescio.benchmarks.all import NAME, VERSION, Plan
 from nescio.benchmarks.all.leaderboard import line_of
-from nescio.benchmarks.plans import DEEP_ENSEMBLE, trained_methods
+from nescio.benchmarks.plans import DEEP_ENSEMBLE
 from nescio.datasets.names import absolute_name
 from nescio.errors import BadInput
 from nescio.evaluations import Evaluation, Subject
@@ -19,7 +19,6 @@ from nescio.methods import registry as methods
 from nescio.networks.groups import NetworkGroup
 from nescio.report.studies import Study, read_study
 from nescio.rows import Row, merge_networks
-from nescio.search import HParams
 from nescio.trials import Trial
 from nescio.work.steps import Work
 
@@ -109,29 +108,14 @@ def trained_classes(plan: Plan, root: str | None) -> tuple[int, ...] | None:
 
 def groups_of(plan: Plan, work: Work) -> list[NetworkGroup]:
     """Single networks, then averages, of every method; the first seed of all methods comes first."""
-    root = work.context.root
-    classes = trained_classes(plan, root)
-
-    def trial_of(name: str, hparams: HParams, number: int, seed: int = 0, member: int = 0) -> Trial:
-        return lineup.plain_trial(
-            name,
-            plan.data,
-            plan.backbone,
-            plan.training,
-            seed=seed,
-            member=member,
-            fixed=plan.hparams,
-            hparams=hparams,
-            classes=classes,
-            number=number,
-        )
-
-    names = trained_methods(plan.methods)
-    chosen = lineup.search(trial_of, names, plan.trials, plan.search_seed, work)
+    root, classes = work.context.root, trained_classes(plan, work.context.root)
+    networks: Row = {"data": plan.data, "backbone": plan.backbone, "fixed": plan.hparams, "classes": classes}
+    trial_of: Callable[..., Trial] = partial(lineup.plain_trial, training=plan.training, **networks)
+    chosen = lineup.search(trial_of, plan.trained, plan.trials, plan.search_seed, work)
 
     def group(name: str, size: int, seed: int) -> NetworkGroup:
         number, hparams = chosen[name]
-        trials = [trial_of(name, hparams, number, seed, member) for member in range(size)]
+        trials = [trial_of(name, hparams=hparams, number=number, seed=seed, member=member) for member in range(size)]
         return lineup.average(trials, root, plan.training.augment)
 
     lines = lineup.lines(plan.methods, plan.ensemble_methods, plan.ensemble_sizes)
@@ -149,11 +133,8 @@ def evaluations_of(plan: Plan) -> list[Evaluation]:
         "severities": plan.severities,
         "limit": plan.limit,
     }
-    return [configured(evaluations.registry[name], settings) for name in chosen_names(plan.evaluations)]
-
-
-def chosen_names(names: Sequence[str]) -> list[str]:
-    return [evaluations.registry.canonical(name) for name in names] or sorted(evaluations.registry)
+    names = map(evaluations.registry.canonical, plan.evaluations or sorted(evaluations.registry))
+    return [configured(evaluations.registry[name], settings) for name in names]
 
 
 def configured(cls: type[Evaluation], settings: Row) -> Evaluation:

@@ -183,11 +183,6 @@ def _make(
 # ---- one model
 
 
-def most_confident(measure: str) -> float:
-    """The confidence if u is 0, so that a severity is a mean confidence: 1 − u for msp, else −u."""
-    return 1.0 if measure == "msp" else 0.0
-
-
 @dataclass(kw_only=True)
 class GradedModel(ModelRows):
     """Gathers the rows of one model, the classes of each of its groups, and notes about them."""
@@ -215,7 +210,7 @@ class GradedModel(ModelRows):
                 predictions, score = resolve_measure(inside, measure)
                 u_in, u_out = measures.uncertainty(score, predictions), uncertainty_of(outside, measure)
             except Undefined as reason:
-                self._because(measure, None, "out", reason)
+                self.omit(reason, measure=measure, split="out")
                 continue
             if predictions.labels is not None and predictions.logits is not None:
                 rank_rows({measure: u_in}, ~summary(predictions).outcomes().correct, ("auroc",), self)
@@ -225,9 +220,6 @@ class GradedModel(ModelRows):
                 self._fixed(name, other, u_in, measure)
             if "hard.index" not in self.chosen:  # by the first measure
                 self._hardest(division.test[grades.group(-1)].reshape(-1), outside)
-
-    def _because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
-        self.omit(reason, measure=measure, metric=metric, split=split)
 
     def _outside(self, predictions: ModelPredictions, inside: Predictions) -> Predictions:
         """The rows of OOD classes."""
@@ -246,7 +238,7 @@ class GradedModel(ModelRows):
         if inside.labels is None or inside.logits is None:
             lacking = "labels" if inside.labels is None else "logits"
             reason = f"There are no {lacking}: no prediction is known to be right or wrong."
-            self._because(None, "accuracy", "test", reason)
+            self.omit(reason, metric="accuracy", split="test")
         else:
             self.add("accuracy", metrics.accuracy(summary(inside).outcomes()), len(inside))
 
@@ -275,7 +267,8 @@ class GradedModel(ModelRows):
         return window
 
     def _graded(self, grades: OODGrades, measure: str, n_in: int) -> None:
-        n, top = n_in + grades.window * self.plan.test_images, most_confident(measure)
+        n = n_in + grades.window * self.plan.test_images
+        top = 1.0 if measure == "msp" else 0.0  # the confidence if u is 0: a severity is a mean of 1 − u, or of −u
         add_grades(grades, n, self, evaluation="graded-ood", split="out", measure=measure)
         for level, severity in enumerate(grades.severities):
             count = grades.window * self.plan.estimation_images
@@ -291,7 +284,7 @@ class GradedModel(ModelRows):
         try:
             u = uncertainty_of(outside, measure)
         except Undefined as reason:
-            self._because(measure, "auroc", name, reason)
+            self.omit(reason, measure=measure, metric="auroc", split=name)
             return
         rank_sets({measure: u_in}, {measure: u}, ("auroc",), self, split="out", target=name, evaluation="ood")
 

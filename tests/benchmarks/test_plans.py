@@ -1,4 +1,4 @@
-"""Deep ensembles are a line of their own: the same hyper-parameters, other initial seeds, one name and one size."""
+"""Parts of plans: a deep ensemble is a line of its own, with the same hyper-parameters and other initial seeds."""
 
 from dataclasses import replace
 

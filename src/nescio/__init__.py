@@ -20,6 +20,7 @@ _FUNCTIONS = {  # functions with the parameters of the command of the same name
     "compare": "comparison",
     "evaluate": "evaluation",
     "export": "export",
+    "rank": "rank",
     "threshold": "thresholds",
     "transfer": "transfer",
     "verify": "verification",

@@ -13,6 +13,7 @@ from nescio.api.comparison import ModelComparison
 from nescio.api.dry_run import CostEstimate
 from nescio.api.evaluation import ModelEvaluation, PixelEvaluation
 from nescio.api.export import Export
+from nescio.api.rank import RepresentationRanking
 from nescio.api.run import run as run
 from nescio.api.thresholds import AbstentionThreshold
 from nescio.api.transfer import TransferEvaluation
@@ -133,6 +134,40 @@ def export(
     training_data: str | None = None,
 ) -> Export:
     """Write a network that abstains to one file, for ONNX Runtime or torch.export."""
+
+def rank(
+    candidates: Mapping[str, str | Sequence[str]] | str | Sequence[str],
+    *,
+    data: str | None = None,
+    reference: Path | None = None,
+    limit: int | None = None,
+    reference_size: int = 5000,
+    head_data: Mapping[str, str | Sequence[str]] | str | Sequence[str] = (),
+    unlabelled: bool = False,
+    tasks: Literal["one-vs-one", "multiclass"] = "one-vs-one",
+    k_dist: int = 1,
+    similarity: Literal["jaccard", "overlap"] = "jaccard",
+    components: int | Sequence[int] | str = (1, 2, 5, 10, 20, 50),
+    split_references: int | None = None,
+    k: int | None = None,
+    distance: Literal["cosine", "euclidean"] = "cosine",
+    seed: int = 0,
+    bootstrap: int | None = None,
+    level: float = 0.95,
+    input_size: int | None = None,
+    mean: float | Sequence[float] | str | None = None,
+    std: float | Sequence[float] | str | None = None,
+    interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] | None = None,
+    crop: float | None = None,
+    store: Path = "store",
+    root: Path | None = None,
+    device: str = "auto",
+    weights: Path | None = None,
+    row_scores: Path | None = None,
+    thumbnails: str | None = None,
+    list_rows: int = 24,
+) -> RepresentationRanking:
+    """Score and rank representations by reliability, without labels."""
 
 def threshold(
     files: Mapping[str, Source | Sequence[Source]] | Source | Sequence[Source] = (),

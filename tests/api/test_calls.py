@@ -18,6 +18,7 @@ from nescio.api.calls import options_class, signature_of
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, leaves
+from nescio.report.text import json_text
 from tests.support.api_stub import STUB, stub
 
 FUNCTIONS = sorted(nescio._FUNCTIONS)
@@ -102,6 +103,19 @@ def test_transfer_and_choose_give_the_numbers_of_the_command(files, capsys):
     command = plain(capsys, "choose", *models, "--accuracy", 0.95, "--bootstrap", 50)
     result = nescio.choose(models, accuracy=0.95, bootstrap=50)
     assert command["choice"] == result.name and command["value"] == result.models[0]["value"]
+
+
+def test_rank_gives_the_numbers_of_the_command(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 4))
+    for name in ("a0", "a1", "b0", "b1"):
+        np.save(tmp_path / f"{name}.npy", (rows + rng.normal(size=rows.shape)).astype("float32"))
+    files = {name: [tmp_path / f"{name}{seed}.npy" for seed in (0, 1)] for name in "ab"}
+    words = [f"{name}={','.join(map(str, members))}" for name, members in files.items()]
+    command = plain(capsys, "rank", *words, "--bootstrap", 20, "--k", 5)
+    result = nescio.rank(files, bootstrap=20, k=5)
+    assert command["group"] == result.plain()["group"] and command["candidates"][0]["scores"]
+    assert command["candidates"] == json.loads(json_text(result.plain()["candidates"]))
 
 
 def test_results_have_frames_html_and_a_page(files, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from nescio.api.inputs import Named
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, Leaf, build, is_tuple, leaves, refuse_idle, without_none
 from nescio.predictions import Predictions
-from nescio.specs import SpecError, write_assignment
+from nescio.specs import SpecError, write_assignment, write_items
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -94,6 +94,8 @@ def _read(leaf: Leaf, value: object) -> object:
     if value is None or value is leaf.default:
         return value
     if isinstance(value, Mapping):
+        if leaf.spec.style == "whole":
+            value = {name: write_items(map(str, _items(listed))) for name, listed in value.items()}
         value = tuple(_named(str(name), item) for name, listed in value.items() for item in _items(listed))
     if not is_tuple(leaf.hint):
         return _item(leaf, value, leaf.hint)

@@ -55,7 +55,7 @@ class AbstentionThreshold(ApiResult):
     check: ThresholdOutcome | None = None
     score: dict[str, str] = field(default_factory=dict)
     score_facts: str = ""
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
     @property
     def attainable(self) -> bool:
@@ -176,7 +176,7 @@ def threshold(options: ThresholdOptions) -> AbstentionThreshold:
         guarded.evaluate(check) if check is not None and attainable else None,
         saved,
         score.contents if score else "",
-        predictions.notes,
+        [*predictions.notes],
     )
 
 

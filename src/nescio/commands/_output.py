@@ -48,8 +48,9 @@ def name_options(result: ApiResult, leaves: Sequence[Leaf]) -> None:
         for entry in getattr(contained, "reasons", ()):
             if isinstance(entry, dict):
                 entry["reason"] = with_flags(entry["reason"], leaves)
-        if notes := getattr(contained, "notes", ()):
-            contained.notes = [with_flags(note, leaves) for note in notes]  # type: ignore[attr-defined]
+        notes = getattr(contained, "notes", None)
+        if isinstance(notes, list):
+            notes[:] = [with_flags(note, leaves) for note in notes]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,10 @@ from nescio.analysis.representations.candidates import Candidate, evaluation_row
 from nescio.analysis.representations.downstream import downstream_losses
 from nescio.analysis.representations.ranking import rank_candidates
 from nescio.analysis.representations.row_scores import RowScoreOptions, score_candidate
+from nescio.api.rank import RankOptions as Options
+from nescio.api.rank import candidates_of, named_members, sides
 from nescio.api.storage import StoreOptions
 from nescio.cli import main
-from nescio.commands.rank import Options, candidates_of, named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE
 from nescio.predictions import Predictions
@@ -471,7 +472,7 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         ([f"a={files}/good0.npz,{files}/good1r.npz:{files}/good1t.npz"], "write all alike"),
         ([f"a={files}/good0.npz,{files}/good0.npz"], "is given twice"),
         ([f"a={files}/good0.npz,{files}/good1t.npz"], "holds other rows than"),
-        (["resnet50"], "must be shown images: name them with --data"),
+        (["resnet50"], "needs images: give --data"),
         ([good, "--data", "digits"], "all candidates are files"),
         ([good, "--reference", "digits"], "all candidates are files"),
         ([good, "--split-references", 10], "separate references"),

@@ -43,9 +43,11 @@ def run(benchmark: str, /, *, preset: str | None = None, **parameters: object) -
     """
     chosen = base.registry[benchmark]
     names = {leaf.key for leaf in leaves(chosen.plan)}
-    known = {*names, *signature_of(BenchmarkOptions).parameters}
-    if unknown := next((name for name in parameters if name not in known and "launcher" not in parameters), None):
-        raise TypeError(f"run(): {benchmark} has no parameter {unknown!r}.{did_you_mean(unknown, known)}")
+    parameter_names = {*names, *signature_of(BenchmarkOptions).parameters}
+    if unknown := next(
+        (name for name in parameters if name not in parameter_names and "launcher" not in parameters), None
+    ):
+        raise TypeError(f"run(): {benchmark} has no parameter {unknown!r}.{did_you_mean(unknown, parameter_names)}")
     values = {name: value for name, value in parameters.items() if name in names}
     plan = options_from(chosen.plan, values, preset_of(chosen.plan, chosen.presets, preset, values))
     others = {name: value for name, value in parameters.items() if name not in names}

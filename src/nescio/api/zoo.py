@@ -127,12 +127,12 @@ class ZooResult(ApiResult):
         pages = [result.report(path) for result, path in self.pages(Path(folder), Path(folder) / "cood")]
         return pages[0]
 
-    def pages(self, known: Path, new: Path) -> list[tuple[BenchmarkResult, Path]]:
+    def pages(self, selective: Path, cood: Path) -> list[tuple[BenchmarkResult, Path]]:
         """The studies with links to each other, and the folders of their pages."""
-        links = [{f"{new.name}/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
+        links = [{f"{cood.name}/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
         if len(self.results) < 2 or not all(result.study.rows for result in self.results):
             links = [{}, {}]
-        pairs = zip(self.results, links, (known, new), strict=False)
+        pairs = zip(self.results, links, (selective, cood), strict=False)
         return [(replace(result, links=link), folder) for result, link, folder in pairs]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -321,12 +321,6 @@ class Predictions:
             )
         return self.take(rows)
 
-    def join(self, *others: Predictions) -> tuple[Predictions, ...]:
-        """The common rows of all: see `nescio.join`."""
-        from nescio.predictions.combine import join
-
-        return join(self, *others)
-
     def save(self, path: str | Path) -> Path:
         """Write a folder, .npz, .safetensors, .parquet or .csv, by the suffix of the name."""
         from nescio.predictions.files import save
@@ -356,13 +350,6 @@ class Predictions:
         from nescio.predictions.files import from_files
 
         return from_files(paths, ood=ood)
-
-    @staticmethod
-    def stack(members: Sequence[Predictions]) -> Predictions:
-        """A deep ensemble: see `nescio.stack`."""
-        from nescio.predictions.combine import stack
-
-        return stack(members)
 
 
 def check_same_keys(one: Array, other: Array) -> None:

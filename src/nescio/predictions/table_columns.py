@@ -12,7 +12,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import check_growth
 from nescio.predictions.class_columns import ClassColumns, find_class_columns
-from nescio.predictions.names import FieldNames, FlatFields, printable, unknown_name
+from nescio.predictions.names import SYNONYMS, FieldNames, FlatFields, printable, unknown_name
 from nescio.predictions.outputs import Predictions
 
 if TYPE_CHECKING:
@@ -29,26 +29,15 @@ COLUMN = re.compile(
     r"|variant_(?P<variant>.+)_(?P<at>\d{1,9})|(?P<named>u|group)_(?P<name>.+)",
     re.DOTALL | re.ASCII,
 )
-COLUMNS = [
-    *("index", "label", "in_distribution", "pred", "correct", "conf", "logit_0 …", "prob_0 …", "logprob_0 …", "u_NAME"),
-    *("emb_0 …", "vote_0 …", "group_NAME", "variant_NAME_0 …"),
-]
-COLUMN_SYNONYMS = {
-    **dict.fromkeys(("labels", "y", "target", "targets", "y_true"), "label"),
-    **dict.fromkeys(("id", "ids", "idx"), "index"),
-    **dict.fromkeys(("softmax", "probabilities"), "prob_0 …"),
-    **dict.fromkeys(("prediction", "preds", "y_pred"), "pred"),
-    **dict.fromkeys(("u", "uncertainty", "score", "scores"), "u_NAME"),
-    **dict.fromkeys(("group", "domain"), "group_NAME"),
-    **dict.fromkeys(("embedding", "features"), "emb_0 …"),
+COLUMN_OF = {  # field → its column, or the first of its columns
+    **{"index": "index", "labels": "label", "in_distribution": "in_distribution", "predicted": "pred"},
+    **{"correct": "correct", "confidence": "conf", "logits": "logit_0 …", "probs": "prob_0 …", "embeddings": "emb_0 …"},
+    **{"annotations": "vote_0 …", "scores/NAME": "u_NAME", "groups/NAME": "group_NAME"},
+    **{"variants/NAME": "variant_NAME_0 …"},
 }
-TEXT_FIELDS = (
-    "index",
-    "labels",
-    "predicted",
-    "in_distribution",
-    "correct",
-)  # fields, besides groups, that may be text in a table
+COLUMNS = [*COLUMN_OF.values(), "logprob_0 …"]
+COLUMN_SYNONYMS = COLUMN_OF | {synonym: COLUMN_OF[field] for synonym, field in SYNONYMS.items()}
+TEXT_FIELDS = ("index", "labels", "predicted", "in_distribution", "correct")  # and groups: may be text in a table
 MAX_COLUMNS = 50_000  # a table of more takes longer to open than to read
 
 
@@ -168,11 +157,8 @@ def columns_of(predictions: Predictions, ending: str) -> dict[str, Array]:
     columns: dict[str, Array] = {}
     for key, array in predictions.columns():
         field, _, name = key.partition("/")
-        prefix = {
-            **{"labels": "label", "logits": "logprob" if predictions.normalized else "logit", "embeddings": "emb"},
-            **{"annotations": "vote", "scores": f"u_{name}", "groups": f"group_{name}", "variants": f"variant_{name}"},
-            **{"predicted": "pred", "confidence": "conf"},
-        }.get(field, field)
+        template = COLUMN_OF[f"{field}/NAME" if name else field].removesuffix("_0 …")
+        prefix = "logprob" if field == "logits" and predictions.normalized else template.replace("NAME", name)
         if array.ndim == 1:
             columns[prefix] = array
         else:

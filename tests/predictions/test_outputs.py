@@ -394,7 +394,7 @@ def test_take_select_and_join_move_every_field_together():
     one, other = join(p.take(slice(0, 6)), q.take(q.index != p.index[3]))
     assert one.index.tolist() == other.index.tolist() == [k for k in p.index[:6] if k != p.index[3]]
     assert_same(one, other)
-    assert [a.index.tolist() for a in p.join(q)] == [p.index.tolist()] * 2
+    assert [a.index.tolist() for a in join(p, q)] == [p.index.tolist()] * 2
     assert_same(p.select(p.index[4]), p.take([4]))
 
 
@@ -409,7 +409,7 @@ def test_stack_joins_on_index_and_names_members():
     np.testing.assert_allclose(both.variants["tta"], mean, rtol=1e-6)
     assert not both.scores and both.embeddings is None
     assert stack([both, a]).members.tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert Predictions.stack([a]).members.tolist() == [0, 0]
+    assert stack([a]).members.tolist() == [0, 0]
 
 
 def test_what_was_written_into_a_private_map_is_not_forgotten(tmp_path):

@@ -11,7 +11,6 @@ from nescio.report.format import (
     format_number,
     format_percent,
     join_names,
-    of_hundred,
     plural,
 )
 from nescio.report.labels import (
@@ -40,8 +39,6 @@ def test_shares_never_round_to_all_or_nothing() -> None:
         and format_percent(0.00001) == "0.001 %"
         and format_percent(1 - 1e-9) == "nearly 100 %"
     )
-    assert of_hundred(0.914) == "91 of 100" and of_hundred(1) == "100 of 100"
-    assert of_hundred(0.999) == "more than 99 of 100" and of_hundred(0.001) == "less than 1 of 100"
 
 
 @pytest.mark.parametrize("name", list(metrics.registry))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from nescio.analysis.model_choice import pareto_front
 from nescio.networks import families, regimes
 from nescio.predictions.model_predictions import OWN, ModelPredictions
 from nescio.report.blocks import Block, Details, Figure, SectionSpec, Story, collapse_tables, figures_of
-from nescio.report.charts.points import NAMED_POINTS, OTHERS, scatter_chart
+from nescio.report.charts.points import NAMED_POINTS, OTHERS, scatter_figure
 from nescio.report.format import format_millions, interval_columns
 from nescio.report.frame import Frame
 from nescio.report.named_reports import find_report
@@ -255,7 +255,7 @@ class Cloud:
             self.caption: True,
             "A larger mark: more parameters.": any(point[PARAMS] for point in marks),
             "A dot in the mark: a distilled model.": any(point["distilled"] for point in marks),
-            "The dashed line joins the models that no other one beats in both.": len(best) > 1,
+            "The dashed line joins the models of the Pareto front.": len(best) > 1,
             " ".join(["Lines through the marks: 95 % intervals.", *filter(None, (x.note, y.note))]): (
                 bool(x.around or y.around) and len(marks) <= NAMED_POINTS
             ),
@@ -263,11 +263,8 @@ class Cloud:
         look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
         look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
         tips = {"model": "model", "family": "family"}
-        chart = partial(scatter_chart, marks, x.label, y.label, tips=tips, **look)
-        records = [{key: value for key, value in point.items() if key != "name"} for point in marks]
-        return Figure(
-            self.name, self.title, " ".join(text for text, holds in sentences.items() if holds), chart, records
-        )
+        caption = " ".join(text for text, applies in sentences.items() if applies)
+        return scatter_figure(self.name, self.title, caption, marks, x.label, y.label, tips, **look)
 
 
 def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:

@@ -38,16 +38,6 @@ def interval_columns(name: str) -> tuple[str, str]:
     return f"{name}, from", f"{name}, to"
 
 
-def of_hundred(share: float) -> str:
-    """Format as 91 of 100; only exact shares of 0 and 1 are 0 and 100 of 100."""
-    whole = round(100 * share)
-    if whole == 100 and share < 1:
-        return "more than 99 of 100"
-    if whole == 0 and share > 0:
-        return "less than 1 of 100"
-    return f"{whole} of 100"
-
-
 def count_in_words(n: int) -> str:
     """Write numbers up to twelve as words."""
     return NUMERALS[n] if n < len(NUMERALS) else f"{n:,}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from nescio.analysis.significance import Runs, compare_with_best
@@ -15,7 +16,7 @@ from nescio.errors import BadInput
 from nescio.files import read_json, read_list, read_small
 from nescio.provenance import Provenance
 from nescio.report.blocks import Definitions, Section, SectionSpec, Story, sections_of
-from nescio.report.format import count_in_words, describe_best, join_names, plural
+from nescio.report.format import count_in_words, describe_best, format_number, join_names, plural
 from nescio.report.frame import MEASURED_COLUMNS, Frame
 from nescio.report.labels import dataset_label, group_reasons
 from nescio.report.pages import write_page
@@ -254,28 +255,26 @@ def _common(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # ---- the story of a study
 
 
-def describe_verdict(
-    lines: Mapping[str, Runs],
-    repetitions: str = "seeds",
-    *,
-    noise: Mapping[str, float] | None = None,
-    who: str = "It",
+def describe_best_line(
+    label: str, lines: Mapping[str, Runs], *, noise: Mapping[str, float] | None = None, repetitions: str = "seeds"
 ) -> str:
-    """Which lines are not significantly different from the highest, or the difference to the next, with the test.
+    """The line with the highest mean, and the lines that are not significantly different or the next, with the test.
 
+    label  what is highest, such as AUROC
     lines  name → repetition → value
     noise  see `compare_with_best`
     """
-    if len(lines) < 2:
-        return ""
     verdict = compare_with_best(lines, noise=noise)
-    count = count_in_words(max(map(len, lines.values())))
+    mean = fmean(lines[verdict.best].values())
+    sentence = f"Highest {label}: {verdict.best}, {format_number(mean, 3)}."
+    if len(lines) < 2:
+        return sentence
+    count = max(map(len, lines.values()))
+    over = f"{count_in_words(count)} {repetitions}" if count > 1 else f"one {repetitions.removesuffix('s')}"
     if not verdict.tests:
-        noun = repetitions if count != "one" else repetitions.removesuffix("s")
-        return f"Differences were not tested: {count} {noun}."
-    sentence = describe_best(verdict.differences, who).removesuffix(".")
-    over = f" over {count} {repetitions}" if count != "one" else ""
-    return f"{sentence} ({join_names(verdict.tests)}{over}, Holm's adjustment)."
+        return f"{sentence} Differences were not tested: {over}."
+    tests = join_names(verdict.tests) + (f" over {over}" if count > 1 else "")
+    return f"{sentence} {describe_best(verdict.differences).removesuffix('.')} ({tests}, Holm's adjustment)."
 
 
 def story_of(

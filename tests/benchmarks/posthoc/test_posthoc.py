@@ -191,7 +191,7 @@ def test_the_heat_map_has_the_best_scores_first():
         "b", "far-ood", {"gen": 0.8, "vim": 0.9}
     )
     (figure,) = figures_of([reports.heat(Frame(rows))])
-    assert list(dict.fromkeys(cell["line"] for cell in figure.points)) == ["msp", "vim", "gen"]
+    assert list(dict.fromkeys(cell["score"] for cell in figure.points)) == ["msp", "vim", "gen"]
 
 
 def test_other_sets_are_named_by_content_in_rows(tmp_path):

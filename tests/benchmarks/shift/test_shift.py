@@ -805,7 +805,7 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     first = [row for row in study.frame if row["data_seed"] == 0]
     rows = [row | {"data_seed": run, "value": value(row, run)} for run in range(4) for row in first]
     lead = " ".join(reports.story(replace(study, rows=rows)).lead)
-    assert "highest rAULC 0.750, erm by entropy. It is not significantly different from deep-ensemble × 2 by" in lead
+    assert "erm by entropy, 0.750. It is not significantly different from deep-ensemble × 2 by" in lead
 
 
 def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):

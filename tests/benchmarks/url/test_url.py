@@ -429,9 +429,9 @@ def test_results_have_means_over_seeds_and_significance_marks():
     assert bold(frame) == {"a", "b"} and "Welch's t-test" in reports.results(frame).note
     wide = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: no difference is certain
     assert bold(wide) == {"a", "c"}
-    assert "not significantly different from b (Welch's" in " ".join(reports._lead(frame))
+    assert "not significantly different from b by u (Welch's" in " ".join(reports._lead(frame))
     apart = " ".join(reports._lead(Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])))
-    assert "c, is +0.445 [0." in apart
+    assert "c by u, is +0.445 [0." in apart
     ranges = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("c", [0.5, 0.52], 0.01)])  # apart in range, but by two seeds
     assert bold(ranges) == {"a", "c"}
     three = Frame([*rows("a", [0.6, 0.7, 0.8], 0.1), *rows("c", [0.5, 0.61, 0.7], 0.1)])  # common seeds: a paired test

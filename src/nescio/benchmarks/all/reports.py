@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import fmean
 
 from nescio import evaluations
@@ -19,8 +19,8 @@ from nescio.benchmarks.all.leaderboard import (
 )
 from nescio.errors import Undefined
 from nescio.metrics import spearman
-from nescio.report.blocks import Blocks, Details, Figure, SectionSpec, Story, Tabs
-from nescio.report.charts.points import heat_chart, scatter_chart
+from nescio.report.blocks import Blocks, Details, Figure, SectionSpec, Story, Tabs, flatten
+from nescio.report.charts.points import heat_figure, scatter_figure
 from nescio.report.format import format_number
 from nescio.report.frame import Frame
 from nescio.report.named_reports import report
@@ -191,9 +191,8 @@ def _scatter(key: str, x: Axis, y: Axis, labels: Mapping[Line, str], log: bool =
     ]
     if len(points) < 2:
         return []
-    chart = partial(scatter_chart, points, x[0], y[0], tips={"method": "method"}, log=log)
-    data = [{name: value for name, value in point.items() if name != "name"} for point in points]
-    return [Figure(key, f"{y[0].rstrip(' ↑↓')} and {x[0].rstrip(' ↑↓')}", "One point per method.", chart, data)]
+    title = f"{y[0].rstrip(' ↑↓')} and {x[0].rstrip(' ↑↓')}"
+    return [scatter_figure(key, title, "One point per method.", points, x[0], y[0], {"method": "method"}, log=log)]
 
 
 # ---- correlations
@@ -206,13 +205,11 @@ def correlations(frame: Frame) -> Blocks:
         {"line": first.title, "column": second.title, "value": rho, "n": count}
         for (first, second), (rho, count) in leaderboard_of(frame).correlations.items()
     ]
-    if not cells:
-        return None
-    chart = partial(heat_chart, cells, "Spearman's ρ", -1.0, ("question", "question ", "methods"), ".2f")
     caption = "Spearman's correlation over methods; every number is signed so that higher is better."
-    figure = Figure("correlations", "Rank correlation of questions", caption, chart, cells)
-    by_score = score_correlations(frame)
-    return [figure] if by_score is None else [figure, by_score]
+    names = ("question", "question ", "methods")
+    title = "Rank correlation of questions"
+    figure = heat_figure("correlations", title, caption, cells, "Spearman's ρ", -1.0, names)
+    return flatten([figure, score_correlations(frame)]) if figure else None
 
 
 @report("all/score-correlations")

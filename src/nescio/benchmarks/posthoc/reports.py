@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from statistics import fmean
 
 from nescio.analysis.significance import DELONG, compare_with_best
 from nescio.benchmarks.posthoc import MISTAKES, QUESTIONS, TRANSFORMERS
 from nescio.evaluations.posthoc import AMONG_BEST
 from nescio.networks.families import architecture
-from nescio.report.blocks import Blocks, Figure, Prose, SectionSpec, Story, Tabs
-from nescio.report.charts.points import heat_chart
+from nescio.report.blocks import Blocks, Prose, SectionSpec, Story, Tabs
+from nescio.report.charts.points import heat_figure
 from nescio.report.format import format_number, plural
 from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import dataset_label, network_label
@@ -155,15 +154,13 @@ def heat(frame: Frame) -> Blocks:
             for name in _order(rows)
             for row in rows.where(measure=name)
         ]
-        if cells:
-            chart = partial(heat_chart, cells, "AUROC", 0.5, ("score", "network", "seeds"), ".3f")
-            caption = (
-                "The baseline first, the others by their mean over the networks that have them. More colour is better; "
-                "none is chance or worse. Empty cells: the network does not have the score."
-            )
-            options[question] = [
-                Figure(f"scores-{question}", f"AUROC of every score, {question}", caption, chart, cells)
-            ]
+        caption = (
+            "The baseline first, the others by their mean over the networks that have them. More colour is better; "
+            "none is chance or worse. Empty cells: the network does not have the score."
+        )
+        words, names = (f"AUROC of every score, {question}", caption), ("score", "network", "seeds")
+        if figure := heat_figure(f"scores-{question}", *words, cells, "AUROC", 0.5, names, ".3f"):
+            options[question] = [figure]
     return Tabs("Question", options)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 
 from nescio.errors import Undefined
 from nescio.metrics import spearman
-from nescio.report.blocks import Blocks, Figure, SectionSpec, Story, Tabs
-from nescio.report.charts.points import scatter_chart
+from nescio.report.blocks import Blocks, SectionSpec, Story, Tabs
+from nescio.report.charts.points import scatter_figure
 from nescio.report.format import format_number, join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import dataset_label
@@ -158,31 +157,30 @@ def figure_2(frame: Frame) -> Blocks:
     caption = "One point for every network: strengths × seeds."
     options = {}
     for (data, measure), selected in Frame(points(frame)).group_by("dataset", "measure"):
-        chart = partial(scatter_chart, selected.rows, "accuracy", "rAULC", tips=TIPS)
         name, key = _figure_name(frame, data, measure)
-        options[name] = [Figure(f"fig2-{key}", f"Accuracy and rAULC by {name}", caption, chart, selected.rows)]
+        words = f"fig2-{key}", f"Accuracy and rAULC by {name}", caption
+        options[name] = [scatter_figure(*words, selected.rows, "accuracy", "rAULC", TIPS)]
     return Tabs("Measure of uncertainty", options)
-
-
-def _figure_name(frame: Frame, data: str, name: str) -> tuple[str, str]:
-    """What a figure is called, and its key: by its data too, where studies of several were joined."""
-    available = frame.unique("dataset")
-    return (
-        (name, name) if len(available) == 1 else (f"{name}, {dataset_label(data)}", f"{name}-{available.index(data)}")
-    )
 
 
 @report("sensitivity/curves")
 def curves(frame: Frame) -> Blocks:
     """rAULC against the strength, for every method."""
+    caption = "One point for every network. A smaller bound (of ddu, sngp, due) is stronger."
     options = {}
     for (data, method), selected in Frame(points(frame)).group_by("dataset", "method"):
-        displayed = [point | {"name": point["measure"]} for point in selected]
-        caption = "One point for every network. A bound (of ddu, sngp, due) is stronger where it is smaller."
-        chart = partial(scatter_chart, displayed, "strength", "rAULC", tips=TIPS, log=True)
         name, key = _figure_name(frame, data, method)
-        options[name] = [Figure(f"curve-{key}", f"rAULC against the strength of {name}", caption, chart, displayed)]
+        words = f"curve-{key}", f"rAULC against the strength of {name}", caption
+        by_measure = [point | {"name": point["measure"]} for point in selected]
+        options[name] = [scatter_figure(*words, by_measure, "strength", "rAULC", TIPS, log=True)]
     return Tabs("Method", options)
+
+
+def _figure_name(frame: Frame, data: str, name: str) -> tuple[str, str]:
+    """The name of a figure and its key, with the dataset if there are several."""
+    available = frame.unique("dataset")
+    several = len(available) > 1
+    return (f"{name}, {dataset_label(data)}", f"{name}-{available.index(data)}") if several else (name, name)
 
 
 # ---- the page

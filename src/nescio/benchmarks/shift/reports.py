@@ -32,7 +32,7 @@ from nescio.report.format import count_methods, format_number, join_names, plura
 from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import bare_label, dataset_label, network_label
 from nescio.report.named_reports import report
-from nescio.report.studies import Study, describe_verdict, story_of
+from nescio.report.studies import Study, describe_best_line, story_of
 from nescio.report.tables import Column, Index, Table, decimals, metrics, table
 from nescio.report.verdicts import singular_gaussians
 from nescio.rows import Row
@@ -299,10 +299,7 @@ def _lead(frame: Frame) -> list[str]:
             continue
         best, *others = means.sort("value", reverse=True)
         runs = {f"{network_label(row)} by {row['measure']}": repetitions_of(row) for row in (best, *others)}
-        lead.append(
-            f"{dataset_label(data)}: highest rAULC {format_number(best['value'], 3)}, {network_label(best)} by "
-            f"{best['measure']}. {describe_verdict(runs)}".strip()
-        )
+        lead.append(describe_best_line(f"rAULC on {dataset_label(data)}", runs))
         if plain := [row for row in others if (network_label(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"rAULC of plain softmax entropy (erm): {format_number(plain[0]['value'], 3)}.")
         if subset.where(own_augmentation=True, method=best["method"]):

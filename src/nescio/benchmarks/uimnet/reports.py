@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -11,12 +11,12 @@ from nescio.analysis.selection import best_trials
 from nescio.benchmarks.plans import DEEP_ENSEMBLE
 from nescio.benchmarks.uimnet import SCORECARD, SEARCH
 from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
-from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart
-from nescio.report.format import count_in_words, format_number, plural
+from nescio.report.charts.points import dots_chart, heat_figure, scatter_figure
+from nescio.report.format import count_in_words, format_number, join_names, plural
 from nescio.report.frame import Frame
 from nescio.report.labels import calibration_label, group_reasons
 from nescio.report.named_reports import report
-from nescio.report.studies import Study, describe_verdict, story_of
+from nescio.report.studies import Study, describe_best_line, story_of
 from nescio.report.tables import MISSING, Column, Index, Table, decimals, metrics, percents, table
 from nescio.rows import Row
 
@@ -284,10 +284,9 @@ def networks(frame: Frame) -> Figure | None:
     values = [point[NLL] for point in points]
     log = min(values) > 0 and max(values) > 20 * min(values)
     tips = {"name": "method", "about": "network"}
-    data = [{tips.get(key, key): value for key, value in point.items()} for point in points]
     caption = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
-    chart = partial(scatter_chart, points, NLL, AUC, tips=tips, log=log)
-    return Figure("networks", "Validation NLL and AUC of every trained network", caption, chart, data)
+    title = "Validation NLL and AUC of every trained network"
+    return scatter_figure("networks", title, caption, points, NLL, AUC, tips, log=log)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
@@ -360,16 +359,15 @@ def lead(study: Study) -> list[str]:
     if first := ordered(first_lines(lines).where(metric="auroc"), "method"):
         best, plain = first.first("method"), first.where(method="erm").first()
         beside = {"erm": None if best == "erm" else plain, ORACLE: oracle_mean(lines)}
-        values = [f"{name} {format_number(value, 3)}" for name, value in beside.items() if value is not None]
-        end = f" ({', '.join(values)})" if values else ""
-        sentences.append(f"Highest AUC of OOD detection: {best}, {format_number(first.first(), 3)}{end}.")
-        sentences.append(describe_verdict(by_seed(seeds_of(frame, first_lines(lines)), "method"), who=best))
+        sentences.append(
+            describe_best_line("AUC of OOD detection", by_seed(seeds_of(frame, first_lines(lines)), "method"))
+        )
+        if values := [f"{name} {format_number(value, 3)}" for name, value in beside.items() if value is not None]:
+            sentences.append(f"For comparison: {join_names(values)}.")
     measures = everywhere(frame)
     if len(measures) > 1:
-        best = max(measures, key=lambda name: fmean(measures[name].values()))
-        sentences.append(f"Highest mean AUC of the measures that every method has: {best}.")
-        sentences.append(describe_verdict(measures, who=best))
-    return [sentence for sentence in sentences if sentence]
+        sentences.append(describe_best_line("mean AUC of the measures that every method has", measures))
+    return sentences
 
 
 def seeds_of(frame: Frame, lines: Frame) -> Frame:

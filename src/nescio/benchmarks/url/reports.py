@@ -11,12 +11,12 @@ from typing import Any
 
 from nescio.report.blocks import Blocks, Figure, Panel, SectionSpec, Story
 from nescio.report.charts.levels import levels_figure
-from nescio.report.charts.points import dots_chart, heat_figure, scatter_chart
+from nescio.report.charts.points import dots_chart, heat_figure, scatter_figure
 from nescio.report.format import count_methods, format_millions, format_number, join_names, plural
 from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import dataset_label
 from nescio.report.named_reports import report
-from nescio.report.studies import Study, describe_verdict, story_of
+from nescio.report.studies import Study, describe_best_line, story_of
 from nescio.report.tables import Column, Index, Table, decimals, table
 from nescio.rows import Row
 
@@ -239,8 +239,8 @@ def draw_networks(frame: Frame, spec: FigureSpec) -> Blocks:
         if points:
             caption = describe_correlation(Frame(points), TITLES[x], TITLES[y])
             tips = {"method": "method", "backbone": "backbone", "trial": "trial", "seed": "seed"}
-            chart = partial(scatter_chart, points, TITLES[x], TITLES[y], tips=tips)
-            figures.append(Figure(f"{spec.name}-{number}", spec.title, caption, chart, points))
+            key = f"{spec.name}-{number}"
+            figures.append(scatter_figure(key, spec.title, caption, points, TITLES[x], TITLES[y], tips))
     return [Panel(figures)] if figures else None
 
 
@@ -272,8 +272,7 @@ def draw_choices(frame: Frame, spec: FigureSpec) -> Blocks:
         return None
     tips = {"name": "method", "backbone": "backbone", "chosen by": "chosen by"}
     caption = "Mean over seeds. A line joins the networks that R@1 and R-AUROC choose; one point: both choose the same."
-    chart = partial(scatter_chart, points, x, y, tips=tips, links=links)
-    return Figure(spec.name, spec.title, caption, chart, points)
+    return scatter_figure(spec.name, spec.title, caption, points, x, y, tips, links=links)
 
 
 def draw_correlations(frame: Frame, spec: FigureSpec) -> Blocks:
@@ -495,13 +494,13 @@ def _lead(frame: Frame) -> list[str]:
     if not rows:
         return ["No network has an R-AUROC on downstream sets."]
     targets = [dataset_label(name) for name in frame.where(split="test").unique("target") if name]
+    named = {f"{name_of(row, frame)} by {row['measure']}": row for row in rows}
+    noise = {name: row["noise"] for name, row in named.items() if row["noise"] is not None}
+    runs = {name: repetitions_of(row) for name, row in named.items()}
     lead = [
-        f"{count_methods(rows)} on {join_names(targets)}. Highest R-AUROC: {format_number(rows[0]['value'], 3)}, "
-        f"{name_of(rows[0], frame)} by {rows[0]['measure']}."
+        f"{count_methods(rows)} on {join_names(targets)}.",
+        describe_best_line("R-AUROC", runs, noise=noise if len(noise) == len(rows) else None),
     ]
-    runs = {name_of(row, frame): repetitions_of(row) for row in rows}
-    noise = {name_of(row, frame): row["noise"] for row in rows if row["noise"] is not None}
-    lead += filter(None, [describe_verdict(runs, noise=noise if len(noise) == len(rows) else None)])
     if bound := upper_bound(frame, R_AUROC):
         lead.append(f"R-AUROC of a network {bound[0]}: {format_number(bound[1], 3)}.")
     return lead

@@ -107,15 +107,41 @@ def dots_chart(points: Sequence[Row], title: str, guide: tuple[str, float] | Non
 # ---- heat maps
 
 
+def scatter_figure(
+    key: str,
+    title: str,
+    caption: str,
+    points: Sequence[Row],
+    x: str,
+    y: str,
+    tips: Mapping[str, str] | None = None,
+    **look: Any,
+) -> Figure:
+    """Return a scatter plot as a figure with its numbers; `tips` and `look` are those of `scatter_chart`."""
+    titles = tips or {}
+    data = [
+        {titles.get(column, column): value for column, value in point.items() if column != "name" or column in titles}
+        for point in points
+    ]
+    return Figure(key, title, caption, lambda: scatter_chart(points, x, y, tips=tips, **look), data)
+
+
 def heat_figure(
-    key: str, title: str, caption: str, cells: Sequence[Row], axis: str, floor: float, names: tuple[str, str, str]
+    key: str,
+    title: str,
+    caption: str,
+    cells: Sequence[Row],
+    axis: str,
+    floor: float,
+    names: tuple[str, str, str],
+    format: str = ".2f",
 ) -> Figure | None:
     """Return a heat map as a figure with its numbers; None for fewer than two cells."""
     if len(cells) < 2:
         return None
     line, column, n = names
     points = [{line: cell["line"], column: cell["column"], axis: cell["value"], n: cell["n"]} for cell in cells]
-    return Figure(key, title, caption, lambda: heat_chart(cells, axis, floor, names), points)
+    return Figure(key, title, caption, lambda: heat_chart(cells, axis, floor, names, format), points)
 
 
 def heat_chart(

@@ -158,8 +158,8 @@ def heat(frame: Frame) -> Blocks:
             "The baseline first, the others by their mean over the networks that have them. More colour is better; "
             "none is chance or worse. Empty cells: the network does not have the score."
         )
-        words, names = (f"AUROC of every score, {question}", caption), ("score", "network", "seeds")
-        if figure := heat_figure(f"scores-{question}", *words, cells, "AUROC", 0.5, names, ".3f"):
+        labels, names = (f"AUROC of every score, {question}", caption), ("score", "network", "seeds")
+        if figure := heat_figure(f"scores-{question}", *labels, cells, "AUROC", 0.5, names, ".3f"):
             options[question] = [figure]
     return Tabs("Question", options)
 

@@ -158,8 +158,8 @@ def figure_2(frame: Frame) -> Blocks:
     options = {}
     for (data, measure), selected in Frame(points(frame)).group_by("dataset", "measure"):
         name, key = _figure_name(frame, data, measure)
-        words = f"fig2-{key}", f"Accuracy and rAULC by {name}", caption
-        options[name] = [scatter_figure(*words, selected.rows, "accuracy", "rAULC", TIPS)]
+        labels = f"fig2-{key}", f"Accuracy and rAULC by {name}", caption
+        options[name] = [scatter_figure(*labels, selected.rows, "accuracy", "rAULC", TIPS)]
     return Tabs("Measure of uncertainty", options)
 
 
@@ -170,9 +170,9 @@ def curves(frame: Frame) -> Blocks:
     options = {}
     for (data, method), selected in Frame(points(frame)).group_by("dataset", "method"):
         name, key = _figure_name(frame, data, method)
-        words = f"curve-{key}", f"rAULC against the strength of {name}", caption
+        labels = f"curve-{key}", f"rAULC against the strength of {name}", caption
         by_measure = [point | {"name": point["measure"]} for point in selected]
-        options[name] = [scatter_figure(*words, by_measure, "strength", "rAULC", TIPS, log=True)]
+        options[name] = [scatter_figure(*labels, by_measure, "strength", "rAULC", TIPS, log=True)]
     return Tabs("Method", options)
 
 

@@ -208,8 +208,8 @@ def panels(frame: Frame, key: str, title: str, *metrics: str, caption: str = "",
                 label = bare_label(metric)
                 names = ("line", "severity", label)
                 look: Row = {"dashed": colours, "positions": levels if axis else None, "axis": axis}
-                words = f"{label}, {subject}", f"{measure} {caption}".strip()
-                figures.append(levels_figure(f"{figure_key}-{metric}", *words, lines, names, **look))
+                texts = f"{label}, {subject}", f"{measure} {caption}".strip()
+                figures.append(levels_figure(f"{figure_key}-{metric}", *texts, lines, names, **look))
         blocks += [Panel(figures)] if figures else []
     return blocks
 

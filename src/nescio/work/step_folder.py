@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Checkpoint(NamedTuple):
     """Saved arrays and bytes, with metadata."""
 
-    tensors: dict[str, np.ndarray | bytes]
+    tensors: dict[str, Any]  # arrays, or bytes
     meta: dict[str, Any]
 
 

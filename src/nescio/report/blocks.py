@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nescio.report.tables import Table, drop_repeated_legends
+from nescio.rows import Row
+
+if TYPE_CHECKING:
+    from nescio.report.charts.style import Chart
 
 LONG = 24  # rows above which a page collapses a table
 
@@ -22,8 +26,8 @@ class Figure:
     key: str
     title: str
     caption: str
-    chart: Callable[[], Any]
-    points: Sequence[Mapping[str, Any]] = ()
+    chart: Callable[[], Chart]
+    points: Sequence[Row] = ()
     kind: str = "study"
 
 

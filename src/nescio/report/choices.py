@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from nescio.analysis.model_choice import ModelChoice
 from nescio.analysis.score_choice import ScoreChoice
 from nescio.report.format import format_millions
 from nescio.report.labels import metric_label, metric_legend
 from nescio.report.tables import COUNT, Cell, Formatter, NumberFormat, Table, decimals, percents
 from nescio.report.verdicts import TASKS, requirement_label
+from nescio.rows import Row
 
 SCORE_TITLE = "Choice of the uncertainty score"
 MAX_SCORES = 8  # scores of the best group in the short table
@@ -64,7 +62,7 @@ def choice_table(choice: ModelChoice) -> Table:
     return Table("Models, best first", ("model",), tuple(titles), tuple(rows), note, metric_legend((metric, "auroc")))
 
 
-def _difference(line: Mapping[str, Any], best: bool) -> Cell:
+def _difference(line: Row, best: bool) -> Cell:
     """The difference from the best model on the same resamples, in percentage points."""
     if line["difference"] is None:
         return Cell(0.0, best=best, text="best")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+
+from nescio.rows import Row
 
 NUMERALS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -48,7 +49,7 @@ def plural(n: int, word: str) -> str:
     return f"{count_in_words(n).capitalize()} {word}{'' if n == 1 else 's'}"
 
 
-def count_methods(rows: Iterable[Mapping[str, Any]]) -> str:
+def count_methods(rows: Iterable[Row]) -> str:
     """Write the numbers of methods and ensembles, as in Four methods and an ensemble; one row each."""
     rows = list(rows)
     ensembles = sum((row.get("members") or 1) > 1 for row in rows)
@@ -67,9 +68,7 @@ def join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def describe_best(
-    differences: Sequence[Mapping[str, Any]], who: str = "It", level: float = 0.95, limit: int = 6
-) -> str:
+def describe_best(differences: Sequence[Row], who: str = "It", level: float = 0.95, limit: int = 6) -> str:
     """Return the models that are not significantly different from the best, or the difference to the next one.
 
     differences  `Comparison.differences` of a metric that is better higher
@@ -83,7 +82,7 @@ def describe_best(
     return f"The difference to the next, {near['model']}, is +{ahead} [{low}, {high}]."
 
 
-def shorten_names(names: Iterable[Any], limit: int) -> str:
+def shorten_names(names: Iterable[object], limit: int) -> str:
     """Join names as a, b and 3 more."""
     unique = [str(name) for name in dict.fromkeys(names)]
     shown = ", ".join(unique[:limit])

@@ -7,7 +7,7 @@ equals None in every filter and group: a spectral norm of None is a norm that is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -23,7 +23,7 @@ class Frame:
 
     __slots__ = ("rows",)
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.rows: tuple[Row, ...] = rows.rows if isinstance(rows, Frame) else tuple(dict(row) for row in rows)
 
     def __iter__(self) -> Iterator[Row]:
@@ -96,7 +96,7 @@ class Frame:
     def sort(self, *keys: str | Callable[[Row], Any], reverse: bool = False) -> Frame:
         """Sort by columns (None first) or by functions of a row; the sort is stable."""
 
-        def sort_key(row: Row) -> list[Any]:
+        def sort_key(row: Row) -> list[object]:
             return [_none_first(row.get(key)) if isinstance(key, str) else key(row) for key in keys]
 
         return _frame(sorted(self, key=sort_key, reverse=reverse))
@@ -129,7 +129,7 @@ def _frame(rows: Iterable[Row]) -> Frame:
     return frame
 
 
-def _test(condition: Any) -> Callable[[Any], bool]:
+def _test(condition: object) -> Callable[[object], bool]:
     if callable(condition):
         return lambda value: bool(condition(value))
     if isinstance(condition, (set, frozenset, tuple, list)):
@@ -137,7 +137,7 @@ def _test(condition: Any) -> Callable[[Any], bool]:
     return lambda value: bool(value == condition)
 
 
-def _none_first(value: Any) -> tuple[bool, Any]:
+def _none_first(value: object) -> tuple[bool, object]:
     return (False, 0) if value is None else (True, value)
 
 

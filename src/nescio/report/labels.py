@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nescio.report.format import shorten_names
+from nescio.rows import Row
 from nescio.specs import DatasetName, split_severity
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def metric_legend(metrics: Iterable[str], names: Mapping[str, str] | None = None
     return tuple(sentences.values())
 
 
-def calibration_label(calibrated: Any) -> str:
+def calibration_label(calibrated: object) -> str:
     """Return raw, calibrated, or the name of the calibration."""
     if not calibrated:
         return "raw"
@@ -121,14 +122,14 @@ def dataset_label(spec: str) -> str:
     return f"{name} at {size} pixels" if size else name
 
 
-def ood_label(split: Any) -> str:
+def ood_label(split: object) -> str:
     """Return the name of an OOD set: the split without its prefix."""
     return str(split).removeprefix("ood:").removeprefix("ood/")
 
 
-def group_reasons(reasons: Iterable[Mapping[str, Any]], limit: int = 6) -> list[tuple[str, str]]:
+def group_reasons(reasons: Iterable[Row], limit: int = 6) -> list[tuple[str, str]]:
     """Return (metrics and measures, reason) with every reason once."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[Row]] = {}
     for entry in reasons:
         reason, name = str(entry["reason"]), str(entry.get("measure") or "")
         if name and reason.startswith(f"{name} "):  # one reason for several measures, each by its own name
@@ -147,12 +148,12 @@ def group_reasons(reasons: Iterable[Mapping[str, Any]], limit: int = 6) -> list[
     return result
 
 
-def _method_label(entry: Mapping[str, Any]) -> str:
+def _method_label(entry: Row) -> str:
     """A method, or 5 × a method for an ensemble."""
     return f"{entry['members']} × {entry['method']}" if (entry.get("members") or 1) > 1 else str(entry["method"])
 
 
-def _shift_label(entry: Mapping[str, Any]) -> str:
+def _shift_label(entry: Row) -> str:
     """A shift with its severity, such as rain 2."""
     name = str(entry["shift"]).replace("_", " ")
     if entry.get("severity") is None:
@@ -160,7 +161,7 @@ def _shift_label(entry: Mapping[str, Any]) -> str:
     return f"{name} {entry['severity']:g}" if entry["severity"] else name
 
 
-def network_label(row: Mapping[str, Any], *, backbone: bool = False) -> str:
+def network_label(row: Row, *, backbone: bool = False) -> str:
     """Name a network or an average: its method, or the existing network, and how many networks are averaged.
 
     backbone  name the backbone of trained networks too; a checkpoint is named by its file

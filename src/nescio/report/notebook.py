@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from nescio.analysis.results import Comparison, Scorecard
 from nescio.errors import BadInput, Undefined
@@ -20,6 +20,7 @@ from nescio.report.scorecards.stories import scorecard_story
 from nescio.report.scorecards.tables import comparison_label, comparison_tables, essentials
 from nescio.report.tables import MISSING, Table
 
+T = TypeVar("T")
 Result = Scorecard | Comparison
 MAX_ROWS = 12  # of a table in a notebook
 
@@ -71,27 +72,28 @@ class CardPlots:
 
     def risk_coverage(self, measure: str | None = None) -> alt.Chart:
         """Risk–coverage curve of one measure, with the others in the background."""
-        return _chart(risk_coverage_chart(self._curves("risk_coverage"), self._measure(measure)))
+        return _chart(risk_coverage_chart(_labelled(self.card.curves.get("risk_coverage")), self._measure(measure)))
 
     def reliability(self) -> alt.Chart:
         """Reliability diagram, raw and calibrated."""
-        return _chart(reliability_chart(self._curves("reliability")))
+        return _chart(reliability_chart(_labelled(self.card.curves.get("reliability"))))
 
     def histogram(self, measure: str | None = None) -> alt.Chart:
         """Uncertainty of right, wrong and out-of-distribution predictions."""
-        return _chart(histogram_chart(self._curves("histogram"), self._measure(measure)))
-
-    def _curves(self, kind: str) -> Any:
-        curves = self.card.curves.get(kind)
-        if not curves:
-            raise Undefined("This scorecard has no labels: the chart needs them.")
-        return curves
+        return _chart(histogram_chart(_labelled(self.card.curves.get("histogram")), self._measure(measure)))
 
     def _measure(self, name: str | None) -> str | None:
         names = measures_of(self.card.curves)
         if name is not None and name not in names:
             raise BadInput(f"There is no measure named {name!r} on this scorecard. There are: {', '.join(names)}.")
         return name or next(iter(names), None)
+
+
+def _labelled(curves: Mapping[str, T] | None) -> Mapping[str, T]:
+    """The curves, which a scorecard without labels lacks."""
+    if not curves:
+        raise Undefined("This scorecard has no labels: the chart needs them.")
+    return curves
 
 
 class ComparisonPlots:

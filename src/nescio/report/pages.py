@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nescio.errors import BadInput
 from nescio.files import write_file
@@ -29,10 +29,14 @@ from nescio.report.blocks import (
     tables_of,
     without_figures,
 )
-from nescio.report.charts.style import DARK, PAPER, SELECTED, on_page, on_paper
+from nescio.report.charts.style import DARK, PAPER, SELECTED, Spec, on_page, on_paper
 from nescio.report.tables import Table
 from nescio.report.text import format_records, latex, markdown, render_code, rows_csv, tables_csv, to_plain
 from nescio.rows import Row
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 ASSETS = Path(__file__).parent
 LONG_TEXT = 48  # letters of a cell above which its column wraps
@@ -88,7 +92,7 @@ def render_figure(figure: Figure) -> tuple[str, str]:
     return str(vl_convert.vegalite_to_svg(spec)), points
 
 
-def chart_data(spec: Any) -> list[str]:
+def chart_data(spec: object) -> list[str]:
     """Return every table in a chart's specification, as CSV."""
     if isinstance(spec, list):
         return [text for child in spec for text in chart_data(child)]
@@ -137,7 +141,7 @@ def _anchors(sections: Sequence[Section]) -> list[str]:
     return anchors
 
 
-def _environment(figures: Mapping[str, Any]) -> Any:
+def _environment(figures: Mapping[str, Spec]) -> Environment:
     """Jinja with the filters of the template; it escapes all texts except the markup of these filters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -179,7 +183,7 @@ def _text_columns(table: Table) -> set[str]:
     return {column for (_, column), cell in table.cells().items() if len(cell.text or "") > LONG_TEXT}
 
 
-def _markup(text: str) -> Any:
+def _markup(text: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(text)
@@ -191,12 +195,12 @@ def _escape(text: str) -> str:
     return str(escape(text))
 
 
-def _code(text: str) -> Any:
+def _code(text: str) -> Markup:
     """Mark text between backticks as code."""
     return _markup(render_code(text, _escape, "<code>{}</code>"))
 
 
-def _strong(text: str) -> Any:
+def _strong(text: str) -> Markup:
     """Mark text between backticks as code, and percentages, AUROC and ECE as strong."""
     return _markup(
         re.sub(
@@ -210,17 +214,17 @@ def _nowrap(text: str) -> str:
     return _escape(text).replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓")
 
 
-def _line(text: str) -> Any:
+def _line(text: str) -> Markup:
     """Allow line breaks of a label after its joints."""
     return _markup(re.sub(r"([_./·])(?=.)", r"\1<wbr>", _nowrap(text)))
 
 
-def _head(text: str) -> Any:
+def _head(text: str) -> Markup:
     """Allow a line break of a column title before the parameter only."""
     return _markup(_nowrap(text).replace("-", "\u2011").replace("@", "<wbr>@"))
 
 
-def _script(value: Any) -> Any:
+def _script(value: object) -> Markup:
     """JSON that is safe in a script element."""
     text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

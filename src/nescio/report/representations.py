@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -53,9 +52,7 @@ def conditions(scoring: RowScoreOptions, k: int, rows: EvaluationRows) -> str:
     return f"{scoring.distance} distance, k = {k} neighbours ({similarity}), {against}"
 
 
-def _cell_row(
-    line: str, head: str, value: float | str | None, interval: Mapping[str, Any] | None = None, best: bool = False
-) -> Row:
+def _cell_row(line: str, head: str, value: float | str | None, interval: Row | None = None, best: bool = False) -> Row:
     """A row for one cell: its labels, value and interval, and whether it is bold."""
     ends = {name: (interval or {}).get(name) for name in ("low", "high")}
     return {"line": line, "head": head, "value": value, "best": best, **ends}

@@ -180,7 +180,7 @@ class Index:
     format: Callable[[Any], str] | None = None
     keep: bool = False  # also if all rows have the same value
 
-    def label(self, value: Any) -> str:
+    def label(self, value: object) -> str:
         """Format one value."""
         return self.format(value) if self.format else index_label(self.name, value)
 
@@ -207,7 +207,7 @@ def metrics(*names: str, titles: Mapping[str, str] | None = None, format: Format
     ]
 
 
-def index_label(column: str, value: Any) -> str:
+def index_label(column: str, value: object) -> str:
     """Format a value of an input column as a label."""
     if column == "metric":
         return metric_label(str(value))

@@ -9,12 +9,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nescio.predictions.formats.csv import escaped
 from nescio.report.blocks import Block, Definitions, Prose, Section, Story, walk
 from nescio.report.tables import MISSING, Cell, Table
-from nescio.rows import COLUMNS, without_empty
+from nescio.rows import COLUMNS, Row, without_empty
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,7 +152,7 @@ def _tex_cell(cell: Cell | None) -> str:
 # ---- CSV and JSON
 
 
-def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def rows_csv(rows: Sequence[Row]) -> str:
     """Write rows as CSV in full precision, without empty columns; the standard columns come first."""
     rows = without_empty(rows)
     columns = [*COLUMNS, *dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)]
@@ -162,7 +162,7 @@ def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def tables_csv(tables: Iterable[Table]) -> str:
     """Write the cells of tables as CSV, one per line: position, numbers, and printed text."""
-    lines: list[Sequence[Any]] = [("table", "row", "column", "value", "spread", "low", "high", "n", "text")]
+    lines: list[Sequence[object]] = [("table", "row", "column", "value", "spread", "low", "high", "n", "text")]
     for table in tables:
         for (labels, column), cell in table.cells().items():
             numbers = (cell.value, cell.spread, cell.low, cell.high, cell.n)
@@ -170,25 +170,25 @@ def tables_csv(tables: Iterable[Table]) -> str:
     return _csv(lines)
 
 
-def _csv(lines: Iterable[Sequence[Any]]) -> str:
+def _csv(lines: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([_csv_cell(value) for value in line] for line in lines)
     return out.getvalue()
 
 
-def _csv_cell(value: Any) -> Any:
+def _csv_cell(value: object) -> object:
     """Empty for None; a text that a spreadsheet would compute gets a quote in front."""
     value = "" if value is None else to_plain(value)
     return escaped(value) if isinstance(value, str) and not SIGNED.fullmatch(value) else value
 
 
-def json_text(value: Any, indent: int | None = 2) -> str:
+def json_text(value: object, indent: int | None = 2) -> str:
     """Write rows, or anything made of them, as strict JSON; NaN and infinity become null."""
     return json.dumps(to_plain(getattr(value, "rows", value)), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> object:
     """Convert to the types of JSON; numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {str(key): to_plain(content) for key, content in value.items()}
@@ -314,7 +314,7 @@ def _definitions(entries: Sequence[tuple[str, str]]) -> RichTable:
     return built
 
 
-def format_records(records: Sequence[Mapping[str, Any]], format: str = "table") -> str:
+def format_records(records: Sequence[Row], format: str = "table") -> str:
     """Write records of texts as a table: aligned text, CSV, Markdown or LaTeX."""
     columns = list(dict.fromkeys(key for record in records for key in record))
     lines = [["" if record.get(column) is None else str(record[column]) for column in columns] for record in records]

@@ -263,7 +263,8 @@ def _resume(
 ) -> tuple[int, int, dict[str, bytes]]:
     """Restores all states; returns (epoch, batch) to continue from, and the weights kept so far."""
     checkpoint = None if step_folder is None else step_folder.load_checkpoint()
-    kept = {} if checkpoint is None else dict(checkpoint.tensors)
+    tensors = {} if checkpoint is None else checkpoint.tensors
+    kept = {name: content for name, content in tensors.items() if isinstance(content, bytes)}
     written = runtime.share(kept.pop("state", None))
     if written is None:
         return 0, 0, kept

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from nescio.analysis.curves import GUIDES, corp_points
+from nescio.arrays.types import Array
 from nescio.report.blocks import Figure, Panel
 from nescio.report.charts.curves import (
     corp_chart,
@@ -23,6 +26,7 @@ from nescio.report.scorecards.tables import comparison_label
 from nescio.rows import Row
 
 if TYPE_CHECKING:
+    from nescio.analysis.curves import Curves
     from nescio.analysis.results import Comparison
 
 CAPTIONS = {  # kind of figure → title, caption
@@ -60,21 +64,20 @@ CAPTIONS = {  # kind of figure → title, caption
 PAGE_POINTS, MIN_POINTS = 40_000, 50  # of all risk–coverage curves of a page, which limits its size; of one curve
 
 
-def measures_of(curves: Mapping[str, Any]) -> list[str]:
+def measures_of(curves: Curves) -> list[str]:
     """Return the measures of a scorecard's curves, msp first."""
     names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
     return sorted((name for name in names if name not in GUIDES), key=measure_sort_key)
 
 
-def thin_curves(curves: Mapping[str, Any], models: int) -> Mapping[str, Any]:
+def thin_curves(curves: Curves, models: int) -> Curves:
     """Reduce the points of risk–coverage curves if many models share the page."""
     lines = curves.get("risk_coverage") or {}
     most = max(MIN_POINTS, PAGE_POINTS // (models * max(1, len(lines))))
 
-    def thin(values: Sequence[float]) -> list[float]:
-        if len(values) <= most:
-            return list(values)
-        return [values[round(number * (len(values) - 1) / (most - 1))] for number in range(most)]
+    def thin(values: Array) -> Array:
+        positions = [round(number * (len(values) - 1) / (most - 1)) for number in range(most)]
+        return values if len(values) <= most else np.asarray(values)[positions]
 
     return {**curves, "risk_coverage": {name: (thin(c), thin(r)) for name, (c, r) in lines.items()}}
 
@@ -83,27 +86,26 @@ def _figure(kind: str, key: str, chart: Callable[[], Chart]) -> Figure:
     return Figure(key, *CAPTIONS[kind], chart, kind=kind)
 
 
-def scorecard_panel(curves: Mapping[str, Any], number: int) -> Panel:
+def scorecard_panel(curves: Curves, number: int) -> Panel:
     """Return the figures of one model; `number` makes their keys unique."""
     measures = measures_of(curves)
     first = measures[0] if measures else None
-    charts: dict[str, Callable[[Any], Chart]] = {
-        "risk": lambda curve: risk_coverage_chart(curve, first),
-        "reliability": reliability_chart,
-        "corp": lambda curve: corp_chart(corp_points(curve)),
-        "cost": lambda curve: cost_chart(curve(), first),
-        "histogram": lambda curve: histogram_chart(curve, first),
-    }
-    names = {"risk": "risk_coverage"}
-    present = {kind: curve for kind in charts if (curve := curves.get(names.get(kind, kind)))}
+    charts: dict[str, Callable[[], Chart]] = {}
+    if curves.get("risk_coverage"):
+        charts["risk"] = lambda: risk_coverage_chart(curves["risk_coverage"], first)
+    if curves.get("reliability"):
+        charts["reliability"] = lambda: reliability_chart(curves["reliability"])
+    if curves.get("corp"):
+        charts["corp"] = lambda: corp_chart(corp_points(curves["corp"]))
+    if "cost" in curves:
+        charts["cost"] = lambda: cost_chart(curves["cost"](), first)
+    if curves.get("histogram"):
+        charts["histogram"] = lambda: histogram_chart(curves["histogram"], first)
+    figures = [_figure(kind, f"{kind}-{number}", chart) for kind, chart in charts.items()]
+    return Panel(figures, "Measure", measures)
 
-    def build(kind: str) -> Callable[[], Chart]:
-        return lambda: charts[kind](present[kind])
 
-    return Panel([_figure(kind, f"{kind}-{number}", build(kind)) for kind in present], "Measure", measures)
-
-
-def models_panel(curves: Mapping[str, Mapping[str, Any]]) -> Panel:
+def models_panel(curves: Mapping[str, Curves]) -> Panel:
     """Return the risk–coverage curves of several models."""
     lines = {name: lines["risk_coverage"] for name, lines in curves.items() if lines.get("risk_coverage")}
     measures = sorted(

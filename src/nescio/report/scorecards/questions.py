@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from nescio.report.labels import DEFAULT_MEASURE, UNNAMED_SPLITS, find_metric
 from nescio.rows import Row
@@ -12,6 +12,7 @@ from nescio.specs import group_of
 if TYPE_CHECKING:
     from nescio.analysis.results import Scorecard
 
+Splits: TypeAlias = frozenset[str | None]
 HEADLINE_METRICS = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # of a summary of models
 ESSENTIAL_METRICS = (*HEADLINE_METRICS, "mcb", "naurc")  # of the short report of one model
 
@@ -36,14 +37,14 @@ QUESTION_OF_KIND = {  # kinds of metrics that answer one question, in order of p
 }
 
 
-def in_distribution_splits(rows: Iterable[Row]) -> frozenset[Any]:
+def in_distribution_splits(rows: Iterable[Row]) -> Splits:
     """Return the unnamed splits and those with metrics of predictions."""
     return UNNAMED_SPLITS | {
         row.get("split") for row in rows if row["metric"] == "in_as_in" or "predictions" in _kinds(row["metric"])
     }
 
 
-def question_of(row: Row, in_distribution: frozenset[Any] = UNNAMED_SPLITS) -> str:
+def question_of(row: Row, in_distribution: Splits = UNNAMED_SPLITS) -> str:
     """Return the question that a row answers; `in_distribution` are splits."""
     kinds = _kinds(row["metric"])
     question = next((question for kind, question in QUESTION_OF_KIND.items() if kind in kinds), OTHER)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, described, flatten
 from nescio.report.choices import SCORE_TITLE, scores_table
@@ -133,7 +133,7 @@ def short_comparison(comparison: Comparison) -> Story:
     return Story(_title([], comparison), lead, [Section("", "", [table, Prose([*omitted, ALL_COMPARED])])])
 
 
-def _short_choices(cards: Sequence[Scorecard]) -> list[Any]:
+def _short_choices(cards: Sequence[Scorecard]) -> Sequence[Block]:
     """The best scores and the baseline of one model, or the choice of each of several models."""
     if len(cards) == 1:
         return [replace(scores_table(choice, everything=False), legend=()) for choice in cards[0].score_choices]

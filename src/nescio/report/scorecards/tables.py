@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nescio.report.blocks import Block, Details, tables_of
 from nescio.report.format import format_number, format_percent
@@ -29,6 +29,7 @@ from nescio.report.scorecards.questions import (
     PREDICTIONS,
     QUESTIONS,
     RETRIEVAL,
+    Splits,
     default_measure,
     in_distribution_splits,
     model_name,
@@ -108,7 +109,7 @@ def scorecard_blocks(rows: Iterable[Row], warning: str | None = None) -> list[Bl
     ]
 
 
-def _question_blocks(question: str, rows: Frame, splits: frozenset[Any], fitted: Sequence[str]) -> list[Block]:
+def _question_blocks(question: str, rows: Frame, splits: Splits, fitted: Sequence[str]) -> list[Block]:
     rows = rows.sort(lambda row: measure_sort_key(row.get("measure")))
     labels = [name for name in MODEL_COLUMNS if len(rows.unique(name)) > 1]
     if question == PREDICTIONS:
@@ -122,7 +123,7 @@ def _question_blocks(question: str, rows: Frame, splits: frozenset[Any], fitted:
     return [block for _, members in groups for block in _measure_blocks(question, members, labels, splits)]
 
 
-def _ood_groups(rows: Frame, splits: frozenset[Any]) -> Iterable[tuple[Any, Frame]]:
+def _ood_groups(rows: Frame, splits: Splits) -> Iterable[tuple[object, Frame]]:
     """One group per OOD set, each with the shares of in-distribution rows that are accepted."""
     accepted = rows.where(split=splits)
     sets = list(rows.where(split=lambda split: split not in splits).group_by("calibrated", "split", "subgroup"))
@@ -142,7 +143,7 @@ def _metrics_table(rows: Frame, labels: Sequence[str], title: str, note: str) ->
     return table(rows, title, index=index, columns="calibrated", compare_within=labels, note=note)
 
 
-def _measure_blocks(question: str, rows: Frame, labels: Sequence[str], splits: frozenset[Any]) -> list[Block]:
+def _measure_blocks(question: str, rows: Frame, labels: Sequence[str], splits: Splits) -> list[Block]:
     """One table row per measure; metrics without a measure are in the note, or in a table of their own."""
     measured, others = rows.where(measure=lambda name: name is not None), rows.where(measure=None)
     title, note = _title(question, rows, splits), _row_count(rows)
@@ -162,7 +163,7 @@ def _measure_blocks(question: str, rows: Frame, labels: Sequence[str], splits: f
     return [Details(title, blocks)] if collapsed else blocks
 
 
-def _title(question: str, rows: Frame, splits: frozenset[Any]) -> str:
+def _title(question: str, rows: Frame, splits: Splits) -> str:
     row = rows.rows[0]
     names = [] if row.get("split") in splits else [ood_label(row.get("split"))]
     names += [] if row.get("subgroup") is None else [str(row["subgroup"])]

@@ -77,9 +77,11 @@ def _describe_preprocessing(plan: DataclassInstance, root: str | None) -> None:
     from nescio.networks.models import training_view
     from nescio.networks.network import group_by_preprocessing
 
-    loaded = datasets.load(data, root)
-    facts = (f"Networks trained on {loaded.name}", str(training_view(loaded)), loaded.mean, loaded.std, "")
-    status(*group_by_preprocessing([facts]))
+    networks = []
+    for name in [data] if isinstance(data, str) else data:
+        loaded = datasets.load(name, root)
+        networks.append((f"Networks trained on {loaded.name}", str(training_view(loaded)), loaded.mean, loaded.std, ""))
+    status(*group_by_preprocessing(networks))
 
 
 def _cost_estimate(benchmark: base.Benchmark, plan: DataclassInstance, options: BenchmarkOptions) -> CostEstimate:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from nescio.arrays.checks import release_pages
 from nescio.arrays.parallel import blocks, run_on_threads, thread_count
@@ -31,6 +32,7 @@ BIAS = 30.0  # bound on a class's bias, in nats
 STEPS, FLAT = 100, 1e-12  # of the search for a temperature, at most; the slope and the step at which it ends
 STARTS = 25  # temperatures from which the best one of several draws is sought
 
+Factor: TypeAlias = np.float64 | Array  # of all classes, or of each
 Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # why a temperature is at the edge of its range
 EDGES: dict[Edge, str] = {
     "right": "Every validation prediction is right, so the lowest temperature is the likeliest",
@@ -229,7 +231,7 @@ class _Rows:
         n = len(self.labels)
         return "right" if right == n else "covered" if covered == n else "beyond"
 
-    def loss(self, scale: Any, bias: Any) -> tuple[float, Array, Array]:
+    def loss(self, scale: Factor, bias: Factor) -> tuple[float, Array, Array]:
         """(mean NLL, its gradient by the scale of each class, by the bias of each class).
 
         L = -log mean_t p_t[y], so dL/dz_tj = w_t (p_tj - [j = y]), with w_t the share of draw t in Σ_t p_t[y].
@@ -272,7 +274,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
 
     ndim = 3
 
-    def __init__(self, logits: Any, scale: Any, bias: Any, normalized: bool) -> None:
+    def __init__(self, logits: Array, scale: Factor, bias: Factor, normalized: bool) -> None:
         self.logits, self.scale, self.bias, self.normalized = logits, scale, bias, normalized
         self.shape = logits.shape
         self.dtype: np.dtype[Any] = np.dtype(np.float64 if logits.dtype.itemsize > 4 else np.float32)
@@ -294,7 +296,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         kept = slice(None) if isinstance(rows, slice) else np.arange(len(values))
         return np.asarray(values[(kept, *rest)])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         whole = np.empty(self.shape, dtype or self.dtype)
         row_blocks = blocks(len(self), max(1, BLOCK // (self.shape[1] * self.shape[2])))
 
@@ -309,7 +311,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         whole = [np.asarray(given) if isinstance(given, Scaled) else given for given in inputs]
         return getattr(ufunc, method)(*whole, **options)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("_") or not hasattr(np.ndarray, name):
             raise AttributeError(f"Scaled logits have no attribute {name}.")
         return getattr(np.asarray(self), name)
@@ -328,7 +330,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         return np.asarray(scaled)
 
 
-def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
+def _scaled(predictions: Predictions, scale: Factor, bias: Factor) -> Predictions:
     if predictions.logits is None:
         raise BadInput("There are no logits and no probs to calibrate.")
     logits = Scaled(predictions.logits, scale, bias, predictions.normalized)
@@ -340,7 +342,7 @@ def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
     return calibrated
 
 
-def _scale_logits(z: Array, scale: Any) -> tuple[Array, Array]:
+def _scale_logits(z: Array, scale: Factor) -> tuple[Array, Array]:
     """(z, z · scale); a class of probability 0 is -inf in the product and 0 in z."""
     masked = np.isneginf(z)
     if masked.any():

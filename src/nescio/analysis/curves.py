@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def curves_of(raw: ScoreSet | None, calibrated: ScoreSet | None = None) -> Curve
     return curves
 
 
-def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Any]]:
+def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Array]]:
     """At most 60 points of every curve, with the band of a calibrated model."""
     from nescio.metrics import corp_band
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
@@ -30,7 +30,12 @@ class ClassSplit:
 
 
 def split_ood_classes(
-    labels: Any, index: Any, estimation: int = 150, test: int = 50, seed: int = 0, refused: Iterable[int] = ()
+    labels: ArrayLike,
+    index: ArrayLike,
+    estimation: int = 150,
+    test: int = 50,
+    seed: int = 0,
+    refused: Iterable[int] = (),
 ) -> ClassSplit:
     """Select estimation and test images of every class with enough images.
 
@@ -114,7 +119,7 @@ class OODGrades:
         return self.order[start : start + self.window]
 
 
-def class_severities(u: Any, estimation: Array) -> Array:
+def class_severities(u: ArrayLike, estimation: Array) -> Array:
     """(k,) mean confidence, −u, over the estimation images (k, e) of each class: s(y|f, κ) of appendix L.2.
 
     The sum is divided by the number of estimation images, not by all images of the class.
@@ -133,7 +138,7 @@ def severity_windows(windows: int, severities: int = 11) -> list[int]:
     return [round(i * (windows - 1) / (severities - 1)) for i in range(severities)]
 
 
-def grade_ood(u_in: Any, u_out: Any, division: ClassSplit, window: int, severities: int = 11) -> OODGrades:
+def grade_ood(u_in: ArrayLike, u_out: ArrayLike, division: ClassSplit, window: int, severities: int = 11) -> OODGrades:
     """Severity levels of one model and one measure with their AUROCs; u_in (m,), u_out (n,).
 
     Windows of a sorted list are sorted by their means. In-distribution rows are sorted once. The rank of an OOD row

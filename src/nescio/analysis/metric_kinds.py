@@ -206,7 +206,7 @@ def _metric_of_probs(predictions: Predictions, spec: MetricSpec) -> float:
     if of_blocks is not None:
         return of_blocks(prob_blocks(predictions), **spec.options)
     if of_top is not None:
-        return of_top(top_k_outcomes(predictions, spec.option("k")))
+        return of_top(top_k_outcomes(predictions, int(spec.option("k"))))
     return spec(mean_probs(predictions), predictions.labels)
 
 

@@ -26,11 +26,12 @@ class MetricSpec:
         """True if it reads (u, wrong)."""
         return "ranking" in self.metric.kinds
 
-    def option(self, name: str) -> Any:
+    def option(self, name: str) -> float:
         """The parameter's value, or its default."""
-        return self.options.get(name, signature(self.metric.function).parameters[name].default)
+        value: float = self.options.get(name, signature(self.metric.function).parameters[name].default)
+        return value
 
-    def __call__(self, *arrays: Any) -> float:
+    def __call__(self, *arrays: object) -> float:
         try:
             return float(self.metric.function(*arrays, **self.options))
         except (Undefined, MemoryError):

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from nescio import measures
 from nescio.analysis.comparison import compare
@@ -21,6 +20,7 @@ from nescio.metrics import Ranking, auroc
 from nescio.predictions import Predictions
 from nescio.predictions.model_predictions import ModelPredictions, check_comparable
 from nescio.progress import track
+from nescio.rows import Row
 
 RESAMPLES = 1000
 
@@ -62,10 +62,10 @@ class ModelChoice:
     n: int  # images
     level: float
     candidates: int
-    models: list[dict[str, Any]] = field(default_factory=list)
+    models: list[Row] = field(default_factory=list)
     omitted: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    closest: dict[str, Any] | None = None
+    closest: Row | None = None
 
     @property
     def attained(self) -> bool:
@@ -105,7 +105,7 @@ def choose_model(
     predictions, score = _load_models(allowed.values(), measure, omitted)
     rows = shared_rows(predictions)
     values: dict[str, float] = {}
-    further: dict[str, dict[str, Any]] = {}
+    further: dict[str, Row] = {}
     for name in track(list(predictions), "models"):
         try:
             ranking = _ranking(predictions[name], rows[name], score)
@@ -147,7 +147,7 @@ def _load_models(
     return predictions, score
 
 
-def _require_models(models: Mapping[str, Any], omitted: Sequence[tuple[str, str]]) -> None:
+def _require_models(models: Mapping[str, object], omitted: Sequence[tuple[str, str]]) -> None:
     if not models:
         raise BadInput(f"No model is left to choose from: {count_reasons(omitted)}.")
 
@@ -170,7 +170,7 @@ def _cost(model: ModelPredictions) -> tuple[float, str]:
     return (math.inf if params is None else params, model.model)
 
 
-def _further_metrics(ranking: Ranking) -> dict[str, Any]:
+def _further_metrics(ranking: Ranking) -> Row:
     """Further metrics of a model."""
     try:
         auroc_value = auroc(ranking)
@@ -179,7 +179,7 @@ def _further_metrics(ranking: Ranking) -> dict[str, Any]:
     return {"accuracy": ranking.negatives / ranking.n, "auroc": auroc_value, "reached": highest(ranking)}
 
 
-def _ranking_row(compared: Comparison, model: ModelPredictions, further: Mapping[str, Any]) -> dict[str, Any]:
+def _ranking_row(compared: Comparison, model: ModelPredictions, further: Row) -> Row:
     of_model = next(row for row in compared.rows if row["method"] == model.model)
     none = dict.fromkeys(("difference", "low", "high", "adjusted"))
     away = next((entry for entry in compared.differences if entry["model"] == model.model), none)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -91,7 +91,7 @@ class RankingResampler:
         self.first, self.last, self.wrong_rows = self.starts[groups], self.ends[groups], self.order[self.wrong]
         self.wrong_first = np.cumsum(errors[groups]) - errors[groups]
         self.harmonic = _harmonic(self.n)
-        self.fast: Callable[..., Any] | None = None
+        self.fast: Callable[..., Sums] | None = None
 
     def point(self) -> list[float | Undefined]:
         return [_value_or_reason(spec, self.ranking) for spec in self.metrics]
@@ -207,7 +207,7 @@ class ResampledRanking(Ranking):
     def positives(self) -> int:
         return self._errors
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Array:
         if name not in ("values", "ends", "hits"):
             raise AttributeError(name)
         resampler, sizes = self._resampler, self._counts[self._resampler.order]
@@ -216,7 +216,8 @@ class ResampledRanking(Ranking):
             sizes, hits = np.add.reduceat(sizes, resampler.starts), np.add.reduceat(hits, resampler.starts)
         drawn = np.flatnonzero(sizes)
         self.values, self.ends, self.hits = resampler.group_u[drawn], np.cumsum(sizes[drawn]), np.cumsum(hits[drawn])
-        return self.__dict__[name]
+        array: Array = self.__dict__[name]
+        return array
 
 
 def _sums(
@@ -259,14 +260,14 @@ def _bin_gaps(outcomes: Outcomes, bins: Array) -> tuple[Array, Array, Array]:
     return order, (outcomes.correct - outcomes.confidence)[order], np.flatnonzero(np.diff(bins[order], prepend=-1))
 
 
-def _value_or_reason(metric: MetricSpec, *arrays: Any) -> float | Undefined:
+def _value_or_reason(metric: MetricSpec, *arrays: object) -> float | Undefined:
     try:
         return metric(*arrays)
     except Undefined as reason:
         return reason
 
 
-def _value_or_nan(metric: MetricSpec, *arrays: Any) -> float:
+def _value_or_nan(metric: MetricSpec, *arrays: object) -> float:
     try:
         return metric(*arrays)
     except Undefined:
@@ -283,7 +284,7 @@ def have_numba() -> bool:
 
 
 @cache
-def _ordered_pass() -> Callable[..., Any]:
+def _ordered_pass() -> Callable[..., Sums]:
     import numba
 
     def sums(
@@ -319,5 +320,5 @@ def _ordered_pass() -> Callable[..., Any]:
             squares += bad * bad
         return errors, before, spread, squares, errors + share
 
-    compiled: Callable[..., Any] = numba.njit(nogil=True, error_model="numpy")(sums)
+    compiled: Callable[..., Sums] = numba.njit(nogil=True, error_model="numpy")(sums)
     return compiled

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nescio import measures
@@ -28,11 +29,11 @@ REPR_NOTES = 3
 class Renderer(Protocol):
     """Shows results as HTML, charts and pages; reports register one with `use_renderer`."""
 
-    def html(self, result: Any) -> str: ...
+    def html(self, result: object) -> str: ...
 
-    def plots(self, result: Any) -> Any: ...
+    def plots(self, result: object) -> object: ...
 
-    def write(self, result: Any, folder: str | Path) -> str | Path: ...
+    def write(self, result: object, folder: str | Path) -> str | Path: ...
 
 
 _renderers: list[Callable[[], Renderer]] = []
@@ -75,7 +76,7 @@ class ResultRows:
         return str(_renderer().html(self)) if _renderers else None
 
 
-def _package(name: str) -> Any:
+def _package(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError:

@@ -305,7 +305,7 @@ def scorecard(
     only: Sequence[str] | None = None,
     classwise: bool | None = None,
     slow: bool = False,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, object] | None = None,
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
     val_ood: Mapping[str, Predictions] | None = None,

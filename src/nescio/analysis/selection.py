@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nescio.errors import BadInput
@@ -32,8 +32,8 @@ def best_trials(
     *,
     member: Sequence[str] = ("trial",),
     calibrated: bool = False,
-    seeds: Iterable[Any] | None = None,
-    trials: Iterable[Any] | None = None,
+    seeds: Iterable[Hashable] | None = None,
+    trials: Iterable[Hashable] | None = None,
 ) -> Selection:
     """Select the k best trials of every group by the mean of a validation metric over data seeds.
 
@@ -59,7 +59,7 @@ def best_trials(
     chosen = Selection()
     for group in sorted(scores, key=_rank):
         candidates, label = scores[group], _label(by, group)
-        means: dict[Any, float] = {}
+        means: dict[Hashable, float] = {}
         for candidate in sorted(candidates.keys() | expected, key=_rank):
             values = candidates.get(candidate, {})
             missing = [seed for seed in required if not math.isfinite(values.get(seed, math.nan))]
@@ -93,9 +93,9 @@ def _sign(metric: str) -> int:
 
 def _scores(
     rows: Iterable[Row], metric: str, split: str, by: tuple[str, ...], member: tuple[str, ...], calibrated: bool
-) -> dict[Group, dict[Any, dict[Any, float]]]:
+) -> dict[Group, dict[Hashable, dict[Hashable, float]]]:
     """group → candidate → data seed → value; NaN if the row has none."""
-    scores: dict[Group, dict[Any, dict[Any, float]]] = {}
+    scores: dict[Group, dict[Hashable, dict[Hashable, float]]] = {}
     for row in rows:
         if row["metric"] != metric or row["split"] != split or bool(_value(row, "calibrated")) != calibrated:
             continue
@@ -104,7 +104,7 @@ def _scores(
         group = tuple(_value(row, column) for column in by)
         names = tuple(_value(row, column) for column in member)
         candidate = names[0] if len(names) == 1 else names
-        seed, number = _value(row, "data_seed"), _value(row, "value")
+        seed, number = _value(row, "data_seed"), row.get("value")
         values = scores.setdefault(group, {}).setdefault(candidate, {})
         if seed in values:
             raise BadInput(
@@ -115,7 +115,7 @@ def _scores(
     return scores
 
 
-def _value(row: Row, column: str) -> Any:
+def _value(row: Row, column: str) -> Hashable:
     """The entry of a table file: NaN of an empty cell as None, and 1.0 as 1."""
     value = row.get(column)
     if isinstance(value, float) and column != "value":
@@ -123,14 +123,14 @@ def _value(row: Row, column: str) -> Any:
     return value
 
 
-def _rank(value: Any) -> tuple[Any, ...]:
+def _rank(value: Hashable) -> tuple[Hashable, ...]:
     """Sort key of None, a number, a text, or a tuple of these."""
     if isinstance(value, tuple):
         return tuple(_rank(part) for part in value)
     return (0,) if value is None else (2, value) if isinstance(value, str) else (1, value)
 
 
-def _label(columns: Sequence[str], values: Any) -> str:
+def _label(columns: Sequence[str], values: Hashable) -> str:
     values = values if isinstance(values, tuple) else (values,)
     pairs = zip(columns, values, strict=True)
     return ", ".join(f"no {column}" if value is None else f"{column} {value}" for column, value in pairs)

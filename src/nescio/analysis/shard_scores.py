@@ -103,7 +103,7 @@ def _bin_gaps(spec: MetricSpec, rows: Predictions, outcomes: Outcomes) -> Array:
     if metric.row_bins is None:
         raise Undefined(ALL_ROWS)
     if of_top is not None:
-        outcomes = top_k_outcomes(rows, spec.option("k"))
+        outcomes = top_k_outcomes(rows, int(spec.option("k")))
     metric.function(outcomes, **options)  # raises Undefined without confidences
     bins = metric.row_bins(outcomes, **options)
     if bins is None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio import measures
 from nescio.analysis import calibration
@@ -68,7 +69,7 @@ class Guarantee:
 # ---- one threshold, one limit
 
 
-def upper_limit(errors: Any, rows: Any, delta: float) -> Any:
+def upper_limit(errors: ArrayLike, rows: ArrayLike, delta: float) -> Any:
     """Upper limit of the risk at confidence 1 − delta, given the errors among the rows (Clopper–Pearson).
 
     The b with P(Binomial(m, b) ≤ e) = delta, the inverse of the exact binomial tail: 1 − delta^(1/m) for e = 0, and 1
@@ -92,7 +93,7 @@ def rows_needed(risk: float, delta: float) -> int:
     return m
 
 
-def at_coverage(u: Any, wrong: Any, coverage: float, delta: float = 0.05) -> Guarantee:
+def at_coverage(u: ArrayLike, wrong: ArrayLike, coverage: float, delta: float = 0.05) -> Guarantee:
     """The threshold that accepts the most confident `coverage` of the rows and their ties, with its risk limit.
 
     The rank does not depend on errors, so the exact limit at the whole delta holds.
@@ -108,7 +109,7 @@ def at_coverage(u: Any, wrong: Any, coverage: float, delta: float = 0.05) -> Gua
 # ---- the largest coverage at a maximum risk
 
 
-def sgr(u: Any, wrong: Any, risk: float, delta: float = 0.05) -> Guarantee:
+def sgr(u: ArrayLike, wrong: ArrayLike, risk: float, delta: float = 0.05) -> Guarantee:
     """Selection with guaranteed risk: bisection for the largest coverage whose risk limit is at most `risk`.
 
     At most k = ⌈log₂ n⌉ thresholds are tested, each by `upper_limit` at delta/k, so that all limits hold jointly.
@@ -132,7 +133,7 @@ def sgr(u: Any, wrong: Any, risk: float, delta: float = 0.05) -> Guarantee:
 
 
 def ltt(
-    u: Any, wrong: Any, risk: float, delta: float = 0.05, *, starts: int = STARTS, thresholds: int = GRID
+    u: ArrayLike, wrong: ArrayLike, risk: float, delta: float = 0.05, *, starts: int = STARTS, thresholds: int = GRID
 ) -> Guarantee:
     """Learn-then-Test: thresholds are tested in a fixed order, the most restrictive first, by exact binomial p-values.
 
@@ -166,7 +167,7 @@ METHODS = {"ltt": ltt, "sgr": sgr}
 
 
 def expected_coverage(
-    u: Any, wrong: Any, risk: float, delta: float = 0.05, *, rows: int, method: str = "ltt", seed: int = 0
+    u: ArrayLike, wrong: ArrayLike, risk: float, delta: float = 0.05, *, rows: int, method: str = "ltt", seed: int = 0
 ) -> float:
     """Estimate the coverage of a method with this number of rows: its mean on resamples of that size.
 
@@ -178,13 +179,13 @@ def expected_coverage(
     return float(np.mean([METHODS[method](u[draw], wrong[draw], risk, delta).coverage for draw in draws]))
 
 
-def _checked_ranking(u: Any, wrong: Any, risk: float, delta: float) -> Ranking:
+def _checked_ranking(u: ArrayLike, wrong: ArrayLike, risk: float, delta: float) -> Ranking:
     _probability(risk, "risk")
     _probability(delta, "delta")
     return ranking(u, wrong, "wrong")
 
 
-def _probability(value: Any, name: str) -> None:
+def _probability(value: float, name: str) -> None:
     if not 0 < as_share(value, name) < 1:
         raise BadInput(f"{name} is {value}; it must lie between 0 and 1.")
 
@@ -375,7 +376,7 @@ def _fit_rows(fit_rows: int | None, n: int) -> int:
     return rows
 
 
-def _temperature(value: Any) -> float:
+def _temperature(value: float | str) -> float:
     try:
         t = float(value)
     except (TypeError, ValueError):

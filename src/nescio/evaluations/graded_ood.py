@@ -50,9 +50,10 @@ class GradedOOD(Evaluation):
         for name in (name for name in outputs if name != "test"):
             group, _, target = name.partition(":")
             predictions = outputs[name]
-            fewest = int(np.unique(np.asarray(predictions.labels), return_counts=True)[1].min())
+            labels = np.asarray(predictions.labels)
+            fewest = int(np.unique(labels, return_counts=True)[1].min())
             test = max(2, fewest // 4)
-            division = split_ood_classes(predictions.labels, predictions.index, fewest - test, test)
+            division = split_ood_classes(labels, predictions.index, fewest - test, test)
             window = window_size(None, in_classes, len(division.classes))
             outside = compute_scores(predictions, inside)
             for score in (score for score in inside if score in outside):

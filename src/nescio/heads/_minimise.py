@@ -14,13 +14,15 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from nescio.arrays.parallel import blocks, run_on_threads
 from nescio.arrays.types import ArrayOrTensor
 
+T = TypeVar("T")
 MEMORY = 6  # number of stored steps
 STEPS = 2_000
 MAX_EVALUATIONS = 8  # maximum slope evaluations per direction
@@ -55,7 +57,7 @@ class Problem(Protocol):
         """The problem with the heads to keep, at w = 0."""
 
 
-def namespace(x: ArrayOrTensor) -> Any:
+def namespace(x: ArrayOrTensor) -> ModuleType:
     return sys.modules["torch"] if type(x).__module__.partition(".")[0] == "torch" else np
 
 
@@ -69,7 +71,7 @@ def zeros_like(x: ArrayOrTensor, *shape: int) -> ArrayOrTensor:
     return np.zeros(shape, x.dtype) if namespace(x) is np else x.new_zeros(shape)
 
 
-def for_each(items: Sequence[ArrayOrTensor], work: Callable[[Any], Any], numbers: ArrayOrTensor) -> None:
+def for_each(items: Sequence[T], work: Callable[[T], object], numbers: ArrayOrTensor) -> None:
     """Run work(item) for all items, on threads if NumPy has enough numbers."""
     if namespace(numbers) is not np or numbers.size < SERIAL:
         for item in items:
@@ -199,7 +201,7 @@ class Memory:
         self.cursor, self.size = (self.cursor + 1) % MEMORY, min(self.size + 1, MEMORY)
 
 
-def _search(slope: Callable[[Any], Any], start: ArrayOrTensor, a: ArrayOrTensor) -> ArrayOrTensor:
+def _search(slope: Callable[[ArrayOrTensor], ArrayOrTensor], start: ArrayOrTensor, a: ArrayOrTensor) -> ArrayOrTensor:
     """(h,) step sizes at which convex functions with slope `start` < 0 at 0 are nearly flat, from a first guess a.
 
     Slopes rise along the way. A secant through the last point before the minimum and the newest point gives the next.

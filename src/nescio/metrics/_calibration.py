@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -134,7 +134,7 @@ def bins_of(a: Outcomes, bins: int, scheme: str) -> Array:
     return bin_index(a.confidence if a.stored is None else _on_edges(a.confidence, bins, a.stored), bins)
 
 
-def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
+def _on_edges(confidence: Array, bins: int, stored: np.dtype[np.floating]) -> Array:
     """Moves a probability back to an edge that it missed by rounding through the logarithm, as 3/5 may.
 
     The error is half a step of the probability and half a step of its logarithm; log and exp have float32 precision or
@@ -147,5 +147,5 @@ def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
     return np.where(near, edge.astype(stored).astype(np.float64), confidence)
 
 
-def _checked_bins(bins: Any) -> int:
+def _checked_bins(bins: int) -> int:
     return as_whole(bins, "bins", 1)

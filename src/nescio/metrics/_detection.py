@@ -44,7 +44,7 @@ def out_as_out(u: ArrayLike, threshold: float) -> float:
     return float(np.mean(as_scores(u) > _finite(threshold)))
 
 
-def _finite(threshold: Any) -> float:
+def _finite(threshold: float) -> float:
     value = _number(threshold)
     if not math.isfinite(value):
         raise BadInput(f"threshold is {threshold}; it must be a finite number.")

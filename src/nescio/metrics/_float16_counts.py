@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,6 +66,6 @@ class Float16Counts:
         np.add.at(rows, group, self.table[keys])
         return Ranking.from_groups(values, rows.sum(axis=1), rows[:, 1])
 
-    def bound(self, metric: Callable[..., float], **options: Any) -> float:
+    def bound(self, metric: Callable[..., float], **options: float) -> float:
         """Maximum error of metric(counts.ranking()): 0, because all scores are distinguished."""
         return 0.0

@@ -225,7 +225,7 @@ def checked(probs: ArrayLike, labels: ArrayLike | None) -> tuple[Array, Array]:
     return p, y
 
 
-def _refuse(bad: Any, sentence: str, first: int = 0) -> None:
+def _refuse(bad: Array | np.bool_, sentence: str, first: int = 0) -> None:
     if bad.any():
         raise BadInput(sentence.format(row=first + int(np.argmax(bad))))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,7 +89,7 @@ class ScoreCounts:
         bits = np.where(self.keys >= SIGN, self.keys ^ SIGN, ~self.keys)
         return Ranking.from_groups(bits.view(np.float64), self.rows.sum(axis=1), self.rows[:, 1])
 
-    def bound(self, metric: Callable[..., float], **options: Any) -> float:
+    def bound(self, metric: Callable[..., float], **options: float) -> float:
         """Maximum difference of metric(counts.ranking()) from its value on the original scores.
 
         Inside a key whose scores may differ, the true order lies between all right rows first and all wrong rows first;

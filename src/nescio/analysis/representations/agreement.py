@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from nescio import metrics
 from nescio.analysis.representations.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
 from nescio.analysis.representations.ranking import agreements
 from nescio.analysis.representations.row_scores import DEFAULT_K, OPTIONS, Distance, ScoreOptions, chosen_components
-from nescio.arrays.types import Array
+from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated
 from nescio.measures import ComponentChoice
@@ -73,7 +73,11 @@ def add_losses(losses: DownstreamLosses, results: RowBuilder, **columns: Unpack[
 
 
 def add_accuracies(
-    train: Predictions, test: Predictions, k: int, results: RowBuilder, put: Callable[[Array], Any] = np.asarray
+    train: Predictions,
+    test: Predictions,
+    k: int,
+    results: RowBuilder,
+    put: Callable[[Array], ArrayOrTensor] = np.asarray,
 ) -> None:
     """Add the accuracies of one network's representation: a linear probe, and the nearest neighbours."""
     results.add("probe_accuracy", probe_accuracy(train, test, put), len(test))

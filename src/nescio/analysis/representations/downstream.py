@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from nescio.analysis.representations.candidates import Candidate, EvaluationRows
 from nescio.arrays.nearest import nearest_rows, prepare_points
-from nescio.arrays.types import Array
+from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput, Undefined
 from nescio.heads import fit_heads, reliability_targets
 from nescio.measures.siblings import Quantity, aligned_embeddings
@@ -80,8 +79,8 @@ def downstream_losses(
     train: Sequence[Predictions],
     tests: Sequence[Predictions],
     tasks: str = "one-vs-one",
-    put: Callable[[Array], Any] = np.asarray,
-    numbers: tuple[Any, Any] | None = None,
+    put: Callable[[Array], ArrayOrTensor] = np.asarray,
+    numbers: tuple[Array, Array] | None = None,
 ) -> DownstreamLosses:
     """Fit optimal heads on the features of every member, and compute their losses on the test rows.
 
@@ -111,7 +110,7 @@ def downstream_losses(
     )
 
 
-def probe_accuracy(train: Predictions, test: Predictions, put: Callable[[Array], Any] = np.asarray) -> float:
+def probe_accuracy(train: Predictions, test: Predictions, put: Callable[[Array], ArrayOrTensor] = np.asarray) -> float:
     """Accuracy of a linear probe, softmax regression on the frozen features.
 
     Features are standardised by the training rows, because the penalty would favour spaces of large scale.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -44,6 +43,7 @@ from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SCORES, Quantity, SiblingScores, kind, rankings_agree
 from nescio.metrics import Metric, kendall
 from nescio.progress import track
+from nescio.rows import Row
 
 RESAMPLES = 1000
 QUANTITIES: dict[str, Quantity] = {
@@ -81,7 +81,7 @@ class CandidateRanking:
     scores: dict[str, SiblingScores]
     choices: dict[str, ComponentChoice]  # of LL's mixtures
     losses: dict[str, DownstreamLosses] = field(default_factory=dict)
-    agreement: list[dict[str, Any]] = field(default_factory=list)
+    agreement: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -97,10 +97,10 @@ class CandidateRanking:
         """The best by NC and those that are not significantly worse."""
         return [name for name in self.names if (row := self.row(name, self.nc)) is not None and row["best"]]
 
-    def row(self, name: str, metric: str) -> dict[str, Any] | None:
+    def row(self, name: str, metric: str) -> Row | None:
         return next((r for r in self.comparison.rows if (r["method"], r["metric"]) == (name, metric)), None)
 
-    def difference(self, name: str) -> dict[str, Any] | None:
+    def difference(self, name: str) -> Row | None:
         """The difference of its NC from the best."""
         differences = self.comparison.differences
         return next((d for d in differences if (d["model"], d["metric"]) == (name, self.nc)), None)
@@ -293,7 +293,7 @@ def agreements(
 
 def _table_3(
     scores: Mapping[str, SiblingScores], losses: Mapping[str, DownstreamLosses], comparison: Comparison
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Means of the agreements over rows, with intervals."""
     # all scores rank the same candidates: those with siblings, if there are at least two
     with_scores = [name for name in losses if scores[name].u]
@@ -330,11 +330,11 @@ def _average(u: Sequence[float], losses: Sequence[float]) -> float | None:
 # ---- for files
 
 
-def ranking_table(ranked: CandidateRanking) -> dict[str, list[Any]]:
+def ranking_table(ranked: CandidateRanking) -> dict[str, list[object]]:
     """Table with a line per candidate and row: candidate, index, nc, u_…, rank by NC, loss_…; None if missing."""
     columns = {name: _columns(ranked, name) for name in ranked.names}
     n = len(ranked.rows.keys)
-    table: dict[str, list[Any]] = {"candidate": [name for name in columns for _ in range(n)]}
+    table: dict[str, list[object]] = {"candidate": [name for name in columns for _ in range(n)]}
     for column in dict.fromkeys(column for of_candidate in columns.values() for column in of_candidate):
         values = [
             of_candidate[column].tolist() if column in of_candidate else [None] * n for of_candidate in columns.values()

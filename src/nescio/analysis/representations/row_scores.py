@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def neighbours(rows: EvaluationRows, scoring: RowScoreOptions) -> int:
 # ---- scores of one candidate
 
 
-def chosen_components(refs: Predictions, components: Sequence[int], distance: Any) -> ComponentChoice:
+def chosen_components(refs: Predictions, components: Sequence[int], distance: Distance) -> ComponentChoice:
     """Choose the number of components by held-out likelihood, among those with enough references."""
     possible = [count for count in components if 2 * count <= len(refs)]  # a mixture is fitted on two thirds of them
     if len(possible) < 2:

@@ -62,7 +62,7 @@ def test_read_study_of_published_results() -> None:
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
     empty = tmp_path / "rows.parquet"
     empty.write_bytes(to_parquet([]))
-    with pytest.raises(BadInput, match="holds no rows"):
+    with pytest.raises(BadInput, match="no rows"):
         read_study(empty)
     empty.write_bytes(to_parquet([row()]))
     assert read_study(empty).plan == {}

@@ -45,7 +45,7 @@ class Study:
     notes: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
     parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
-    pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, and columns that say what it shows
+    pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, with columns of what it shows
     networks: list[Row] = field(default_factory=list)  # facts about networks; rows name them by `network`
     times: list[Row] = field(default_factory=list)  # measured times of networks, which differ between runs
     provenance: list[Provenance] = field(default_factory=list)  # the commands that wrote it; empty if unknown
@@ -107,7 +107,7 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
         _check_manifest(path.parent, [ROWS, *beside])
     rows = from_parquet(path, verified=verified)
     if not rows:
-        raise BadInput(f"{path} holds no rows: nothing was measured.")
+        raise BadInput(f"{path} contains no rows: nothing was measured.")
     study = Study(benchmark=str(rows[0]["benchmark"]), version=rows[0]["version"], rows=rows)
     if PLAN in beside:
         _read_plan(path.parent / PLAN, study)

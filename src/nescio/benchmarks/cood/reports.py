@@ -87,8 +87,8 @@ class GradedModels:
     def best(self) -> str | None:
         """The model with the highest mean AUROC over all severities."""
         levels = [self.aurocs(level) for level in self.severities]
-        known = {name: [own[name] for own in levels if name in own] for name in self.models.sizes}
-        return pretrained.best_of({name: fmean(values) for name, values in known.items() if values})
+        aurocs = {name: [level[name] for level in levels if name in level] for name in self.models.sizes}
+        return pretrained.best_of({name: fmean(values) for name, values in aurocs.items() if values})
 
 
 @lru_cache(maxsize=4)

@@ -263,7 +263,7 @@ def by_mean(side: Taus) -> list[str]:
 
 
 def _by_score(sides: Mapping[str, Taus], title: str, note: str, statistics: Mapping[str, Any] = OF_TAUS) -> Table:
-    """One line per score, in the order of the first side: what `of` makes of its τ on every side."""
+    """One line per score, in the order of the first side: statistics of its τ on every side."""
     rows = [
         {"measure": measure, "head": f"{side}: {what}", "value": make(values[measure])}
         for measure in by_mean(next(iter(sides.values())))
@@ -371,7 +371,7 @@ def first_look(study: Study) -> list[Table]:
     ]
 
 
-def learnt(frame: Frame) -> str:
+def training_data(frame: Frame) -> str:
     """The pre-training data."""
     return ", ".join(dict.fromkeys(map(dataset_label, frame.unique("dataset"))))
 
@@ -382,7 +382,7 @@ def lead(frame: Frame) -> list[str]:
     members = sorted(frame.where(measure=None, metric=USUAL).unique("members"), reverse=True)
     networks = " or ".join(map(count_in_words, members))
     sentences = [
-        f"{plural(len(methods), 'method')} trained without labels on {learnt(frame)}, {networks} networks each."
+        f"{plural(len(methods), 'method')} trained without labels on {training_data(frame)}, {networks} networks each."
     ]
     of_score = taus(frame, swept(frame))
     means = {measure: fmean(values) for measure, values in of_score.items()}
@@ -414,11 +414,11 @@ def story(study: Study) -> Story:
         ("Neighbours", "Number of neighbours (Figures 2 and 5)", _few_figures(fig_5(frame))),
         ("Components", "Number of mixture components", _few_figures(components(frame))),
     ]
-    title = f"Reliability of representations: Kendall’s τ of scores on {learnt(frame)}"
+    title = f"Reliability of representations: Kendall’s τ of scores on {training_data(frame)}"
     return story_of(study, title, lead(frame), sections)
 
 
 def _few_figures(blocks: Sequence[Block]) -> list[Block]:
-    """Figures of a few candidates, and all numbers behind folds."""
+    """Figures of a few candidates, and collapsed tables of all."""
     figures = [block for block in blocks if isinstance(block, Figure)]
     return collapse_tables([*figures[:MOST], *(block for block in blocks if isinstance(block, Table))])

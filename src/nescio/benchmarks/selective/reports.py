@@ -119,9 +119,9 @@ def table_2(frame: Frame) -> Table:
     models = models_of(frame)
     strict, rows = strictest(models), []
     for name in models.get("auroc", MC_DROPOUT):
-        for method, measure, answers in (("vanilla", USUAL, None), (DROPOUT, MC_DROPOUT, MC_DROPOUT)):
+        for method, measure, outputs in (("vanilla", USUAL, None), (DROPOUT, MC_DROPOUT, MC_DROPOUT)):
             values = {
-                "accuracy ↑": models.get("accuracy", answers).get(name),
+                "accuracy ↑": models.get("accuracy", outputs).get(name),
                 "AUROC ↑": models.get("auroc", measure).get(name),
                 f"SAC@{strict:g} ↑": keeps(models, strict, measure).get(name),
             }
@@ -497,7 +497,7 @@ def _compared_best(frame: Frame, metric: str, best: str | None, values: Mapping[
 
 
 def _tested(frame: Frame, metric: str, best: str | None) -> str:
-    """How the best model by a metric stands to the next ones; nothing where they were not compared."""
+    """The difference of the best model to the next, with its test; empty for models that were not compared."""
     rows = frame.where(metric=DIFFERENCE, criterion=metric, reference=best)
     p = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, criterion=metric)}
     differences = [

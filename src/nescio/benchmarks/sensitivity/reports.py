@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 
@@ -30,27 +29,23 @@ TIPS = {"method": "method", "strength": "strength", "seed": "seed"}
 
 
 def points(frame: Frame) -> list[Row]:
-    """One for every network and measure: strength, accuracy of clean images, rAULC and AUROC of all angles together."""
-    accuracy = _values(frame.where(metric="accuracy", shift=CLEAN))
-    auroc = {(_network(row), row["measure"]): row["value"] for row in _pooled(frame, "auroc")}
+    """One per network and measure: strength, accuracy of clean images, rAULC and AUROC of all angles together."""
+    accuracy = {network: rows.first() for network, rows in _clean(frame).group_by(*NETWORK)}
+    auroc = {key: rows.first() for key, rows in _pooled(frame, "auroc").group_by(*NETWORK, "measure")}
     return [
-        {name: row[name] for name in (*NETWORK, "measure")}
-        | {"strength": row["strength"], "accuracy": accuracy[_network(row)], "rAULC": row["value"]}
-        | {"auroc": auroc.get((_network(row), row["measure"])), "name": row["method"], "seed": row["data_seed"]}
-        for row in _pooled(frame, "raulc")
+        dict(zip((*NETWORK, "measure"), key, strict=True))
+        | {"strength": rows.first("strength"), "accuracy": accuracy[key[:-1]], "rAULC": rows.first()}
+        | {"auroc": auroc.get(key), "name": rows.first("method"), "seed": rows.first("data_seed")}
+        for key, rows in _pooled(frame, "raulc").group_by(*NETWORK, "measure")
     ]
+
+
+def _clean(frame: Frame) -> Frame:
+    return frame.where(metric="accuracy", shift=CLEAN)
 
 
 def _pooled(frame: Frame, metric: str) -> Frame:
     return frame.where(metric=metric, shift=TURNED, severity=None)
-
-
-def _network(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in NETWORK)
-
-
-def _values(frame: Frame) -> dict[tuple[Any, ...], float]:
-    return {_network(row): row["value"] for row in frame}
 
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
@@ -91,7 +86,7 @@ def correlations(frame: Frame) -> list[Row]:
 
 
 def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
-    """Numbers of the strengths whose bound holds back no layer of any network."""
+    """Numbers of the strengths whose bound has no effect on any network."""
     selected = frame.where(method=method, dataset=data).facts("at_bound")
     return [trial for (trial,), subset in selected.group_by("trial") if max(subset.column("value")) == 0]
 
@@ -130,7 +125,7 @@ def correlation_table(frame: Frame) -> Table:
 def every_strength(frame: Frame) -> Table:
     """Accuracy, AUROC and rAULC at every strength, and the share of layers at their bound."""
     strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.facts("strength")}
-    accuracy = frame.where(metric="accuracy", shift=CLEAN)
+    accuracy = _clean(frame)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
     bounded = frame.facts("at_bound")
     beside = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
@@ -203,36 +198,38 @@ def story(study: Study) -> Story:
 
 def _lead(frame: Frame) -> list[str]:
     """Methods with a significant rank correlation of strength and rAULC, each by its first measure."""
+    joined = len(frame.unique("dataset")) > 1
     first = [rows.rows[0] for _, rows in Frame(correlations(frame)).group_by("dataset", "method")]
     several = len({row["measure"] for row in first}) > 1
-    named = [f"{row['method']} by {row['measure']}" if several else row["method"] for row in first]
-    joined = len(frame.unique("dataset")) > 1
-    selected = [
-        row | {"name": f"{name} on {dataset_label(row['dataset'])}" if joined else name}
-        for row, name in zip(first, named, strict=True)
-    ]
-    certain = [row for row in selected if row.get("p rAULC", 1.0) < LEVEL]
+    groups: dict[str, list[str]] = {}
+    for row in first:
+        name = row["method"] + (f" by {row['measure']}" if several else "") + _on_data(row["dataset"], joined)
+        if "p rAULC" not in row:
+            groups.setdefault("Too few networks for a correlation", []).append(name)
+        elif row["p rAULC"] >= LEVEL:
+            groups.setdefault("No significant correlation", []).append(name)
+        else:
+            change = "higher" if row["ρ rAULC"] > 0 else "lower"
+            rho = format_number(row["ρ rAULC"], 2)
+            groups.setdefault(f"Correlated with a {change} rAULC", []).append(f"{name} (ρ {rho})")
     lead = [f"{plural(len(frame.unique('method')), 'method')}, {len(frame.unique('trial'))} strengths each."]
-    for change, sign in (("higher", 1), ("lower", -1)):
-        if names := [
-            f"{row['name']} (ρ {format_number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
-        ]:
-            lead.append(f"Correlated with a {change} rAULC: {join_names(names)}.")
-    if rest := [row["name"] for row in selected if row not in certain and "p rAULC" in row]:
-        lead.append(f"No significant correlation: {join_names(rest)}.")
-    if few := [row["name"] for row in selected if "p rAULC" not in row]:
-        lead.append(f"Too few networks for a correlation: {join_names(few)}.")
+    lead += [f"{label}: {join_names(groups[label])}." for label in sorted(groups)]
     idle = {
-        f"{name} on {dataset_label(data)}" if joined else name: len(idle_strengths(frame, name, data))
+        name + _on_data(data, joined): len(idle_strengths(frame, name, data))
         for (name, data), _ in frame.facts("at_bound").group_by("method", "dataset")
     }
-    if any(idle.values()):
-        counts = join_names([f"{count} of {name}" for name, count in idle.items() if count])
-        lead.append(f"Strengths whose bound has no effect on any network: {counts}; the correlations include them.")
-    accuracies = [subset.column() for _, subset in frame.where(metric="accuracy", shift=CLEAN).group_by("dataset")]
+    if counts := [f"{count} of {name}" for name, count in idle.items() if count]:
+        text = join_names(counts)
+        lead.append(f"Strengths whose bound has no effect on any network: {text}; the correlations include them.")
+    accuracies = [rows.column() for _, rows in _clean(frame).group_by("dataset")]
     if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
         lead.append(
             f"{plural(lost, 'network')} of {sum(map(len, accuracies))} with less than half of the best clean accuracy; "
             "the correlations include them."
         )
     return lead
+
+
+def _on_data(data: str, joined: bool) -> str:
+    """The dataset of a method, if studies of several were joined."""
+    return f" on {dataset_label(data)}" if joined else ""

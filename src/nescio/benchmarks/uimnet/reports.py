@@ -1,7 +1,8 @@
-"""The UIMNET paper's tables and figures, each a named report, and the page that holds them."""
+"""Tables and figures of the UIMNET paper, each a named report, and the page."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from statistics import fmean
@@ -13,7 +14,7 @@ from nescio.benchmarks.uimnet import SCORECARD, SEARCH
 from nescio.report.blocks import Figure, SectionSpec, Story, Tabs
 from nescio.report.charts.points import dots_chart, heat_figure, scatter_figure
 from nescio.report.format import count_in_words, format_number, join_names, plural
-from nescio.report.frame import Frame
+from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import calibration_label, group_reasons
 from nescio.report.named_reports import report
 from nescio.report.studies import Study, describe_best_line, story_of
@@ -359,32 +360,24 @@ def lead(study: Study) -> list[str]:
     if first := ordered(first_lines(lines).where(metric="auroc"), "method"):
         best, plain = first.first("method"), first.where(method="erm").first()
         beside = {"erm": None if best == "erm" else plain, ORACLE: oracle_mean(lines)}
-        sentences.append(
-            describe_best_line("AUC of OOD detection", by_seed(seeds_of(frame, first_lines(lines)), "method"))
-        )
+        runs = {row["method"]: repetitions_of(row) for row in first}
+        sentences.append(describe_best_line("AUC of OOD detection", runs))
         if values := [f"{name} {format_number(value, 3)}" for name, value in beside.items() if value is not None]:
             sentences.append(f"For comparison: {join_names(values)}.")
-    measures = everywhere(frame)
+    measures = shared_measures(lines)
     if len(measures) > 1:
         sentences.append(describe_best_line("mean AUC of the measures that every method has", measures))
     return sentences
 
 
-def seeds_of(frame: Frame, lines: Frame) -> Frame:
-    """The AUC of these lines under every data seed."""
-    selected = {tuple(row[name] for name in LINE) for row in lines.where(metric="auroc")}
-    rows = evaluated(frame.where(evaluation=SCORECARD))
-    return Frame(row for row in rows if tuple(row[name] for name in LINE) in selected)
-
-
-def everywhere(frame: Frame) -> dict[str, dict[int, float]]:
-    """Measure → data seed → mean AUC, of the measures that every line has."""
-    rows = seeds_of(frame, means(frame).without(method=ORACLE))
-    count_of = {measure: len(of_measure) for (measure,), of_measure in rows.group_by("measure")}
-    most = max(count_of.values(), default=0)
-    return {measure: runs for measure, runs in by_seed(rows, "measure").items() if count_of[measure] == most}
-
-
-def by_seed(frame: Frame, column: str) -> dict[str, dict[int, float]]:
-    """Value of a column → data seed → mean."""
-    return {name: rows.means_by("data_seed") for (name,), rows in frame.group_by(column)}
+def shared_measures(frame: Frame) -> dict[str, dict[int, float]]:
+    """Measure → seed → mean AUC over lines, of the measures that every line has."""
+    lines = means(frame).without(method=ORACLE).where(metric="auroc")
+    counts = Counter(lines.column("measure"))
+    runs = Frame(
+        {"measure": row["measure"], "seed": seed, "value": value}
+        for row in lines
+        if counts[row["measure"]] == max(counts.values())
+        for seed, value in repetitions_of(row).items()
+    )
+    return {measure: rows.means_by("seed") for (measure,), rows in runs.group_by("measure")}

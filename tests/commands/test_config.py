@@ -147,6 +147,11 @@ def test_config_file_that_is_missing(capsys):
     assert "missing.yaml" in capsys.readouterr().err
 
 
+def test_config_file_without_end_is_refused(capsys):
+    assert main(["runs", "--config", "/dev/zero"]) == 2
+    assert "/dev/zero" in capsys.readouterr().err
+
+
 def test_every_page_has_the_file_that_repeats_its_command(tmp_path, capsys):
     file = tmp_path / "a.npz"
     Predictions(logits=[[2.0, 0, 0], [0, 1, 0], [0, 0, 3], [1, 0, 0]], labels=[0, 1, 2, 1]).save(file)

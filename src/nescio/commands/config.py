@@ -46,7 +46,7 @@ class ConfigFile:
 
         self.path = Path(path)
         try:
-            root = yaml.compose(self.path.read_text("utf-8"), Loader=yaml.SafeLoader)
+            root = yaml.compose(read_text(self.path), Loader=yaml.SafeLoader)
         except OSError as error:
             raise BadInput(f"--config {path} cannot be read: {error.strerror}.") from None
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

@@ -68,10 +68,16 @@ def markdown(source: Source) -> str:
 def _md_table(table: Table, section: str) -> list[str]:
     texts = [f"### {_md(table.title)}"] if table.title not in ("", section) else []
     texts += [f"*{_md(table.note)}*"] if table.note else []
-    rows = [_md_row(map(_md, (*table.index, *table.columns)))]
-    rows += ["|" + " --- |" * len(table.index) + " ---: |" * len(table.columns)]
-    rows += [_md_row([*map(_md, labels), *map(_md_cell, cells)]) for labels, cells in table.rows]
-    return [*texts, "\n".join(rows), *([_md_definitions(table.legend)] if table.legend else [])]
+    lines = [[*map(_md, labels), *map(_md_cell, cells)] for labels, cells in table.rows]
+    texts.append(_md_grid((*table.index, *table.columns), lines, len(table.index)))
+    return [*texts, *([_md_definitions(table.legend)] if table.legend else [])]
+
+
+def _md_grid(titles: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
+    """A table of escaped cells; all but the first `left` columns are aligned right."""
+    rule = [" --- "] * left + [" ---: "] * (len(titles) - left)
+    rows = [f"| {' | '.join(texts)} |" for texts in ([*map(_md, titles)], *lines)]
+    return "\n".join([rows[0], f"|{'|'.join(rule)}|", *rows[1:]])
 
 
 def _md_definitions(entries: Iterable[tuple[str, str]]) -> str:
@@ -82,10 +88,6 @@ def _md(text: str) -> str:
     for mark in "\\`*_[]|<>":
         text = text.replace(mark, "\\" + mark)
     return text.replace("\n", " ")
-
-
-def _md_row(texts: Iterable[str]) -> str:
-    return f"| {' | '.join(texts)} |"
 
 
 def _md_cell(cell: Cell | None) -> str:
@@ -125,17 +127,27 @@ def _tex_table(table: Table, model: str) -> str:
     title = ": ".join(_tex(text) for text in (model, table.title) if text)
     title += f" ({_tex(table.note)})" if table.note else ""
     legend = [f"{_tex(name)}: {render_code(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
-    lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *legend])}}}"]
-    lines += [f"  \\begin{{tabular}}{{{'l' * len(table.index)}{'r' * len(table.columns)}}}", r"    \toprule"]
-    lines += ["    " + " & ".join(map(_tex, (*table.index, *table.columns))) + r" \\", r"    \midrule"]
-    above = ""
+    lines, above = list[str](), ""
     for (first, *others), cells in table.rows:
         if others and above and first != above:
-            lines.append(r"    \addlinespace")
+            lines.append(r"\addlinespace")
         label = "" if others and first == above else first  # the label of a group is printed once
         above = first
-        lines.append("    " + " & ".join([*map(_tex, (label, *others)), *map(_tex_cell, cells)]) + r" \\")
-    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}"])
+        lines.append(_tex_line([*map(_tex, (label, *others)), *map(_tex_cell, cells)]))
+    grid = _tex_grid((*table.index, *table.columns), lines, len(table.index), "  ")
+    head = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *legend])}}}"]
+    return "\n".join([*head, *grid, r"\end{table}"])
+
+
+def _tex_grid(titles: Sequence[str], lines: Sequence[str], left: int, indent: str = "") -> list[str]:
+    """The lines of a tabular; all but the first `left` columns are aligned right."""
+    body = [r"\toprule", _tex_line(map(_tex, titles)), r"\midrule", *lines, r"\bottomrule"]
+    begin = f"\\begin{{tabular}}{{{'l' * left}{'r' * (len(titles) - left)}}}"
+    return [indent + begin, *(f"{indent}  {line}" for line in body), indent + r"\end{tabular}"]
+
+
+def _tex_line(texts: Iterable[str]) -> str:
+    return " & ".join(texts) + r" \\"
 
 
 def _tex(text: str) -> str:
@@ -321,12 +333,9 @@ def format_records(records: Sequence[Row], format: str = "table") -> str:
     if format == "csv":
         return _csv([columns, *lines])
     if format == "markdown":
-        rows = [_md_row(map(_md, line)) for line in (columns, *lines)]
-        return "\n".join([rows[0], "|" + " --- |" * len(columns), *rows[1:]]) + "\n"
+        return _md_grid(columns, [[*map(_md, line)] for line in lines], len(columns)) + "\n"
     if format == "latex":
-        rows = [" & ".join(map(_tex, line)) + r" \\" for line in (columns, *lines)]
-        body = [f"\\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
-        return "\n".join([*body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+        return "\n".join(_tex_grid(columns, [_tex_line(map(_tex, line)) for line in lines], len(columns))) + "\n"
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable

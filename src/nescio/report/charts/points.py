@@ -333,7 +333,8 @@ def _domain(points: Sequence[Row], name: str, span: float) -> tuple[float, float
     if high - low >= span:
         return None
     margin = (span - (high - low)) / 2
-    return low - margin, high + margin
+    start = max(0.0, low - margin) if low >= 0 else low - margin
+    return start, start + span
 
 
 def _interval_bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Axis], side: str) -> Layer:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nescio.errors import BadInput, did_you_mean
+from nescio.files import read_text
 from nescio.options import PRESET, FromFile, Leaf, is_tuple, leaves, nearest_preset, without_none
 from nescio.specs import write_assignment, write_items
 

@@ -15,6 +15,7 @@ import pytest
 import nescio
 from nescio.analysis.sample import sample_predictions
 from nescio.api.calls import options_class, signature_of
+from nescio.benchmarks.selective.reports import UNTESTED
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, leaves
@@ -116,6 +117,20 @@ def test_rank_gives_the_numbers_of_the_command(tmp_path, capsys):
     result = nescio.rank(files, bootstrap=20, k=5)
     assert command["group"] == result.plain()["group"] and command["candidates"][0]["scores"]
     assert command["candidates"] == json.loads(json_text(result.plain()["candidates"]))
+
+
+@pytest.mark.parametrize("files_of_study", [("a", "b"), ("b", "c"), ("a", "c")])
+def test_models_in_other_orders_and_of_fewer_rows_are_compared(files_of_study, tmp_path):
+    rng, test = np.random.default_rng(0), sample_predictions()["test"]
+    noise = rng.normal(size=test.logits.shape)
+    other = test.replace(logits=(test.logits / 2 + 0.5 * noise).astype("float32"))
+    test.save(tmp_path / "a.npz")
+    other.take(rng.permutation(len(test))).save(tmp_path / "b.npz")
+    test.take(np.sort(rng.permutation(len(test))[:300])).save(tmp_path / "c.npz")
+    names = [str(tmp_path / f"{name}.npz") for name in files_of_study]
+    result = nescio.run("selective", files=names, store=tmp_path / "store", workers=0)
+    assert any(row["metric"] == "difference" for row in result.rows) and not result.failures
+    assert UNTESTED not in result.sentences()
 
 
 def test_results_have_frames_html_and_a_page(files, tmp_path, monkeypatch):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nescio.analysis.model_choice import ModelChoice
 from nescio.api.results import ApiResult, status
+from nescio.errors import BadInput
 from nescio.options import argument, option
-from nescio.provenance import follow_up_command
+from nescio.provenance import current_provenance, follow_up_command
 from nescio.rows import Row
 from nescio.specs import ZOO
 
@@ -113,6 +115,10 @@ def choose(options: ChooseOptions) -> ChosenModel:
     models = with_facts(collect_predictions(options.files, Store(options.store), data, damaged), options.facts)
     for sentence in damaged:
         status(f"left out: {sentence}")
+    if len(sets := sorted({str(model.data) for model in models})) > 1 and not options.files:
+        typed = current_provenance().command or "nescio choose"
+        commands = " or ".join(f"`{typed} --data {shlex.quote(name)}`" for name in sets)
+        raise BadInput(f"data must name one of {len(sets)} sets, {', '.join(sets)}: write {commands}.")
     models = [model.sampled(options.limit, options.seed) for model in models]
     chosen = choose_model(
         models,

@@ -26,6 +26,7 @@ from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.report.named_reports import find_report, report_names
 from nescio.report.studies import read_study
+from nescio.testing.evidence import small_trial
 from nescio.training import train_step
 from nescio.trials import from_plain
 from nescio.work.launchers import make_launcher
@@ -592,3 +593,10 @@ def test_plan_refuses(change, sentence):
 def test_refused_before_any_work(plan, context, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         run(replace(plan, **change), context)
+
+
+def test_classes_that_an_existing_network_was_trained_on_are_refused():
+    group = lineup.average([replace(small_trial("erm"), classes=(0, 1, 2, 3))], None)
+    steps.refuse_trained_classes("digits", {5, 6}, None, [group])
+    with pytest.raises(BadInput, match=r"Class 3 .*erm.* digits#4-9"):
+        steps.refuse_trained_classes("digits", {3, 4}, None, [group])

@@ -478,7 +478,10 @@ def lead(study: Study) -> list[str]:
         sentence = f"{label.capitalize() if label != AXIS else label}: {value}."
         if not alone:
             sentence = f"Highest {label}: {best}, {value}."
-        test = _tested(study.frame, metric, _compared_best(study.frame, metric, best, values))
+        reference = _compared_best(study.frame, metric, best)
+        test = _tested(study.frame, metric, reference)
+        if reference != best and values.get(str(reference)) != values[best]:  # one file has further rows
+            test = f"On their common images {reference} is best. {test}"
         tested.append(test)
         sentences.append(f"{sentence} {test}".strip())
     if alone and not (study.plan or {}).get("files"):
@@ -489,11 +492,9 @@ def lead(study: Study) -> list[str]:
     return sentences
 
 
-def _compared_best(frame: Frame, metric: str, best: str | None, values: Mapping[str, float]) -> str | None:
-    """The model that the comparison calls best if it ties with the best one by value, else the best one."""
-    references = [row["reference"] for row in frame.where(metric=DIFFERENCE, criterion=metric)]
-    tied = [name for name in references if best is not None and values.get(name) == values[best]]
-    return tied[0] if tied else best
+def _compared_best(frame: Frame, metric: str, best: str | None) -> str | None:
+    """The best model on the images that all compared models share; the best one by value without a comparison."""
+    return next((str(row["reference"]) for row in frame.where(metric=DIFFERENCE, criterion=metric)), best)
 
 
 def _tested(frame: Frame, metric: str, best: str | None) -> str:

@@ -38,7 +38,7 @@ from nescio.report.format import shorten_names
 from nescio.report.labels import dataset_label
 from nescio.rows import Row, network_id
 from nescio.search import HParams
-from nescio.specs import SpecError, class_lists, mapping, numbers, product
+from nescio.specs import SpecError, class_lists, mapping, numbers, product, write_numbers
 from nescio.training import train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
@@ -365,6 +365,7 @@ def downstream(text: str, plan: Plan, root: str | None, groups: Sequence[Network
         raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
     if lists:
         val, test = (lists[0] if len(lists) == 2 else ()), lists[-1]
+        refuse_trained_classes(data, {*val, *test}, root, groups)
     else:
         val, test = divide_classes(data, plan, root, groups)
     if plan.trials > 1 and not val and not plan.networks:
@@ -375,6 +376,21 @@ def downstream(text: str, plan: Plan, root: str | None, groups: Sequence[Network
         raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
     name = map_content(data, lambda name: "#".join([name, *texts]))
     return Downstream(name, data, val, test)
+
+
+def refuse_trained_classes(data: str, classes: set[int], root: str | None, groups: Sequence[NetworkGroup]) -> None:
+    """Refuse downstream classes that an existing network was trained on."""
+    for group in groups:
+        trial = group.trial
+        if trial is None or not same_images(trial.data, data, root):
+            continue
+        every = set(range(len(load_whole(data, root).classes)))
+        trained = every if trial.classes is None else set(trial.classes)
+        if learnt := sorted(classes & trained):
+            new = write_numbers(sorted(every - trained))
+            cure = f"its other classes are {data}#{new}" if new else "name another downstream set"
+            name = group.columns["method"]
+            raise BadInput(f"Class {learnt[0]} of {data} is a class that a network ({name}) was trained on: {cure}.")
 
 
 def divide_classes(

@@ -413,7 +413,7 @@ def test_two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
 def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     from nescio.training import train_step
     from nescio.trials import Training
-    from tests.test_training import trial_of
+    from tests.support.trainings import trial_of
 
     trial = trial_of(training=Training(epochs=150, batch_size=64, augment="none"))
     step, folders = train_step(trial), {}

@@ -26,8 +26,8 @@ from nescio.work.launchers import make_launcher
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.cluster_help import said
+from tests.support.trainings import trial_of
 from tests.support.waiting import until
-from tests.test_training import trial_of
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).parent / "slurm" / "cluster.sh"

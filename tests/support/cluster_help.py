@@ -131,7 +131,7 @@ def predicted(store, launcher, shards):
     from nescio.datasets.image_set import ImageSet
     from nescio.networks.models import network_of_trial
     from nescio.predict import predict_step, row_ranges
-    from tests.test_training import trial_of
+    from tests.support.trainings import trial_of
 
     context = Context(store, device="cpu")
     network, images = network_of_trial(trial_of("mc-dropout")), ImageSet("digits")

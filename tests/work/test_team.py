@@ -52,7 +52,7 @@ def test_only_what_can_be_made_together_takes_several_processes(tmp_path):
 
 def test_no_key_depends_on_the_number_of_processes():
     from nescio.training import train_step
-    from tests.test_training import trial_of
+    from tests.support.trainings import trial_of
 
     step = train_step(trial_of())
     assert step.distributed and step.key == replace(step, distributed=False).key
@@ -275,7 +275,7 @@ def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_a
 
 def training_of(**more):
     from nescio.trials import Training
-    from tests.test_training import trial_of
+    from tests.support.trainings import trial_of
 
     return trial_of(training=Training(batch_size=128, augment="none", lr=0.1, **more))
 

@@ -62,9 +62,10 @@ def run_plan(
     check_log(options.log)
     if options.dry_run:
         return _cost_estimate(benchmark, plan, options)
-    _describe_preprocessing(plan, options.storage.root)
     with working(options.storage, options.crew, options.log, canonical(plan)) as work:
-        return BenchmarkResult(base.run(benchmark, plan, work))
+        result = BenchmarkResult(base.run(benchmark, plan, work))
+    _describe_preprocessing(plan, options.storage.root)  # after all refusals, which are one sentence
+    return result
 
 
 def _describe_preprocessing(plan: DataclassInstance, root: str | None) -> None:

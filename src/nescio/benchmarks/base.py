@@ -58,7 +58,7 @@ class Benchmark:
     sentence: str  # one line for lists
     doc: str  # help text with examples
     reports: str  # module with `story(study)` and `first_look(study)`; importing it registers its named reports
-    workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
+    workers: int | None = None  # default of --workers; None: one per core, one on a GPU
 
     def story(self, study: Study) -> Story:
         """The story of a study's page, and the commands that made the study or run its plans again."""
@@ -86,7 +86,7 @@ class Benchmark:
 
 
 class _Benchmarks(Registry[Benchmark]):
-    """The built-in ones are imported when one of them is named: listing them should not import a dozen modules."""
+    """The registry of benchmarks; a built-in one is imported when it is named."""
 
     def __init__(self) -> None:
         super().__init__("benchmark")

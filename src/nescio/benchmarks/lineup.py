@@ -1,4 +1,4 @@
-"""Which networks take part in a benchmark: trained ones, averages of several, and existing ones."""
+"""The networks of a benchmark: trained ones, averages of several, and existing ones; and their evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans share: fields and their checks, names of methods, hyper-parameters that a plan fixes, training budgets.
+"""Shared parts of plans: fields and their checks, names of methods, fixed hyper-parameters, training budgets.
 
 A deep ensemble has networks of plain training that share their hyper-parameters and differ in their initial seeds.
 """
@@ -18,7 +18,7 @@ from nescio.trials import Training, Trial, spectral_target
 
 DEEP_ENSEMBLE = "deep-ensemble"
 MEMBER = "erm"  # the method of its networks
-SEED_STRIDE = 1000  # between the initial seeds of its networks; those of repeated trainings are in between
+SEED_STRIDE = 1000  # between the initial seeds of its networks; repeated trainings have the seeds in between
 MINIMA = {"seeds": 1, "trials": 1, "limit": 1, "seed": 0}  # field → smallest value
 SPECTRAL = "spectral"  # not a field of hyper-parameters: the layers of every method can be bounded
 
@@ -36,7 +36,7 @@ def hparams_option(default: tuple[str, ...] = ()) -> Any:
 
 
 def networks_option(instead_of: str) -> Any:
-    """The field of a plan for networks that exist already; `instead_of` names the fields that are about training."""
+    """The field of a plan for existing networks; `instead_of` names the fields about training."""
     return option((), instead_of=instead_of)
 
 
@@ -92,7 +92,7 @@ def name_of_average(method: str, members: int) -> str:
     return DEEP_ENSEMBLE if (method, members > 1) == (MEMBER, True) else method
 
 
-# ---- hyper-parameters that a plan fixes
+# ---- fixed hyper-parameters
 
 
 def refuse_hparams(texts: Iterable[str]) -> None:

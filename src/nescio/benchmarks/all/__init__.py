@@ -1,4 +1,4 @@
-"""Every method under every question: its plan; `steps` has what is done, `reports` what is shown."""
+"""The plan of `nescio run all`: every method under every evaluation."""
 
 from __future__ import annotations
 

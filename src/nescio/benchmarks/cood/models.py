@@ -50,7 +50,7 @@ def paired_predictions(plan: Plan, work: Work) -> tuple[list[PairedPredictions],
 
 
 def class_names(plan: Plan, work: Work, pairs: Sequence[PairedPredictions] = ()) -> ClassNames | None:
-    """Names of the in-classes and of the out-classes, from files or from the datasets; None where there are none.
+    """Names of the in-classes and of the out-classes, from files or from the datasets; None if there are none.
 
     Those of files must be those of the classes of `pairs`. In-classes without names are an empty list.
     """
@@ -80,7 +80,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
             raise
         work.add_notes(f"Whether classes of the two sets are the same could not be found out: {reason}")
         return None
-    if not all(name.isdigit() for name in names):  # a number is not a name: class 3 of two sets is not one class
+    if not all(name.isdigit() for name in names):  # class 3 of two sets is not the same class
         return names
     if plan.hierarchy:
         raise BadInput(f"The classes of {data} have numbers, no names: name them in data_names and ood_names.")
@@ -147,7 +147,7 @@ def _of_imagenet(predictions: ModelPredictions) -> bool:
 
 
 def _described(name: str, imagenet_names: Mapping[str, tuple[int, ...]]) -> str:
-    """A class, with how many classes of ImageNet-1k bear its name where they are several."""
+    """A class, with how many classes of ImageNet-1k have its name, if there are several."""
     times = len(imagenet_names.get(imagenet.plain(name), ()))
     return f"{name} (the name of {times} classes)" if times > 1 else name
 

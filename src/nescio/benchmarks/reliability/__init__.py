@@ -1,4 +1,4 @@
-"""Which representations can be trusted, without labels? The plan; see `steps` and `reports`.
+"""The plan of reliability: scores of representations, computed without labels.
 
 Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
 """
@@ -62,7 +62,7 @@ class Plan(SweepOptions):
         require_some(self, "pretraining_data", "methods", "backbones")
 
     def divided(self, target: str) -> tuple[str, str]:
-        """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""
+        """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `pretraining_data`; without SOURCE, it is empty."""
         typed = (
             next((data for data in self.pretraining_data if target.startswith(f"{data}=")), "") or assignment(target)[0]
         )

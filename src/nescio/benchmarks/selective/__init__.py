@@ -1,4 +1,4 @@
-"""Which pretrained models know when they are wrong? Selective prediction of many models (Galil et al. 2023)."""
+"""Selective prediction: misclassification detection by many pretrained models (Galil et al. 2023)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,9 @@ MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
 PROBABILITIES = ("nll", "brier", "ece")
 FACTS_OF_ROWS = {"benchmark": NAME, "version": VERSION, "evaluation": SCORECARD}
 FACTS = ("input_size", "embedding_size", "published_accuracy")
-SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that decide numbers
-TENTH = 10  # one row in ten fits the temperature …
-FEWEST = (
-    50  # … unless that is fewer than these, whose temperature is off by a sixth: then all are evaluated, uncalibrated
-)
+SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that determine results
+TENTH = 10  # one row in ten fits the temperature
+FEWEST = 50  # rows that fit a temperature, at least: with 50 its error is a sixth
 NO_ECE = "An entropy is not a probability, so it is not calibrated or miscalibrated; the ECE is that of the largest."
 TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}: too few."
 

@@ -1,5 +1,4 @@
-"""Does more regularisation of the features give a better uncertainty? (Postels et al. 2022, §4.1.2.) Images are turned,
-step by step, and every strength of every method is trained."""
+"""The plan of sensitivity: regularisation strength against uncertainty on rotated images (Postels et al. 2022)."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from nescio.work.steps import Work
 NAME, VERSION = "sensitivity", 1
 
 
-MOST_NETWORKS = 10_000  # of a method, in one direction
+MOST_NETWORKS = 10_000  # strengths, or seeds, of a method
 
 
 @tag("plan:sensitivity")
 @dataclass(frozen=True)
 class Plan(NetworkPlan):
-    """Which strengths of which methods are trained, and how far images are turned."""
+    """Methods, numbers of strengths and seeds, and rotation angles."""
 
     data: str = option("digits", kind="dataset")
     methods: tuple[str, ...] = option(("duq", "sngp", "mir", "ddu"), parse=method_names)
@@ -49,27 +48,27 @@ class Plan(NetworkPlan):
 
 DIGITS = Training(lr=0.05, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, augment="none")
 MNIST = Training(lr=0.05, epochs=10, batch_size=128, schedule="cosine", warmup=1.0, augment="none")
-RECIPES = ("duq.lr=0.3",)  # at this rate of the budget its perceptrons take larger steps than its default
+HPARAMS = ("duq.lr=0.3",)  # multi-layer perceptrons need a higher learning rate than its default
 PRESETS = {
-    "small": Plan(hparams=RECIPES, training=DIGITS),
-    # the paper's budget is in a supplement that its text does not hold
-    "paper": Plan(data="mnist", hparams=RECIPES, training=MNIST),
+    "small": Plan(hparams=HPARAMS, training=DIGITS),
+    # the budget of the paper is in a supplement that we do not have
+    "paper": Plan(data="mnist", hparams=HPARAMS, training=MNIST),
 }
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.sensitivity.reports")
 def run(plan: Plan, work: Work) -> Plan:
-    """Whether more regularisation of the features gives a better uncertainty (Postels et al. 2022, §4.1.2).
+    """Does a higher regularisation strength give a better uncertainty? (Postels et al. 2022, §4.1.2.)
 
-    Every strength of every method is trained several times and predicts the test images as they are and turned by 20
-    to 180 degrees. All angles together: rAULC and AUROC of right against wrong answers; Spearman's correlation of
-    strength and rAULC, with its p-value; the accuracy of clean images beside it.
+    Networks are trained with every strength and seed of each method. They predict test images as they are, and rotated
+    by 20 to 180 degrees. Results over all angles: rAULC and AUROC of misclassification detection, and Spearman's
+    correlation of strength and rAULC with its p-value.
 
     examples:
-      nescio run sensitivity                           handwritten digits, 8 strengths × 5 runs of four methods
+      nescio run sensitivity                           handwritten digits, 8 strengths × 5 seeds of four methods
       nescio run sensitivity --preset paper            MNIST; --data fashion-mnist for the supplement's
       nescio run sensitivity --methods dcs,postnet --strengths 12
-      nescio run sensitivity --methods erm             without a strength of its own: factors on weight decay
+      nescio run sensitivity --methods erm             no strength of its own: factors on the weight decay
     """
     from nescio.benchmarks.sensitivity.steps import compare  # torch stays out of --help
 

@@ -1,5 +1,7 @@
-"""Which uncertainty still tells right from wrong when images are corrupted? (Postels et al. 2022.) Its plan; `steps`
-has what is done with classes of images, `pixels` with classes of pixels, `reports` what is shown."""
+"""The plan of shift: misclassification detection on corrupted images (Postels et al. 2022).
+
+`steps` evaluates classes of images, `pixels` classes of pixels.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "shift", 3  # 2: corruptions as published; 3: drops of rain fade in, rows of pixels name corruptions
-PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
-DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
+PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of Table 2 of the paper
+DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # the methods of its Table 3
 
 
 @tag("plan:shift")
@@ -76,11 +78,11 @@ class Plan(NetworkPlan):
             )
 
 
-# Training accuracies that `erm` comes close to with the presets' budgets: 0.997, 0.98, 0.906 and 0.982 were seen
+# Below the training accuracies of `erm` with the budgets of the presets: 0.997, 0.98, 0.906 and 0.982
 REACHED = {"digits": 0.99, "cifar10": 0.97, "scenes@64": 0.9, "scenes": 0.97}
-# With the budget of CIFAR, each chosen by one network for each of a few values (results/shift)
-CIFAR_RECIPES = (
-    "mc-dropout.mc_samples=50",  # they share the features; the mutual information of ten is noisy
+# For the budget CIFAR: each is the best of a few values, with one network per value (results/shift)
+CIFAR_HPARAMS = (
+    "mc-dropout.mc_samples=50",  # samples share the features; the mutual information of ten is noisy
     "dcu.pretraining=0.2",
     "dcu.weight=0.1",
     "duq.lr=1",
@@ -90,18 +92,20 @@ CIFAR_RECIPES = (
 )
 STREETS = Training(lr=0.1, epochs=60, batch_size=8, schedule="cosine", warmup=1.0, weight_decay=5e-4, nesterov=True)
 PRESETS = {
-    "small": Plan(hparams=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon
+    "small": Plan(
+        hparams=("dcu.weight=0.1",), training=SMALL
+    ),  # with its default of 1, dcu is undertrained after 20 epochs
     "gpu": Plan(
         data="cifar10",
         methods=(*PAPER, DEEP_ENSEMBLE),
-        hparams=CIFAR_RECIPES,
+        hparams=CIFAR_HPARAMS,
         backbone="resnet18",
         seeds=3,
         strengths=3,
         training=CIFAR,
     ),
-    # ResNet-50 and five runs are the paper's; its epochs and strengths are in a supplement that its text does not hold.
-    # Its rate over its batch is that of CIFAR, so that duq takes the steps that were looked for there
+    # ResNet-50 and five seeds as in the paper; its epochs and strengths are in a supplement that we do not have.
+    # The learning rate per image is that of the budget CIFAR, for which the hyper-parameters of duq were chosen
     "paper": Plan(
         data="cifar10",
         methods=(*PAPER, DEEP_ENSEMBLE),
@@ -120,7 +124,7 @@ PRESETS = {
             batch_size=128,
         ),
     ),
-    "scenes": Plan(  # erm was seen to reach a clean mIoU of 0.398
+    "scenes": Plan(  # erm reaches a clean mIoU of 0.398
         task="segmentation",
         data="scenes@64",
         methods=(*DENSE, DEEP_ENSEMBLE),
@@ -140,24 +144,24 @@ PRESETS = {
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.shift.reports")
 def run(plan: Plan, work: Work) -> Plan:
-    """Which uncertainty still tells right from wrong when images are corrupted (Postels et al. 2022).
+    """Misclassification detection on corrupted images: which uncertainty still ranks wrong predictions first?
 
-    Networks are trained on clean images and predict clean and corrupted ones, every corruption at every severity. For
-    each set, and with clean images and all severities of a corruption together: AUROC and rAULC of right against wrong
-    answers; accuracy, ECE and NLL; and beside them how well the uncertainty finds images of other sets (--ood). The
-    strength of a method's regularisation is the one with the lowest NLL of validation images in run 0.
+    Networks are trained on clean images and predict clean and corrupted ones (Postels et al. 2022). Results per
+    corruption and severity: accuracy, ECE, NLL, and AUROC and rAULC of misclassification detection. AUROC and rAULC are
+    also computed over clean images and all severities of a corruption. --ood adds OOD detection. The regularisation
+    strength of a method has the lowest NLL of validation images under the first seed.
 
-    --task segmentation: the same of every pixel. mIoU, accuracy, and AUROC and rAULC over all pixels that are not void,
-    of each level of a shift and of clean images and all its levels together; pictures of a few images.
+    --task segmentation evaluates pixels instead of images: mIoU, accuracy, AUROC and rAULC of all pixels that are not
+    void, and pictures of a few images.
 
     examples:
       nescio run shift                                 digits, the methods of the paper, two cores
       nescio run shift --preset gpu --ood cifar100     CIFAR-10, ResNet-18, 20 epochs
-      nescio run shift --preset paper --data cifar100  ResNet-50, five runs; the epochs are ours
-      nescio run shift --preset gpu --corrupted CIFAR-10-C                        the published files
-      nescio run shift --task segmentation             street scenes in the dark, in fog and in rain, two cores
-      nescio run shift --preset scenes-gpu --data cityscapes:PATH@256 --backbone resnet50 --runs 5
-      nescio run shift --data imagenet:PATH --networks resnet50,NAME@FILE --limit 5000     networks that exist already
+      nescio run shift --preset paper --data cifar100  ResNet-50, five seeds; the epochs are ours
+      nescio run shift --preset gpu --corruption-files CIFAR-10-C       the published files
+      nescio run shift --task segmentation             street scenes in darkness, fog and rain, two cores
+      nescio run shift --preset scenes-gpu --data cityscapes:PATH@256 --backbone resnet50 --seeds 5
+      nescio run shift --data imagenet:PATH --networks resnet50,NAME@FILE --limit 5000     existing networks
     """
     from nescio.benchmarks.shift import pixels, steps  # torch stays out of --help
 

@@ -89,17 +89,17 @@ DEMO = Training(epochs=15, batch_size=64, step_epochs=6, augment="shift")
 PRESETS = {
     "small": Plan(training=Training(epochs=20, batch_size=64, step_epochs=8, augment="shift")),
     "demo": Plan(methods=PAPER, trials=2, spectral_bounds=(None,), training=DEMO),
-    # the paper's own: ImageNet, two sizes, ten trials, three data seeds, SGD, 100 epochs, batch 256, rate ÷ 10 every 30
+    # as in the paper: ImageNet, two sizes, ten trials, three data seeds, SGD, 100 epochs, batch 256, rate ÷ 10 every 30
     "paper": Plan(data="imagenet", methods=PAPER, backbones=("resnet18", "resnet50"), trials=10, seeds=3),
 }
 
 
 @benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.uimnet.reports")
 def run(plan: Plan, work: Work) -> Plan:
-    """What classifiers know what they don't know (UIMNET): methods × measures, in- and out-of-distribution.
+    """OOD detection by classifiers: every method with every uncertainty measure (UIMNET).
 
     Trains and calibrates data seeds × trials × backbones × spectral bounds, averages the best trials of each method,
-    and evaluates all on trained and on other classes: Tables 2 and 3 of the paper, and the page.
+    and evaluates all of them on trained and on other classes: Tables 2 and 3 of the paper.
 
     examples:
       nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2

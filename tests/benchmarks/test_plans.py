@@ -96,3 +96,9 @@ def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():
     assert retrieved(np.asarray(whole.embeddings), labels).shape == (12,)
     assert np.array_equal(measures.uncertainty("native", whole), whole.scores["native"])
     assert average_predictions(dumps[:1]) is dumps[0]
+
+
+@pytest.mark.parametrize("field, value", [("seeds", 1001), ("trials", 100_001), ("ensemble_sizes", (2, 1001))])
+def test_network_plan_refuses_numbers_that_collide_or_never_end(field, value):
+    with pytest.raises(BadInput, match=field):
+        uimnet.Plan(**{field: value})

@@ -20,6 +20,7 @@ DEEP_ENSEMBLE = "deep-ensemble"
 MEMBER = "erm"  # the method of its networks
 SEED_STRIDE = 1000  # between the initial seeds of its networks; repeated trainings have the seeds in between
 MINIMA = {"seeds": 1, "trials": 1, "limit": 1, "seed": 0}  # field → smallest value
+MAXIMA = {"seeds": SEED_STRIDE, "trials": 100_000, "ensemble_sizes": 1000}  # field → largest value
 SPECTRAL = "spectral"  # not a field of hyper-parameters: the layers of every method can be bounded
 
 # Networks of one budget are trained once per store, whichever benchmark trains them
@@ -51,6 +52,10 @@ class NetworkPlan(Validated):
         for name, minimum in MINIMA.items():
             if name in fields:
                 self.require_min(minimum, name)
+        for name, maximum in MAXIMA.items():
+            value = fields.get(name, 0)
+            if (largest := max(value, default=0) if isinstance(value, tuple) else value) > maximum:
+                raise BadInput(f"Plan.{name} is {largest}: it must be at most {maximum:,}.")
         for text in fields.get("hparams", ()):
             HyperParameter.parse(text)
         preprocessing = fields.get("preprocessing")

@@ -162,7 +162,7 @@ def release_pages(rows: Array) -> None:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
-def _map_of(rows: Any, read_only: bool = False) -> mmap.mmap | None:
+def _map_of(rows: object, read_only: bool = False) -> mmap.mmap | None:
     """The memory map behind an array; with `read_only` none that can be written: what was written is in no file."""
     while isinstance(rows, np.ndarray):
         if read_only and rows.flags.writeable:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.checks import matrix
 from nescio.arrays.parallel import blocks, one_blas_thread, run_on_threads, thread_count
@@ -99,18 +99,18 @@ class Points:
         """Whether at least every second row equals an earlier one."""
         return bool(2 * np.count_nonzero(self.first_equal == np.arange(len(self))) <= len(self))
 
-    def float64(self, rows: Any) -> Array:
+    def float64(self, rows: Array | slice) -> Array:
         """Rows as given."""
         return np.asarray(self.raw[rows], np.float64)
 
-    def centred(self, rows: Any) -> Array:
+    def centred(self, rows: Array | slice) -> Array:
         """float64 rows as they enter products."""
         x = self.float64(rows)
         return unit(x) if self.metric == "cosine" else (x - self.shift) * self.scale
 
 
 def prepare_points(
-    embeddings: Any, metric: str = "cosine", name: str = "embeddings", like: Points | None = None
+    embeddings: ArrayLike, metric: str = "cosine", name: str = "embeddings", like: Points | None = None
 ) -> Points:
     """Checks and prepares embeddings; `like` gives the shift and scale of those they will be compared with."""
     if metric not in METRICS:
@@ -219,7 +219,7 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
 # ---- deciding
 
 
-def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None:
+def _run(work: Callable[[int, int], None], size: int, blas: bool = False) -> None:
     """Run on all threads, with one BLAS thread each; small work runs in the calling thread."""
     if size < SERIAL:
         work(0, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Summary:
     confidence: Array
     _outcomes: Outcomes | None
 
-    def outcomes(self, rows: Any = None) -> Outcomes:
+    def outcomes(self, rows: Array | None = None) -> Outcomes:
         """Outcomes of these rows (numbers or a mask), by default of all labelled rows."""
         if self._outcomes is None:
             raise Undefined("There are no labels, so predictions cannot be evaluated.")
@@ -434,7 +434,7 @@ def settle(u: Array) -> None:
 # ---- probabilities, for metrics that need all of them
 
 
-def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
+def mean_probs(predictions: Predictions, rows: Array | slice = slice(None)) -> Array:
     """Mean over draws of the probabilities of these rows, (n, c) in float64."""
     if predictions.logits is None:
         raise Undefined("There are no logits and no probs, so there are no probabilities.")

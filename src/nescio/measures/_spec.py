@@ -10,6 +10,7 @@ from inspect import signature
 from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPlugin, Undefined
@@ -76,7 +77,7 @@ class Measure:
         self.check(predictions)
         return self.checked(self.function, predictions)
 
-    def checked(self, score: Callable[[Predictions], Any], predictions: Predictions) -> Array:
+    def checked(self, score: Callable[[Predictions], ArrayLike], predictions: Predictions) -> Array:
         """u (n,) by this measure or its fitted form; FaultyPart if it is not one number per row."""
         with self._naming_faults():
             u = np.asarray(score(predictions))

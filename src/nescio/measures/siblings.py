@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nescio import measures
 from nescio.arrays.nearest import distances, nearest_rows, prepare_points
@@ -215,7 +216,7 @@ def _no_mixture(components: int, r: int) -> dict[str, str]:
 # ---- candidates against each other
 
 
-def rankings_agree(u: Any, loss: Any) -> Array:
+def rankings_agree(u: ArrayLike, loss: ArrayLike) -> Array:
     """For every test row Kendall's τ-b over candidates between a score and a downstream loss, both (c, n).
 
     1 where the score ranks the candidates as their downstream performance does. Rows in which either of the two is the

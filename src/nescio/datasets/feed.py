@@ -24,10 +24,10 @@ BUFFERS, READERS = 3, 4  # batches that wait to be copied; threads that read one
 class Normalizer:
     """uint8 (b, h, w, ch) to the normalised input of a network, (b, ch, h, w): (x / 255 − mean) / std."""
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], runtime: Runtime) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[float], runtime: Runtime, channels_last: bool) -> None:
         centre, spread = torch.tensor([list(mean), list(std)], device=runtime.device)[:, None, :, None, None]
         self.scale, self.shift = 1 / (255 * spread), -centre / spread
-        self.layout = torch.channels_last if runtime.channels_last else torch.contiguous_format
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def __call__(self, raw: Tensor) -> Tensor:
         with torch.autocast(raw.device.type, enabled=False):

@@ -51,7 +51,8 @@ def input_batches(
 ) -> Iterator[tuple[Tensor, int]]:
     """Batches of normalised pixels (b, ch, h, w), each with its number of images."""
     images, change = loaded.images, loaded.set.change
-    normalize = Normalizer(network.mean, network.std, runtime)
+    # a CPU convolves images of published networks 1.4 times as fast with their channels last
+    normalize = Normalizer(network.mean, network.std, runtime, runtime.channels_last or network.trial is None)
     if loaded.set.view is not None:
         assert store is not None, "pixels under a view are cached in a store"
         pixels = pixel_cache.cache_pixels(loaded, loaded.set.view, store)

@@ -388,10 +388,10 @@ def results(frame: Frame) -> Table:
     ]
     lines = (*LABELS, Index("measure", "score", keep=True))
     note = (
-        "Mean over downstream sets and seeds, [95 % interval over resampled images, with fixed neighbours], lowest and "
-        "highest seed"
+        "Mean over downstream sets, [95 % interval over resampled images, with fixed neighbours], lowest and highest "
+        "seed"
     )
-    return table([*rows, *spans], "Retrieval: R-AUROC and R@1", index=lines, columns=heads, spread=True, note=note)
+    return table([*rows, *spans], "Retrieval: R-AUROC and R@1", index=lines, columns=heads, note=note)
 
 
 @report("url/measures", needs="networks and downstream sets")

@@ -162,10 +162,14 @@ class Leaf:
             return f"{', '.join(others)} or {last}" if others else last
         kind = without_none(self.hint)
         if is_tuple(kind):
-            lists = {int: "a list of whole numbers such as 1,5", float: "a list of numbers such as 0.5,1"}
+            lists: dict[object, str] = {
+                int: "a list of whole numbers such as 1,5",
+                float: "a list of numbers such as 0.5,1",
+            }
             expected = lists.get(without_none(typing.get_args(kind)[0]), "a list")
         else:
-            expected = {int: "a whole number", float: "a number"}.get(kind, "a text")
+            texts: dict[object, str] = {int: "a whole number", float: "a number"}
+            expected = texts.get(kind, "a text")
         return f"{expected}, or none" if types.NoneType in typing.get_args(self.hint) else expected
 
     @property
@@ -173,12 +177,12 @@ class Leaf:
         """Whether it takes several command-line arguments."""
         return is_tuple(self.hint) and (self.spec.positional or self.spec.style != "commas")
 
-    def value(self, holder: Any) -> Any:
+    def value(self, holder: object) -> object:
         for name in self.path:
             holder = getattr(holder, name)
         return holder
 
-    def read(self, text: str, hint: Any = None) -> Any:
+    def read(self, text: str, hint: object = None) -> Any:
         """The value that a text sets; BadInput with the option's name if it is of another type."""
         hint = hint or self.hint
         try:
@@ -203,7 +207,7 @@ class Leaf:
         values = [self.read(text) for text in texts]
         return None if values[-1:] == [None] else tuple(item for value in values for item in value or ())
 
-    def write(self, value: Any) -> str:
+    def write(self, value: object) -> str:
         """The text that `read` takes for this value."""
         if value is None:
             return "none"
@@ -217,7 +221,7 @@ class Leaf:
 
 def leaves(
     cls: type,
-    holder: Any = None,
+    holder: object = None,
     path: tuple[str, ...] = (),
     group: str | None = None,
     chosen: Callable[[Leaf], str | None] = lambda leaf: None,
@@ -246,7 +250,7 @@ def leaves(
             yield from (leaf for leaf in inner if leaf.path[len(below)] not in omit)
 
 
-def _default(entry: Field[Any]) -> Any:
+def _default(entry: Field[object]) -> object:
     return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
@@ -320,7 +324,9 @@ def with_flags(text: str, all_leaves: Sequence[Leaf]) -> str:
     return re.sub(named_fields, renamed, text)
 
 
-def _refuse_empty(empty: Sequence[Leaf], values: Mapping[tuple[str, ...], Any], presets: Mapping[str, Any]) -> None:
+def _refuse_empty(
+    empty: Sequence[Leaf], values: Mapping[tuple[str, ...], object], presets: Mapping[str, object]
+) -> None:
     """Refuse an empty text, and an empty list unless a preset has it or it replaces a default by `unset`."""
     for leaf in empty:
         starts = [leaf.value(plan) for plan in presets.values()] or [leaf.default]
@@ -376,16 +382,14 @@ def _read(leaf: Leaf, parsed: object) -> object:
     return leaf.read(parsed) if isinstance(parsed, str) else parsed
 
 
-def _registered(kind: str, value: Any) -> Any:
+def _registered(kind: str, value: object) -> object:
     """Names of registered parts of a kind as they are registered; anything else unchanged."""
-    if not kind or value is None:
-        return value
-    return (
-        tuple(canonical_name(kind, name) for name in value) if isinstance(value, tuple) else canonical_name(kind, value)
-    )
+    if kind and isinstance(value, tuple):
+        return tuple(canonical_name(kind, name) for name in value)
+    return canonical_name(kind, value) if kind and isinstance(value, str) else value
 
 
-def _value(text: str, hint: Any, choices: Sequence[str]) -> Any:
+def _value(text: str, hint: object, choices: Sequence[str]) -> object:
     """The text as a value of the annotated type; ValueError if it is of another type."""
     if _means_none(text, hint, choices):
         return None
@@ -402,22 +406,22 @@ def _value(text: str, hint: Any, choices: Sequence[str]) -> Any:
     return hint(text) if hint in (int, float) else text
 
 
-def _means_none(text: str, hint: Any, choices: Sequence[str]) -> bool:
+def _means_none(text: str, hint: object, choices: Sequence[str]) -> bool:
     return text in ("none", "off") and text not in choices and types.NoneType in typing.get_args(hint)
 
 
-def without_none(hint: Any) -> Any:
+def without_none(hint: object) -> object:
     """T of T | None; of several types the first, which command lines and files can set."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
     return next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
 
 
-def is_tuple(hint: Any) -> bool:
+def is_tuple(hint: object) -> bool:
     return typing.get_origin(without_none(hint)) is tuple
 
 
-def type_name(hint: Any) -> str:
+def type_name(hint: object) -> str:
     """The name of an option's type for tables; T and T | None have the same."""
     hint = without_none(hint)
     if is_tuple(hint):
@@ -428,27 +432,27 @@ def type_name(hint: Any) -> str:
 # ---- from an instance to words
 
 
-def nearest_preset(plan: Any, presets: Mapping[str, Any]) -> str:
+def nearest_preset(plan: object, presets: Mapping[str, object]) -> str:
     """The preset from which the fewest options differ."""
     all_leaves = list(leaves(type(plan)))
     return min(presets, key=lambda name: sum(leaf.value(plan) != leaf.value(presets[name]) for leaf in all_leaves))
 
 
-def command_of(plan: Any, argv: Sequence[str], presets: Mapping[str, Any] | None = None) -> str:
+def command_of(plan: object, argv: Sequence[str], presets: Mapping[str, object] | None = None) -> str:
     """The shell command that gives this instance again: the options that differ from the nearest preset, or default."""
     if not presets:
         return shlex.join([*argv, *_argv(plan, None)])
     first = next(iter(presets))
     choosing = [leaf for leaf in leaves(type(plan)) if leaf.spec.selects]
 
-    def argv_of_preset(name: str, preset: Any) -> list[str]:
+    def argv_of_preset(name: str, preset: object) -> list[str]:
         unnamed = name == first and all(leaf.value(plan) == leaf.value(preset) for leaf in choosing)
         return ([] if unnamed else [f"--{PRESET}", name]) + _argv(plan, preset)
 
     return shlex.join([*argv, *min((argv_of_preset(name, preset) for name, preset in presets.items()), key=len)])
 
 
-def _argv(plan: Any, start: Any) -> list[str]:
+def _argv(plan: object, start: object) -> list[str]:
     positional: list[str] = []
     named: list[str] = []
     for leaf in leaves(type(plan)):
@@ -459,10 +463,14 @@ def _argv(plan: Any, start: Any) -> list[str]:
     return positional + named
 
 
-def _written(leaf: Leaf, value: Any) -> list[str]:
+def _written(leaf: Leaf, value: object) -> list[str]:
     if isinstance(value, bool):
         return [leaf.flag if value else leaf.inverse]
-    texts = [leaf.write(item) for item in value] if leaf.many and value else [leaf.write(value)]
+    texts = (
+        [leaf.write(item) for item in value]
+        if isinstance(value, tuple) and leaf.many and value
+        else [leaf.write(value)]
+    )
     if leaf.spec.positional:
         return texts
     return [
@@ -470,7 +478,7 @@ def _written(leaf: Leaf, value: Any) -> list[str]:
     ]
 
 
-def instance_of(cls: type[T], plain: Mapping[str, Any]) -> T:
+def instance_of(cls: type[T], plain: Mapping[str, object]) -> T:
     """The instance whose `dataclasses.asdict`, perhaps written as JSON and read again, this is.
 
     A field that it lacks has the value it was introduced with, not today's default. A field that it lacks and that was
@@ -483,6 +491,7 @@ def instance_of(cls: type[T], plain: Mapping[str, Any]) -> T:
     if missing := sorted(declared.keys() - values.keys() - plain.keys()):
         raise BadInput(f"This {cls.__name__} lacks {', '.join(missing)}: it was written by another version of nescio.")
     for name, value in plain.items():
-        inner = is_dataclass(hints[name]) and isinstance(value, Mapping)
-        values[name] = instance_of(hints[name], value) if inner else tuple(value) if isinstance(value, list) else value
+        if is_dataclass(hints[name]) and isinstance(value, Mapping):
+            value = instance_of(hints[name], value)
+        values[name] = tuple(value) if isinstance(value, list) else value
     return cls(**values)

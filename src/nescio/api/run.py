@@ -82,7 +82,8 @@ def _describe_preprocessing(plan: DataclassInstance, root: str | None) -> None:
     for name in [data] if isinstance(data, str) else data:
         loaded = datasets.load(name, root)
         networks.append((f"Networks trained on {loaded.name}", str(training_view(loaded)), loaded.mean, loaded.std, ""))
-    status(*group_by_preprocessing(networks))
+    for sentence in group_by_preprocessing(networks):
+        status(sentence)
 
 
 def _cost_estimate(benchmark: base.Benchmark, plan: DataclassInstance, options: BenchmarkOptions) -> CostEstimate:

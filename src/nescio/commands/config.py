@@ -16,12 +16,15 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from nescio.errors import BadInput, did_you_mean
 from nescio.files import read_text
 from nescio.options import PRESET, FromFile, Leaf, is_tuple, leaves, nearest_preset, without_none
 from nescio.specs import write_assignment, write_items
+
+if TYPE_CHECKING:
+    from yaml import Node
 
 COMMAND = "command"
 TRUTH = {**dict.fromkeys(("true", "yes", "on"), True), **dict.fromkeys(("false", "no", "off"), False)}
@@ -32,7 +35,7 @@ class Entry:
     """A value of the file: the keys that lead to it, its YAML node and its line."""
 
     keys: tuple[str, ...]
-    node: Any
+    node: Node
 
     @property
     def line(self) -> int:
@@ -86,7 +89,7 @@ class ConfigFile:
                     setattr(args, leaf.dest, FromFile(self._value(entry, leaf)))
 
     def _entries(
-        self, node: Any, named: Mapping[tuple[str, ...], Leaf], flat: Mapping[str, Leaf], above: tuple[str, ...] = ()
+        self, node: Node, named: Mapping[tuple[str, ...], Leaf], flat: Mapping[str, Leaf], above: tuple[str, ...] = ()
     ) -> Iterator[Entry]:
         sections = {keys[: len(above) + 1] for keys in named if len(keys) > len(above) + 1}
         for key, inner in self._pairs(node):
@@ -99,7 +102,7 @@ class ConfigFile:
                 names = [*(keys[-1] for keys in named if keys[:-1] == above), *(keys[-1] for keys in sections), *flat]
                 raise self._error(Entry(keys, inner), f"there is no option {key!r}.{did_you_mean(key, names)}", "")
 
-    def _pairs(self, node: Any) -> Iterator[tuple[str, Any]]:
+    def _pairs(self, node: Node) -> Iterator[tuple[str, Node]]:
         seen = set()
         for key, value in node.value:
             name = str(key.value).replace("-", "_")
@@ -109,13 +112,13 @@ class ConfigFile:
             yield name, value
 
     @staticmethod
-    def _is_mapping(node: Any) -> bool:
+    def _is_mapping(node: Node) -> bool:
         return str(node.id) == "mapping"
 
     def _error(self, entry: Entry, problem: str, end: str = ".") -> BadInput:
         return BadInput(f"{self.path}, line {entry.line}: {problem}{end}")
 
-    def _value(self, entry: Entry, leaf: Leaf) -> Any:
+    def _value(self, entry: Entry, leaf: Leaf) -> object:
         node = entry.node
         try:
             if leaf.hint is bool:
@@ -134,13 +137,13 @@ class ConfigFile:
         except BadInput as error:
             raise self._error(entry, str(error).replace(leaf.flag, entry.keys[-1]), "") from None
 
-    def _scalar(self, node: Any, leaf: Leaf) -> Any:
+    def _scalar(self, node: Node, leaf: Leaf) -> object:
         text = "none" if node.tag.endswith(":null") else str(node.value)
         if not leaf.many or text == "none":
             return leaf.read(text)
         return (leaf.read(text, get_args(without_none(leaf.hint))[0]),)
 
-    def _texts(self, node: Any) -> Iterator[str]:
+    def _texts(self, node: Node) -> Iterator[str]:
         """The texts of a list, or NAME=VALUE of a mapping; NAME.FIELD=VALUE of nested ones."""
         if node.id == "sequence":
             for item in node.value:
@@ -158,7 +161,7 @@ class ConfigFile:
 # ---- writing
 
 
-def config_text(argv: Sequence[str], *holders: Any, presets: Mapping[str, Any] | None = None) -> str:
+def config_text(argv: Sequence[str], *holders: object, presets: Mapping[str, object] | None = None) -> str:
     """The file that repeats a command: all fields of a plan with presets, and the changed options of other classes.
 
     words    of the command
@@ -183,7 +186,7 @@ def config_text(argv: Sequence[str], *holders: Any, presets: Mapping[str, Any] |
     return head + str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
-def _launcher_of(holder: Any) -> Callable[[Leaf], str | None]:
+def _launcher_of(holder: object) -> Callable[[Leaf], str | None]:
     def chosen(leaf: Leaf) -> str | None:
         value = leaf.value(holder)
         return value if isinstance(value, str) else None
@@ -191,13 +194,13 @@ def _launcher_of(holder: Any) -> Callable[[Leaf], str | None]:
     return chosen
 
 
-def _value_of(holder: Any, leaf: Leaf) -> Any:
+def _value_of(holder: object, leaf: Leaf) -> object:
     for name in leaf.path:
         holder = holder.get(name, leaf.default) if isinstance(holder, dict) else getattr(holder, name)
     return holder
 
 
-def _plain(leaf: Leaf, value: Any) -> Any:
+def _plain(leaf: Leaf, value: object) -> object:
     if leaf.spec.write and value:
         return leaf.write(value)
     return list(value) if isinstance(value, tuple) else value

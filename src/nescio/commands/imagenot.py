@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, nested, option
 
 if TYPE_CHECKING:
+    from nescio.arrays.types import Array
     from nescio.datasets import Dataset
     from nescio.datasets.partition import Partition
     from nescio.predictions import Predictions
@@ -75,7 +76,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
+def _means(options: Options, dataset: Dataset) -> tuple[Array, str]:
     """Class means, and what they are means of."""
     from nescio.datasets.partition import class_means_of, pixel_means
     from nescio.predictions import Predictions

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nescio.commands._output import ListOptions as Options
 from nescio.commands._output import json_of, say
+
+if TYPE_CHECKING:
+    from nescio.methods.base import Method
+    from nescio.search import HParams, LogUniform, OneOf, Uniform
 
 
 def run(options: Options) -> int:
@@ -42,7 +46,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _facts(name: str, method: Any) -> dict[str, Any]:
+def _facts(name: str, method: type[Method[HParams]]) -> dict[str, Any]:
     return {
         "method": name,
         "kind": "classifier" if method.classifies else "features",
@@ -60,7 +64,7 @@ def _facts(name: str, method: Any) -> dict[str, Any]:
     }
 
 
-def _range(search: Any) -> str:
+def _range(search: Uniform | LogUniform | OneOf | None) -> str:
     from nescio.search import LogUniform, OneOf, Uniform
 
     if search is None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from importlib import import_module
-from typing import Any
 
 from nescio.commands import COMMANDS
 from nescio.options import Leaf, leaves, type_name
@@ -26,7 +25,7 @@ class UsedOption:
         return type_name(self.leaf.hint), self.leaf.help
 
 
-def option_classes() -> Iterator[tuple[str, Any]]:
+def option_classes() -> Iterator[tuple[str, Callable[..., object]]]:
     """(command, class of its options) of all commands, benchmarks and launchers."""
     from nescio.benchmarks.base import registry
     from nescio.commands.run import RunOptions

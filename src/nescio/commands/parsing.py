@@ -19,11 +19,13 @@ class Parser(argparse.ArgumentParser):
 
     leaves: list[Leaf]  # the options that it takes
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse an unknown command; suggest the nearest one."""
         if action.choices is not None and value not in action.choices:
             names, what = list(action.choices), str(action.metavar or "command").lower()
-            raise BadInput(f"There is no {what} {value!r}.{did_you_mean(value, names)} There are: {', '.join(names)}.")
+            raise BadInput(
+                f"There is no {what} {value!r}.{did_you_mean(str(value), names)} There are: {', '.join(names)}."
+            )
 
     def error(self, message: str) -> NoReturn:
         sentence = message[:1].upper() + message[1:].rstrip(".")
@@ -72,7 +74,7 @@ def last_value(argv: Sequence[str], flag: str) -> str | None:
     return text
 
 
-def _selected(argv: Sequence[str], every: Sequence[Leaf], presets: Mapping[str, Any]) -> str:
+def _selected(argv: Sequence[str], every: Sequence[Leaf], presets: Mapping[str, object]) -> str:
     """The first preset with the values that select one."""
     chosen = {leaf: last_value(argv, leaf.flag) for leaf in every if leaf.spec.selects}
     fits = (
@@ -83,7 +85,7 @@ def _selected(argv: Sequence[str], every: Sequence[Leaf], presets: Mapping[str, 
     return next(fits, next(iter(presets)))
 
 
-def _add(group: Any, leaf: Leaf, flags: set[bool]) -> None:
+def _add(group: argparse._ActionsContainer, leaf: Leaf, flags: set[object]) -> None:
     how: dict[str, Any] = {"dest": leaf.dest, "default": argparse.SUPPRESS, "help": _help(leaf)}
     if leaf.hint is bool:
         values = flags or {leaf.default}
@@ -99,7 +101,7 @@ def _add(group: Any, leaf: Leaf, flags: set[bool]) -> None:
     else:
         listed = is_tuple(leaf.hint) and leaf.spec.parse is None
         action = group.add_argument(leaf.flag, metavar=leaf.metavar, action="append" if listed else "store", **how)
-        action.kind = leaf.spec.kind
+        action.kind = leaf.spec.kind  # type: ignore[attr-defined]
         _offer(action, leaf.choices)
 
 
@@ -127,7 +129,7 @@ def _help(leaf: Leaf) -> str:
     return f"{leaf.help} ({text})".replace("%", "%%")
 
 
-def _default_text(leaf: Leaf, value: Any) -> str:
+def _default_text(leaf: Leaf, value: object) -> str:
     """A value as --help shows it."""
     if value is None or value == ():
         return leaf.spec.unset or "none"

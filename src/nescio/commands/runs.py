@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nescio.commands._output import Format, json_of, say
 from nescio.errors import BadInput
@@ -144,13 +144,13 @@ def _predicted(run: Run) -> list[str]:
     if not isinstance(images, dict):
         return [str(run.config["model"])] if "model" in run.config else []
     model = run.config.get("model") or next((f"store:{key}" for key in run.parents), "")
-    return [str(model), *(_current_name(run, images[name]) for name in ("data", "split") if images.get(name))]
+    return [str(model), *(str(_current_name(run, images[name])) for name in ("data", "split") if images.get(name))]
 
 
-def _current_name(run: Run, value: Any) -> Any:
+def _current_name(run: Run, value: object) -> object:
     """A value of a config; content by its current name."""
     return run.names.get(value, value) if isinstance(value, str) else value
 
 
-def _setting_text(name: str, value: Any) -> str:
+def _setting_text(name: str, value: object) -> str:
     return str(value) if name in ("method", "data", "backbone") else f"{name.replace('_', ' ')} {value}"

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from nescio.arrays.parallel import map_on_threads, one_blas_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._neighbours import KthNeighbour, knn
 from nescio.measures._softmax_pass import mean_probs, summary
 from nescio.measures._spec import cached, measure, registry
 from nescio.measures.classifier import logits_of, recover_last_layer
@@ -26,6 +25,7 @@ from nescio.measures.logit_scores import distance_to_uniform
 from nescio.measures.row_tools import (
     Fit,
     UnitRows,
+    WithArrays,
     by_blocks,
     embeddings_of,
     exportable,
@@ -235,8 +235,8 @@ def fdbd(train: Predictions) -> Fit:
             z = logits_of(test, block)
             top = z.argmax(1)
             gaps = z[np.arange(len(z)), top][:, None] - z
-            there = np.isfinite(gaps)
-            means = np.vecdot(np.where(there, gaps, 0), inverse[top]) / np.maximum(there.sum(1) - 1, 1)
+            finite = np.isfinite(gaps)
+            means = np.vecdot(np.where(finite, gaps, 0), inverse[top]) / np.maximum(finite.sum(1) - 1, 1)
             return np.asarray(-means / np.maximum(np.linalg.norm(f - mean, axis=1), TINY))
 
         return by_blocks(test, score, "fdbd", len(mean))
@@ -297,8 +297,8 @@ def she(train: Predictions) -> Fit:
     def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None:
             raise Undefined("she needs predicted classes, and there are no logits.")
-        answers = summary(test).predicted
-        return by_blocks(test, lambda f, block: -np.vecdot(f, patterns[answers[block]]), "she", patterns.shape[1])
+        classes = summary(test).predicted
+        return by_blocks(test, lambda f, block: -np.vecdot(f, patterns[classes[block]]), "she", patterns.shape[1])
 
     return exportable(uncertainty_of, patterns.shape[1], patterns=patterns)
 
@@ -312,13 +312,13 @@ def kl_matching(train: Predictions) -> Fit:
     if train.logits is None:
         raise Undefined("kl_matching compares probabilities, and the reference has none.")
     train = select_in_distribution(train, "kl_matching")
-    answers = summary(train).predicted
+    predicted = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
     for block in train.blocks(1024):
-        np.add.at(sums, answers[block], mean_probs(train, block))
-        counts += np.bincount(answers[block], minlength=train.classes)
-    there = counts > 0
-    logs = np.log(np.maximum(sums[there] / counts[there, None], TINY)).T
+        np.add.at(sums, predicted[block], mean_probs(train, block))
+        counts += np.bincount(predicted[block], minlength=train.classes)
+    present = counts > 0
+    logs = np.log(np.maximum(sums[present] / counts[present, None], TINY)).T
 
     def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None or test.classes != len(sums):
@@ -371,36 +371,27 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
 
 @measure("fitted", needs=("embeddings", "logits"))
-def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm") -> Fit:
-    """Softmax uncertainty, raised if the embedding differs from training rows: detects both errors and OOD.
+def sirc(train: Predictions) -> WithArrays:
+    """Softmax uncertainty, raised if the embedding is shorter than training rows: detects both errors and OOD.
 
-    log(1 − max p) + log(1 + exp(−b·(S − a))), a = μ − 3σ, b = 1/σ of S on training rows. S is ‖f‖₁, or minus the
-    `residual`, or minus `knn`, which compares a training row with the others. Xia & Bouganis (2022).
+    log(1 − max p) + log(1 + exp(−b·(S − a))), S = ‖f‖₁, a = μ − 3σ and b = 1/σ of S on training rows. Xia & Bouganis
+    (2022).
     """
-    if second not in ("norm", "residual", "knn"):
-        raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")
-    train = select_in_distribution(train, "sirc")
-    distance: Residual | KthNeighbour | None = None
-    if second != "norm":
-        distance = _fit_residual(train, None) if second == "residual" else knn(train)
 
-    def familiar(predictions: Predictions) -> Array:
-        if distance is not None:
-            return -distance(predictions)
+    def familiarity(predictions: Predictions) -> Array:
         return by_blocks(predictions, lambda f, _: np.abs(f).sum(1), "sirc")
 
-    familiarity = -distance.leave_one_out(train) if isinstance(distance, KthNeighbour) else familiar(train)
-    sigma = float(familiarity.std())
+    train = select_in_distribution(train, "sirc")
+    reference = familiarity(train)
+    sigma = float(reference.std())
     if sigma == 0:
-        raise Undefined("sirc needs training rows that differ: their second score is the same for all of them.")
-    start = float(familiarity.mean()) - 3 * sigma
+        raise Undefined("sirc needs training rows that differ: their embeddings have the same length.")
+    start = float(reference.mean()) - 3 * sigma
 
     def uncertainty_of(test: Predictions) -> Array:
         if "msp" not in summary(test).u:
             raise Undefined("sirc needs the confidence of every prediction, and there is none.")
         uncertainty = np.log(np.maximum(summary(test).u["msp"], TINY))
-        return np.asarray(uncertainty + np.logaddexp(0, -(familiar(test) - start) / sigma))
+        return np.asarray(uncertainty + np.logaddexp(0, -(familiarity(test) - start) / sigma))
 
-    if second != "norm":
-        return uncertainty_of
     return exportable(uncertainty_of, embeddings_of(train, "sirc").shape[1], start=start, sigma=sigma)

@@ -6,7 +6,6 @@ They need features of at least 0, as after a ReLU. W and b are recovered from th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
@@ -46,28 +45,20 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
 
 
 @measure("fitted", needs=("embeddings", "logits"))
-def ash(train: Predictions, quantile: float = 0.9, variant: Literal["s", "b"] = "s") -> Fit:
+def ash(train: Predictions, quantile: float = 0.9) -> WithArrays:
     """Energy after the smaller features of a row are set to 0: those below its quantile.
 
-    "s": the rest is multiplied by exp(s₁/s₂), with the sums before and after; "b": the rest gets equal values
-    with the sum s₁.
-    Djurisic et al. (2023), ASH-S and ASH-B.
+    The rest is multiplied by exp(s₁/s₂), with the sums before and after. Djurisic et al. (2023), ASH-S.
     """
-    if variant not in ("s", "b"):
-        raise BadInput(f"ash has no variant {variant!r}. There are: s, b.")
     layer = _layer(train, "ash", quantile)
 
     def shape(f: Array) -> Array:
         kth = f.shape[1] - _left(f.shape[1], quantile)
         before = f.sum(1)
         f = np.where(f >= np.partition(f, kth, axis=1)[:, kth, None], f, 0)
-        if variant == "b":
-            used = f > 0
-            return np.asarray(used * (before / np.maximum(used.sum(1), 1))[:, None])
         return np.asarray(f * np.exp(_ratio(before, f.sum(1)))[:, None])
 
-    fitted = _reread(layer.weight, layer.bias, shape, "ash", left=_left(layer.weight.shape[1], quantile))
-    return fitted if variant == "s" else fitted.score
+    return _reread(layer.weight, layer.bias, shape, "ash", left=_left(layer.weight.shape[1], quantile))
 
 
 @measure("fitted", needs=("embeddings", "logits"))

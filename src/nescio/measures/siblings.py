@@ -111,35 +111,21 @@ class Spaces:
             return SiblingScores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(selected))
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
-        try:
-            u |= {f"nc@{k}": row for k, row in zip(ks, self._inconsistency(selected, ks), strict=True)}
-        except Undefined as reason:
-            reasons |= dict.fromkeys((f"nc@{k}" for k in ks), str(reason))
+        if len(selected) < 2:
+            reasons |= dict.fromkeys((f"nc@{k}" for k in ks), ALONE) | {"fv": NO_VARIANCE}
+        else:
+            agreed = consistency(self.neighbours[selected], ks, self.references, self.similarity)
+            u |= {f"nc@{k}": 1 - row for k, row in zip(ks, agreed, strict=True)}
         u |= {f"dist@{k}": row for k, row in zip(self.k_dist, self.dist[selected].mean(0), strict=True)}
         u["norm"] = self.norm[selected].mean(0)
         if self.ll is not None:
             u["ll"] = self.ll[selected].mean(0)
-        try:
-            u["fv"] = self._variance(selected)
-        except Undefined as reason:
-            reasons["fv"] = str(reason)
+        if len(selected) > 1:
+            try:
+                u["fv"] = measures.feature_variance([self.tests[member] for member in selected], self.metric)
+            except BadInput as reason:  # members of different widths
+                reasons["fv"] = str(reason)
         return SiblingScores(self.tests[0].index, u, reasons, len(selected))
-
-    def _inconsistency(self, selected: Sequence[int], ks: Sequence[int]) -> Array:
-        if len(selected) < 2:
-            raise Undefined(ALONE)
-        return 1 - consistency(self.neighbours[selected], ks, self.references, self.similarity)
-
-    def _variance(self, selected: Sequence[int]) -> Array:
-        if len(selected) < 2:
-            raise Undefined(NO_VARIANCE)
-        all_predictions = [self.tests[member] for member in selected]
-        widths = sorted(
-            {predictions.embeddings.shape[1] for predictions in all_predictions if predictions.embeddings is not None}
-        )
-        if len(widths) > 1:
-            raise Undefined(f"The members have {widths} features: a variance needs the same number in each.")
-        return measures.feature_variance(all_predictions, self.metric)
 
 
 def member_spaces(

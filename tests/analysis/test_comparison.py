@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from nescio import BadInput, Predictions, Undefined, metrics
 from nescio.analysis import bootstrap as boot
-from nescio.analysis.bootstrap import interval
+from nescio.analysis.bootstrap import add_intervals, bootstrap, interval
 from nescio.analysis.comparison import compare
-from nescio.analysis.intervals import add_intervals, bootstrap
 from nescio.analysis.metric_kinds import applicable_metrics
 from nescio.analysis.metric_specs import MetricSpec, parse_metric
 from nescio.analysis.resamplers import ProbsResampler, RankingResampler, SummaryResampler

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nescio import Predictions, Undefined, metrics
+from nescio.analysis.bootstrap import add_intervals, bootstrap
 from nescio.analysis.comparison import compare
-from nescio.analysis.intervals import add_intervals, bootstrap
 from nescio.analysis.scorecard import scorecard
 from nescio.analysis.thresholds import guarantee_threshold
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nescio import Predictions, metrics, scorecard
+from nescio.analysis.bootstrap import add_intervals, bootstrap
 from nescio.analysis.comparison import compare
-from nescio.analysis.intervals import add_intervals, bootstrap
 from nescio.analysis.metric_kinds import (
     KINDS,
     EvaluatedRows,

@@ -17,7 +17,7 @@ from PIL import Image
 
 from nescio import datasets, measures
 from nescio.analysis.representations.candidates import split_references
-from nescio.analysis.representations.row_scores import chance_nc, default_k
+from nescio.analysis.representations.ranking import chance_nc, default_k
 from nescio.cli import main
 from nescio.datasets.class_labels import rows_by_key
 from nescio.datasets.decode import thumbnail

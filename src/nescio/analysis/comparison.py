@@ -8,17 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from nescio import measures
-from nescio.analysis.bootstrap import Estimate, check_resampling, estimates, interval, resample
-from nescio.analysis.evaluation_rows import Models, named_models, shared_ood_rows, shared_rows
-from nescio.analysis.intervals import (
+from nescio.analysis.bootstrap import (
+    Estimate,
     Interval,
     Missing,
     ModelResampler,
+    check_resampling,
+    estimates,
+    interval,
     model_resamplers,
     one_model_specs,
     ood_kinds,
     ood_resamplers,
+    resample,
 )
+from nescio.analysis.evaluation_rows import Models, named_models, shared_ood_rows, shared_rows
 from nescio.analysis.metric_kinds import applies_to_one_model, kinds_of, reads_uncertainty
 from nescio.analysis.metric_specs import MetricSpec, parse_metric
 from nescio.analysis.results import Comparison

@@ -275,15 +275,11 @@ def _rankings(
 
 @metric_kind("acceptance", "f(u, threshold)", reads="uncertainty", needs_threshold=True)
 def _prepare_acceptance(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iterator[PreparedMetrics]:
-    u, threshold = rows.u, _threshold(rows)
-    for spec in specs:
-        yield _share(spec, u <= threshold, lambda spec: spec(u, threshold))
-
-
-def _threshold(rows: EvaluatedRows) -> float:
     if isinstance(rows.threshold, Undefined):
         raise rows.threshold
-    return rows.threshold
+    u, threshold = rows.u, rows.threshold
+    for spec in specs:
+        yield _share(spec, u <= threshold, lambda spec: spec(u, threshold))
 
 
 # ---- uncertainty of OOD rows too

@@ -113,7 +113,9 @@ def choose_model(
         except Undefined as reason:
             omitted.append((name, _missing_metric_reason(reason)))
     _require_models(values, omitted)
-    order = sorted(values, key=lambda name: (-requirement.sign * values[name], *_cost(allowed[name])))
+    params = {name: allowed[name].fact_as_number("params") for name in values}
+    costs = {name: math.inf if count is None else count for name, count in params.items()}
+    order = sorted(values, key=lambda name: (-requirement.sign * values[name], costs[name], name))
     best = order[:compare_top]
     chosen = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), omitted=omitted)
     chosen.notes += dict.fromkeys(note for model in predictions.values() for note in model.notes)
@@ -163,11 +165,6 @@ def highest(ranking: Ranking) -> tuple[float, float]:
     shares = (ranking.ends - ranking.hits) / ranking.ends
     top = float(shares.max())
     return top, float(ranking.ends[shares == top].max()) / ranking.n
-
-
-def _cost(model: ModelPredictions) -> tuple[float, str]:
-    params = model.fact_as_number("params")
-    return (math.inf if params is None else params, model.model)
 
 
 def _further_metrics(ranking: Ranking) -> Row:

@@ -224,7 +224,7 @@ def _changed(options: EvaluateOptions | InputOptions, but: Sequence[str]) -> lis
 
 def _cards(options: EvaluateOptions, models: dict[Source, Predictions]) -> list[Scorecard]:
     """A scorecard of each model, with intervals if `bootstrap` is above 0."""
-    from nescio.analysis.intervals import add_intervals
+    from nescio.analysis.bootstrap import add_intervals
     from nescio.analysis.score_choice import choose_scores
     from nescio.analysis.scorecard import scorecard
 

@@ -13,11 +13,11 @@ from nescio.analysis.representations.candidates import Candidate, align_members,
 from nescio.analysis.representations.ranking import (
     QUANTITIES,
     CandidateRanking,
+    RowScoreOptions,
     rank_candidates,
     ranking_arrays,
     ranking_table,
 )
-from nescio.analysis.representations.row_scores import RowScoreOptions
 from nescio.api.results import ApiResult, check_row_scores, status
 from nescio.api.storage import WEIGHTS, StoreOptions
 from nescio.errors import BadInput

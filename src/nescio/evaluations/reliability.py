@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from nescio.analysis.representations.agreement import SweepOptions, add_accuracies, evaluate
 from nescio.analysis.representations.downstream import downstream_losses
-from nescio.analysis.representations.row_scores import DEFAULT_K, Distance, default_k
+from nescio.analysis.representations.ranking import DEFAULT_K, Distance, default_k
 from nescio.datasets.image_set import ImageSet
 from nescio.datasets.names import same_images
 from nescio.evaluations.base import Evaluation, Field, Headline, Inapplicable, Outputs, Subject, evaluation

@@ -9,11 +9,13 @@ import numpy as np
 
 from nescio.analysis.representations.candidates import EvaluationRows
 from nescio.analysis.representations.downstream import LOSSES
-from nescio.analysis.representations.ranking import QUANTITIES, CandidateRanking, score_title
-from nescio.analysis.representations.row_scores import (
+from nescio.analysis.representations.ranking import (
+    QUANTITIES,
+    CandidateRanking,
     RowScoreOptions,
     in_paper_order,
     paper_value,
+    score_title,
 )
 from nescio.arrays.types import Array
 from nescio.measures import ComponentChoice

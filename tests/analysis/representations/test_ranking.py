@@ -18,11 +18,10 @@ from scipy.stats import kendalltau, rankdata
 
 from nescio import measures
 from nescio.analysis.bootstrap import draw_counts
-from nescio.analysis.representations import candidates, downstream, ranking, row_scores
+from nescio.analysis.representations import candidates, downstream, ranking
 from nescio.analysis.representations.candidates import Candidate, evaluation_rows, shared_keys, split_references
 from nescio.analysis.representations.downstream import downstream_losses
-from nescio.analysis.representations.ranking import rank_candidates
-from nescio.analysis.representations.row_scores import RowScoreOptions, score_candidate
+from nescio.analysis.representations.ranking import RowScoreOptions, rank_candidates, score_candidate
 from nescio.api.rank import RankOptions as Options
 from nescio.api.rank import candidates_of, named_members, sides
 from nescio.api.storage import StoreOptions
@@ -94,13 +93,13 @@ def test_the_good_candidate_comes_first_and_noise_last(found):
     assert found.names == ["good", "fair", "noise"] and found.group == ["good"]
     assert [found.row(name, found.nc)["rank"] for name in found.names] == [1, 2, 3]
     noise = found.row("noise", found.nc)
-    assert noise["value"] == pytest.approx(row_scores.chance_nc(found.k, R, "jaccard"), abs=0.02)
+    assert noise["value"] == pytest.approx(ranking.chance_nc(found.k, R, "jaccard"), abs=0.02)
     words = " ".join(ranking_sentences(found))
     assert words.startswith("Most reliable of 3: good") and "significantly worse" in words
 
 
 def test_every_mean_is_that_of_the_measure(found, three):
-    assert found.k == row_scores.default_k(R) == 8
+    assert found.k == ranking.default_k(R) == 8
     for each in three:
         nc = 1 - measures.neighborhood_inconsistency(each.refs, each.tests, found.k)
         assert found.row(each.name, "nc@8")["value"] == pytest.approx(nc.mean())
@@ -578,7 +577,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert (first["candidate"], first["members"]) == ("simclr", 2)
     assert (found["references"], found["k"]) == (600, 30)
     nc = first["scores"]["nc@30"]["value"]
-    assert 5 * row_scores.chance_nc(30, 600, "jaccard") < nc < 1
+    assert 5 * ranking.chance_nc(30, 600, "jaccard") < nc < 1
     assert alone["reasons"]["nc@30"] == ALONE and set(alone["scores"]) >= {"dist@1", "norm", "ll"}
     assert "nc@30" not in alone["scores"] and found["n"] == 599
     assert alone["scores"]["brier"]["value"] < 0.3  # the labels of digits judge, because both sets are digits

@@ -15,8 +15,14 @@ import numpy as np
 
 from nescio import metrics
 from nescio.analysis.representations.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
-from nescio.analysis.representations.ranking import agreements
-from nescio.analysis.representations.row_scores import DEFAULT_K, OPTIONS, Distance, ScoreOptions, chosen_components
+from nescio.analysis.representations.ranking import (
+    DEFAULT_K,
+    OPTIONS,
+    Distance,
+    ScoreOptions,
+    agreements,
+    chosen_components,
+)
 from nescio.arrays.types import Array, ArrayOrTensor
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Validated

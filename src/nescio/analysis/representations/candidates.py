@@ -92,17 +92,15 @@ def load_members(files: Sequence[str | Path]) -> list[Predictions]:
 
 def load_embeddings(file: str | Path) -> Predictions:
     """Index, embeddings and labels of a file, without the rest."""
-    member = _array(Path(file)) if str(file).lower().endswith(".npy") else Predictions.load(file)
+    if str(file).lower().endswith(".npy"):  # one unnamed array: the embeddings
+        with naming_file(Path(file), "read"):
+            member = Predictions(embeddings=read_array(Path(file)))
+    else:
+        member = Predictions.load(file)
     if member.embeddings is None:
         fields = ", ".join(name for name, _ in member.columns() if name != "index")
         raise BadInput(f"{file} contains no embeddings (n, d), only {fields}; scores of representations need them.")
     return Predictions(index=member.index, labels=member.labels, embeddings=member.embeddings)
-
-
-def _array(path: Path) -> Predictions:
-    """Load a .npy file, which contains one unnamed array: the embeddings."""
-    with naming_file(path, "read"):
-        return Predictions(embeddings=read_array(path))
 
 
 def align_members(members: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:

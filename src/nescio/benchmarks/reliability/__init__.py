@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nescio.analysis.representations.agreement import SweepOptions, require_some
-from nescio.analysis.representations.row_scores import OPTIONS
+from nescio.analysis.representations.ranking import OPTIONS
 from nescio.benchmarks.base import benchmark
 from nescio.errors import BadInput
 from nescio.identity import map_content

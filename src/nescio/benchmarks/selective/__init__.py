@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from nescio import metrics
+from nescio.analysis.bootstrap import bootstrap
 from nescio.analysis.calibration import Temperature, temperature_or_reason
 from nescio.analysis.comparison import compare
 from nescio.analysis.evaluation_rows import MC_DROPOUT, dropout_mean, labelled_in_distribution
-from nescio.analysis.intervals import bootstrap
 from nescio.analysis.thresholds import stratified_split
 from nescio.arrays.types import Array
 from nescio.benchmarks.base import benchmark

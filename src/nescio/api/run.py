@@ -19,6 +19,7 @@ from nescio.errors import BadInput, did_you_mean
 from nescio.identity import canonical
 from nescio.options import leaves, nested, option, preset_of
 from nescio.work.dry_run import DryRun, costs
+from nescio.work.steps import TRAIN
 from nescio.work.store_errors import StoreError
 
 if TYPE_CHECKING:
@@ -63,8 +64,11 @@ def run_plan(
     if options.dry_run:
         return _cost_estimate(benchmark, plan, options)
     with working(options.storage, options.crew, options.log, canonical(plan)) as work:
+        finished = work.store.folders(TRAIN)
         result = BenchmarkResult(base.run(benchmark, plan, work))
-    _describe_preprocessing(plan, options.storage.root)  # after all refusals, which are one sentence
+        trained = work.store.folders(TRAIN) != finished
+    if trained:
+        _describe_preprocessing(plan, options.storage.root)
     return result
 
 

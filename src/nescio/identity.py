@@ -33,7 +33,7 @@ from nescio.errors import BadInput
 INTRODUCED = "introduced"  # name in a field's metadata
 IN_KEYS = "in_keys"  # likewise: the name in keys and seeds of a field that was renamed
 VALUES_IN_KEYS = "values_in_keys"  # likewise: value → former value, of values that were renamed
-KIND = "kind"  # name under which plain JSON holds a dataclass's tag
+KIND = "kind"  # name of a dataclass's tag in plain JSON
 C = TypeVar("C", bound=type)
 _tags: dict[str, str] = {}  # tag → the class that has it, as module and name
 

@@ -50,6 +50,11 @@ class ModelPredictions:
         return self if rows is None else replace(self, sample=(rows, seed))
 
     @property
+    def is_ood(self) -> bool:
+        """Whether the images are of other classes than those in training."""
+        return bool(self.facts.get("outside", False))
+
+    @property
     def rows_key(self) -> str:
         """A key that changes with the predictions or with the sample."""
         return self.key if self.sample is None else "{}, {} rows by seed {}".format(self.key, *self.sample)
@@ -94,27 +99,19 @@ def list_stored_predictions(
     outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
     damaged  gets a sentence on each damaged entry, which is then left out; None: it raises
     """
+    entries = [(entry, moment) for entry, moment in _compared(store, damaged) if ood in (None, entry.is_ood)]
+    contents = {canonical(data), *(canonical(entry.data) for entry, _ in entries if entry.data == data)}
     chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelPredictions]] = {}
-    all_predictions = [
-        (predictions, moment, side)
-        for predictions, moment in _compared(store, damaged)
-        if (side := bool(predictions.facts.get("outside", False))) == ood or ood is None
-    ]
-    contents = {canonical(data)} | {
-        canonical(predictions.data) for predictions, *_ in all_predictions if predictions.data == data
-    }
-    for predictions, moment, side in all_predictions:
-        if data is not None and canonical(predictions.data) not in contents:
+    for entry, moment in entries:
+        content = canonical(entry.data)
+        if data is not None and content not in contents:
             continue
         if data is not None:
-            predictions = replace(predictions, data=ContentName(data, canonical(predictions.data)))
-        name, rank = (
-            (predictions.model, canonical(predictions.data), side),
-            (int(predictions.facts.get("rows", 0)), moment),
-        )
-        if name not in chosen or rank > chosen[name][0]:
-            chosen[name] = rank, predictions
-    return [chosen[name][1] for name in sorted(chosen)]
+            entry = replace(entry, data=ContentName(data, content))
+        identity, rank = (entry.model, content, entry.is_ood), (int(entry.facts.get("rows", 0)), moment)
+        if identity not in chosen or rank > chosen[identity][0]:
+            chosen[identity] = rank, entry
+    return [chosen[identity][1] for identity in sorted(chosen)]
 
 
 def predictions_from_store(store: Store, key: str) -> ModelPredictions:
@@ -159,20 +156,14 @@ def collect_predictions(
         return [predictions_from_text(text, store, data) for text in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
-    all_predictions = list_stored_predictions(store, data, ood=False, damaged=damaged)
-    if not all_predictions:
-        if damaged:
-            raise BadInput(damaged[0])
-        others = (
-            sorted({predictions.data for predictions in list_stored_predictions(store, ood=False, damaged=[])})
-            if data
-            else []
-        )
-        on = f" on {data}" if data else ""
-        cure = " or ".join(f"--data {shlex.quote(other)}" for other in others)
-        cure = f"it holds some with {cure}" if cure else "`nescio zoo` makes them"
-        raise BadInput(f"The store {store.root} holds no predictions{on} to compare: {cure}.")
-    return all_predictions
+    if entries := list_stored_predictions(store, data, ood=False, damaged=damaged):
+        return entries
+    if damaged:
+        raise BadInput(damaged[0])
+    others = {entry.data for entry in list_stored_predictions(store, ood=False, damaged=[])} if data else set()
+    on = f" on {data}" if data else ""
+    cure = f"it contains some with {_data_options(sorted(others))}" if others else "`nescio zoo` makes them"
+    raise BadInput(f"The store {store.root} contains no predictions{on} to compare: {cure}.")
 
 
 def predictions_from_text(text: str, store: Store, data: str | None = None) -> ModelPredictions:
@@ -185,46 +176,42 @@ def predictions_from_text(text: str, store: Store, data: str | None = None) -> M
 
 def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPredictions:
     damaged: list[str] = []
-    all_predictions = list_stored_predictions(store, data, ood=False, damaged=damaged) if store.root.is_dir() else []
-    matches = [predictions for predictions in all_predictions if predictions.model == model]
+    entries = list_stored_predictions(store, data, ood=False, damaged=damaged) if store.root.is_dir() else []
+    matches = [entry for entry in entries if entry.model == model]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        sets = ", ".join(predictions.data for predictions in matches)
-        cure = " or ".join(f"--data {shlex.quote(predictions.data)}" for predictions in matches)
+        sets, paths = [entry.data for entry in matches], " or ".join(str(entry.path) for entry in matches)
         raise BadInput(
-            f"The store {store.root} holds predictions of {model} on {sets}: add {cure} where the command takes it, or "
-            f"name one of {_paths(matches)}."
+            f"The store {store.root} contains predictions of {model} on {', '.join(sets)}: add {_data_options(sets)} "
+            f"where the command takes it, or name one of {paths}."
         )
     if damaged:  # it may be the one
         raise BadInput(damaged[0])
-    names = sorted({predictions.model for predictions in all_predictions})
+    names = sorted({entry.model for entry in entries})
     choices = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
     on = f" on {data}" if data else ""
     raise BadInput(
-        f"The store {store.root} holds no predictions of {model!r}{on}: {choices}.{did_you_mean(model, names)}"
+        f"The store {store.root} contains no predictions of {model!r}{on}: {choices}.{did_you_mean(model, names)}"
     )
 
 
-def _paths(all_predictions: Sequence[ModelPredictions]) -> str:
-    return " or ".join(str(predictions.path) for predictions in all_predictions)
+def _data_options(sets: Sequence[str]) -> str:
+    return " or ".join(f"--data {shlex.quote(data)}" for data in sets)
 
 
-def check_comparable(all_predictions: Sequence[ModelPredictions]) -> None:
+def check_comparable(entries: Sequence[ModelPredictions]) -> None:
     """Raise BadInput unless there are models, all on one image set, with distinct names."""
-    if not all_predictions:
+    if not entries:
         raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
-    if (
-        len(sets := sorted({canonical(predictions.data): predictions.data for predictions in all_predictions}.values()))
-        > 1
-    ):
-        cure = " or ".join(f"--data {shlex.quote(data)}" for data in sets)
-        only_files = all(predictions.store is None for predictions in all_predictions)
-        cure = "give files of one of them" if only_files else f"add {cure}"
+    sets = sorted({canonical(entry.data): entry.data for entry in entries}.values())
+    if len(sets) > 1:
+        only_files = all(entry.store is None for entry in entries)
+        cure = "give files of one of them" if only_files else f"add {_data_options(sets)}"
         raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {cure}.")
-    twice = [name for name, times in Counter(predictions.model for predictions in all_predictions).items() if times > 1]
-    if twice:
-        raise BadInput(f"The model {twice[0]} is given twice; give each set of predictions a name of its own.")
+    model, count = Counter(entry.model for entry in entries).most_common(1)[0]
+    if count > 1:
+        raise BadInput(f"The model {model} is given twice; give each set of predictions a name of its own.")
 
 
 def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPredictions, int]]:

@@ -31,8 +31,8 @@ from nescio.training import fit, initial_method, load_method, train, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
 
-ROWS = 64  # of a batch, and images that the cheap checks look at
-NEIGHBOURS = 2000  # training images, at most, among which neighbours are looked for
+ROWS = 64  # of a batch, and images of the cheap checks
+NEIGHBOURS = 2000  # maximum number of training images among which neighbours are searched
 EPOCHS = {True: 6, False: 12}  # of a method that classifies, and of one that learns neighbours, which takes longer
 MORE = {"mlp": 1}  # epochs of backbones without batch-norm, which learn more slowly
 

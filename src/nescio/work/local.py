@@ -46,7 +46,7 @@ class LocalWorkers:
 
     def __post_init__(self) -> None:
         if self.workers < 0:
-            raise BadInput(f"workers is a number of processes, not {self.workers}.")
+            raise BadInput(f"workers must be at least 0, got {self.workers}.")
 
     def __enter__(self) -> LocalWorkers:
         return self

@@ -48,7 +48,7 @@ class EngineLost(RuntimeError):
 class RayTasks:
     """One Ray task per step, with its own CPUs and GPUs; a task whose worker or node dies is retried."""
 
-    workers: int  # steps that the cluster runs at once: its nodes say, once it is entered
+    workers: int  # steps that the cluster runs at once: counted from its nodes on entry
     address: str | None = option(
         None,
         "head of a cluster that runs, such as 10.0.0.1:6379; auto: the one of this machine",

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from submitit.core.utils import JobPaths
 
 JOBS, LOGS = ".slurm", "log"
-LOOK = 5.0  # seconds between two looks at the queue
+LOOK = 5.0  # seconds between two requests of the queue
 LATE = 60.0  # seconds that a shared file system may take to show what a job has written
 SETTLED = 3.0  # seconds that a job's end must last: one that is requeued passes through other states
 PORTS = 20_000  # the first of those on which the nodes of a job meet, and how many there are
@@ -65,12 +65,12 @@ ENDED = {
 }
 WHY = {
     "FAILED": "its process was killed or could not start",
-    "CANCELLED": "somebody cancelled it",
+    "CANCELLED": "a user cancelled it",
     "NODE_FAIL": "its node was lost",
 }
-HOPELESS = {  # another try would end the same
-    "OUT_OF_MEMORY": "it took more memory than it may, give more --mem",
-    "TIMEOUT": "it was not done within its time and has no checkpoint to go on from, give more --time",
+HOPELESS = {  # a retry would end in the same way
+    "OUT_OF_MEMORY": "it exceeded its memory, give more --mem",
+    "TIMEOUT": "it exceeded its time limit and has no checkpoint to resume from, give more --time",
 }
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 class SlurmJobs:
     """One job per step; a job that is cancelled or dies is submitted again and resumes from its checkpoint."""
 
-    workers: int  # jobs in the queue at once, as --in-flight says
+    workers: int  # maximum number of jobs in the queue: that of in_flight
     partition: str | None = option(
         None,
         "partition of the jobs",
@@ -108,12 +108,12 @@ class SlurmJobs:
 
     def __post_init__(self) -> None:
         for name, value, least in (
-            ("--cpus", self.cpus, 1),
-            ("--retries", self.retries, 0),
-            ("--in-flight", self.in_flight, 1),
+            ("cpus", self.cpus, 1),
+            ("retries", self.retries, 0),
+            ("in_flight", self.in_flight, 1),
         ):
             if value < least:
-                raise BadInput(f"{name} is a number from {least} on, not {value}.")
+                raise BadInput(f"{name} must be at least {least}, got {value}.")
         for word in self.slurm:
             if not all(word.partition("=")):
                 raise BadInput(f"slurm takes KEY=VALUE, such as constraint=a100, not {word!r}.")

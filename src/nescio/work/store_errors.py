@@ -10,7 +10,7 @@ from nescio.errors import describe_error
 
 
 class StoreError(RuntimeError):
-    """The store cannot do its work: the message says what is wrong, where, and what to do."""
+    """The store failed: the message states what is wrong, where, and what to do."""
 
 
 class Corrupted(StoreError):

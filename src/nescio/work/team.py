@@ -117,7 +117,7 @@ def make_distributed(
     clear(step_folder.goal)
     stage = step_folder.goal.absolute().parent
     folder = stage.parent / FOLDER / f"{stage.name}-{step_folder.key}-{step_folder.lock.owner['token']}"
-    folder.mkdir(parents=True, mode=0o700)  # it holds pickles, which nobody else may write
+    folder.mkdir(parents=True, mode=0o700)  # no other user may write pickles that are loaded
     lock = step_folder.lock.folder.absolute(), step_folder.lock.number, step_folder.lock.owner
     call = make, step_folder.goal.absolute(), step_folder.path.absolute(), lock, step_folder.document, context
     _write(folder / CALL, pickle.dumps(call))
@@ -221,7 +221,7 @@ def _agent(folder: str, processes: str, nodes: str, host: str = "", port: str = 
     from torch.distributed.run import parse_args, run
 
     end_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
-    os.environ[PARENT] = str(os.getpid())  # of the processes; one of them may look only when this one is gone
+    os.environ[PARENT] = str(os.getpid())  # of the processes: they end when this one is gone
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is for the processes
     argv = ["--standalone"]
     if host:
@@ -277,7 +277,7 @@ def _packed(outcome: BaseException | None) -> bytes:
     try:
         packed = pickle.dumps(outcome)
         pickle.loads(packed)
-    except Exception:  # whatever the constructor of somebody's error raises
+    except Exception:  # the constructor of a plug-in's error can raise anything
         assert isinstance(outcome, Exception), "None and Stopped are plain"
         failed = TeamFailed(describe_error(outcome))
         failed.__notes__ = outcome.__notes__

@@ -179,7 +179,7 @@ def test_no_more_workers_than_tasks_and_none_without_any(tmp_path):
         assert launcher.run([]) == [] and launcher.processes == []
         launcher.run([Task("a", note, (tmp_path, "a"))])
         assert len(launcher.processes) == 1
-    with pytest.raises(BadInput, match="workers.*-1"):
+    with pytest.raises(BadInput, match=r"workers.*-1"):
         LocalWorkers(-1)
 
 

@@ -104,7 +104,7 @@ def test_a_training_sees_the_gpus_of_its_places(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--nodes", "2"], "--nodes 2 needs --launcher ray or slurm: local works on one machine."),
+        (["--nodes", "2"], "--nodes 2 needs the launcher ray or slurm"),
         (["--processes", "0"], "--processes must be at least 1"),
         (["--nodes", "-1", "--launcher", "ray"], "--nodes must be at least 1"),
         (["--processes", "3", "--batch-size", "64"], "A batch of 64 cannot be cut into 3 equal parts."),

@@ -1,4 +1,4 @@
-"""Paired bootstrap of two models and four metrics, against scikit-learn's AUROC alone on the same resamples."""
+"""Time of a paired bootstrap of two models and four metrics, against scikit-learn's AUROC of one model in a loop."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ PEER_SHARE = 100  # the peer's loop is timed on this many resamples, three times
 def models() -> dict[str, Predictions]:
     rng = np.random.default_rng(1)
     labels = rng.integers(CLASSES, size=N)
-    made = {}
+    predictions_of_model = {}
     for name, quality in (("a", 2.5), ("b", 2.4)):
         logits = rng.normal(size=(N, CLASSES)) + quality * np.eye(CLASSES)[labels]
-        made[name] = Predictions(logits=logits.astype(np.float32), labels=labels)
-    return made
+        predictions_of_model[name] = Predictions(logits=logits.astype(np.float32), labels=labels)
+    return predictions_of_model
 
 
 def resamplers(all_predictions: dict[str, Predictions], names: tuple[str, ...]) -> list[Resampler]:
-    wanted = [parse_metric(name) for name in names]
-    found: list[Resampler] = []
+    specs = [parse_metric(name) for name in names]
+    results: list[Resampler] = []
     for predictions in all_predictions.values():
         outcomes = summary(predictions).outcomes()
-        found.append(SummaryResampler(outcomes, [each for each in wanted if not each.ranks]))
-        u, ranking = summary(predictions).u["msp"], [each for each in wanted if each.ranks]
-        found.append(RankingResampler(u, outcomes.wrong, ranking))
-    return found
+        results.append(SummaryResampler(outcomes, [each for each in specs if not each.ranks]))
+        u, ranking = summary(predictions).u["msp"], [each for each in specs if each.ranks]
+        results.append(RankingResampler(u, outcomes.wrong, ranking))
+    return results
 
 
 def check(all_predictions: dict[str, Predictions], samples: list[np.ndarray], held: list[Resampler]) -> None:
@@ -51,17 +51,19 @@ def check(all_predictions: dict[str, Predictions], samples: list[np.ndarray], he
     for number in range(3):
         counts = _bootstrap.draw_counts(N, SEED, number)
         rows = np.repeat(np.arange(N), counts)
-        for place, predictions in enumerate(all_predictions.values()):
+        for model, predictions in enumerate(all_predictions.values()):
             outcomes, u = summary(predictions).outcomes(), summary(predictions).u["msp"]
-            found = {}
-            for part, values in zip(held[2 * place : 2 * place + 2], samples[2 * place : 2 * place + 2], strict=True):
-                found |= dict(zip([each.label for each in part.metrics], values[number], strict=True))
-            assert abs(found["auroc"] - roc_auc_score(outcomes.wrong[rows], u[rows])) < 1e-12
-            assert abs(found["aurc"] - metrics.aurc(u[rows], outcomes.wrong[rows])) < 1e-12
-            assert abs(found["accuracy"] - outcomes.correct[rows].mean()) < 1e-12
+            results = {}
+            for resampler, values in zip(
+                held[2 * model : 2 * model + 2], samples[2 * model : 2 * model + 2], strict=True
+            ):
+                results |= dict(zip([each.label for each in resampler.metrics], values[number], strict=True))
+            assert abs(results["auroc"] - roc_auc_score(outcomes.wrong[rows], u[rows])) < 1e-12
+            assert abs(results["aurc"] - metrics.aurc(u[rows], outcomes.wrong[rows])) < 1e-12
+            assert abs(results["accuracy"] - outcomes.correct[rows].mean()) < 1e-12
             logits = predictions.logits[rows, 0].astype(np.float64)
             probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-            assert abs(found["nll"] - log_loss(predictions.labels[rows], probs)) < 1e-9
+            assert abs(results["nll"] - log_loss(predictions.labels[rows], probs)) < 1e-9
 
 
 def run() -> list[dict[str, Any]]:
@@ -101,7 +103,7 @@ def run() -> list[dict[str, Any]]:
             "note": note,
         }
 
-    found = [
+    results = [
         row(work, ours_s, "≥ 12 ×", "NumPy; the peer is timed on 100 resamples, drawing not counted"),
         row(f"{work}, `compare`", whole_s, "≥ 12 ×", "with the sorts, intervals and p-values"),
         row(f"`compare`, all {len(result.rows) // 2} metrics, 2 models", all_s, "", "targets say nothing of it"),
@@ -111,10 +113,10 @@ def run() -> list[dict[str, Any]]:
         _bootstrap.resample(quick, N, 2, SEED, numba=True)  # compiles
         fast_s, fast = best_of(lambda: _bootstrap.resample(quick, N, RESAMPLES, SEED, numba=True))
         assert all(np.allclose(a, b, rtol=1e-11, atol=0) for a, b in zip(samples, fast, strict=True))
-        found.append(
+        results.append(
             row(f"{work}, numba", fast_s, "", f"used above {_bootstrap.NUMBA_WORK:.0e} rows × resamples × rankings")
         )
-    return found
+    return results
 
 
 if __name__ == "__main__":

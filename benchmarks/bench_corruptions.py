@@ -1,8 +1,8 @@
-"""The fifteen corruptions at five severities, 10,000 images of 32 × 32 pixels, against the plain way, image by image.
+"""Time of fifteen corruptions at five severities on 10,000 images of 32 × 32 pixels, against one image at a time.
 
-The peers follow the published definitions with NumPy, scikit-image, OpenCV and Pillow; what is the same for all images
-of a setting (a kernel) is made before the clock starts. A peer sees some of the images and its time is scaled. Both
-seconds of the clock and of the processor are taken: on a busy machine only the latter mean something.
+The peers follow the published definitions with NumPy, scikit-image, OpenCV and Pillow. Work that all images of a
+setting share, such as a kernel, is done before timing. A peer processes a sample, and its time is scaled. Wall and
+processor time are recorded; on a busy machine only the latter is meaningful.
 """
 
 from __future__ import annotations
@@ -201,13 +201,13 @@ def elastic_transform(rng: Any, constants: tuple[float, float, float]) -> Peer:
     strength, smooth, corner = (constant * SIZE for constant in constants)
     third, middle = SIZE // 3, np.float32([SIZE / 2, SIZE / 2])
     before = np.float32([middle + third, [middle[0] + third, middle[1] - third], middle - third])
-    place = np.meshgrid(np.arange(SIZE), np.arange(SIZE), np.arange(3), indexing="ij")
+    grid = np.meshgrid(np.arange(SIZE), np.arange(SIZE), np.arange(3), indexing="ij")
 
     def work(x: Any) -> Any:
         after = before + rng.uniform(-corner, corner, before.shape).astype(np.float32)
         x = cv2.warpAffine(x, cv2.getAffineTransform(before, after), (SIZE, SIZE), borderMode=cv2.BORDER_REFLECT_101)
         down, across = (gaussian(rng.uniform(-1, 1, (SIZE, SIZE)), smooth, mode="reflect") * strength for _ in "12")
-        places = place[0] + down[..., None], place[1] + across[..., None], place[2]
+        places = grid[0] + down[..., None], grid[1] + across[..., None], grid[2]
         return map_coordinates(x, [each.reshape(-1) for each in places], order=1, mode="reflect").reshape(x.shape)
 
     return work

@@ -1,4 +1,4 @@
-"""Mixtures and the von Mises–Fisher constants, against what one would write with SciPy and scikit-learn."""
+"""Time of mixtures and von Mises–Fisher constants, against SciPy's distributions and NumPy."""
 
 from __future__ import annotations
 
@@ -205,9 +205,9 @@ def gaussians() -> list[dict[str, Any]]:
 def few_rows() -> list[dict[str, Any]]:
     """As on a scorecard of a network: classes with far fewer validation rows than there are features."""
     x, labels, jitter = clusters(760, 512, 0.3), np.arange(760) % 38, 1e-3
-    known, asked = Predictions(embeddings=x, labels=labels), Predictions(embeddings=clusters(4000, 512, 0.4))
-    ours, u = best_of(lambda: gmm(known, jitter=jitter)(asked))
-    seconds, exact = at_its_fastest(lambda: scipy_gmm(x, labels, asked.embeddings, jitter), 1)
+    train, unlabelled_test = Predictions(embeddings=x, labels=labels), Predictions(embeddings=clusters(4000, 512, 0.4))
+    ours, u = best_of(lambda: gmm(train, jitter=jitter)(unlabelled_test))
+    seconds, exact = at_its_fastest(lambda: scipy_gmm(x, labels, unlabelled_test.embeddings, jitter), 1)
     np.testing.assert_allclose(u, exact, rtol=1e-9)
     return [
         {
@@ -227,12 +227,12 @@ def scipy_gmm(x: np.ndarray, labels: np.ndarray, test: Any = None, jitter: float
 
     x = x.astype(np.float64)
     test = x if test is None else test
-    parts = []
+    log_joint = []
     for c in np.unique(labels):
         held = x[labels == c]
         normal = multivariate_normal(held.mean(0), np.cov(held.T) + jitter * np.eye(x.shape[1]))
-        parts.append(np.log(len(held) / len(x)) + normal.logpdf(test))
-    return -logsumexp(parts, axis=0)
+        log_joint.append(np.log(len(held) / len(x)) + normal.logpdf(test))
+    return -logsumexp(log_joint, axis=0)
 
 
 def run() -> list[dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""Samples, normaliser and mean length of the von Mises–Fisher distribution, and steps of the methods that use it beside
-those of InfoNCE."""
+"""Speed of von Mises–Fisher samples and constants, and of training steps that use them, against steps of InfoNCE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nescio run all` adds to an evaluation whose predictions are finished, in processor seconds."""
+"""Processor time that `nescio run all` adds to an evaluation whose predictions are finished, without a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All one-vs-one heads of one member against scikit-learn's, head by head; on a GPU too where there is one."""
+"""Time of all one-vs-one heads of one member, against scikit-learn's logistic regression head by head."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def on_gpu(x: Any, y: Any, precision: str) -> tuple[float, OneVsOne] | None:
         return None
     if not torch.cuda.is_available():
         return None
-    there = torch.as_tensor(x, device="cuda")
+    device_rows = torch.as_tensor(x, device="cuda")
 
     def fit() -> OneVsOne:
-        (heads,) = fit_heads([there], y, precision=precision)
+        (heads,) = fit_heads([device_rows], y, precision=precision)
         assert isinstance(heads, OneVsOne)
         return OneVsOne(heads.classes, heads.pairs, heads.weights.cpu().numpy(), heads.intercepts.cpu().numpy())
 

@@ -1,4 +1,4 @@
-"""What a launcher costs: a thousand steps of ten milliseconds on two cores, and a study that is finished already."""
+"""Overhead of launchers on a thousand steps of ten milliseconds and on a finished study, against the bare steps."""
 
 from __future__ import annotations
 
@@ -88,22 +88,22 @@ def recognised() -> dict[str, Any]:
 
 def run() -> list[dict[str, Any]]:
     sys.path.insert(0, str(Path(__file__).parent))  # where workers find this module
-    import bench_launchers as here
+    import bench_launchers as benchmark
 
     os.environ["NESCIO_THREADS"] = "1"
     naps = f"{STEPS:,} naps of 10 ms on {CORES} cores"
     rows = []
     with make_launcher("local", CORES) as launcher:
-        tasks, kept = here.measure(launcher)
+        tasks, kept = benchmark.measure(launcher)
         rows += [row(f"local, {naps}", tasks, "≤ 5 ms"), row(f"local, {naps}, kept in a store", kept, "")]
     with make_launcher("ray", CORES) as launcher:
-        bare = here.bare_ray()
-        tasks, kept = here.measure(launcher)
+        bare = benchmark.bare_ray()
+        tasks, kept = benchmark.measure(launcher)
         rows += [
             row(f"ray, {naps}", tasks, "≤ 20 ms; ratio ≤ 1.5", bare),
             row(f"ray, {naps}, kept in a store", kept, ""),
         ]
-    return [*rows, here.recognised()]
+    return [*rows, benchmark.recognised()]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Neighbourhood consistency of 10 members against the plain way: sorted lists of neighbours and Python sets."""
+"""Time of neighbourhood consistency of 10 members, against sorted lists of neighbours and Python sets."""
 
 from __future__ import annotations
 

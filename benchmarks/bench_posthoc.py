@@ -1,6 +1,6 @@
-"""All post-hoc scores of one test file: seconds and peak memory, against pytorch-ood's detectors where it is there.
+"""Time and peak memory of all post-hoc scores of one test file, against pytorch-ood's detectors if installed.
 
-`python benchmarks/bench_posthoc.py 50000 1000 2048` takes rows of train and test, classes and features of its own.
+`python benchmarks/bench_posthoc.py 50000 1000 2048` sets the rows of train and test, the classes and the features.
 """
 
 from __future__ import annotations

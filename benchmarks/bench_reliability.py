@@ -1,7 +1,7 @@
-"""Scores of one candidate at the size of the reliability paper: 10 members, 10,000 tests, 5,000 references, d 512.
+"""Time of the reliability scores of one candidate (10 members, 10,000 tests, 5,000 references, d 512), against sorted
+lists and Python sets.
 
-The plain way, sorted lists and Python sets, is timed for one k on a fifth of the tests and scaled. The mixture of LL is
-timed in bench_density.
+The peer is timed for one k on a fifth of the tests and scaled. bench_density times the mixture of LL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Street scenes a second on all cores, at 256 × 512 pixels: clean, and under each change at its strongest level."""
+"""Street scenes per second at 256 × 512 pixels, clean and under each change at its highest severity, without a peer."""
 
 from __future__ import annotations
 

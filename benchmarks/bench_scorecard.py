@@ -1,4 +1,4 @@
-"""The whole scorecard of one large file, against a few of its numbers from other libraries at their fastest."""
+"""Time of the scorecard of one large file, against other libraries that compute a few of its numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Images per second of SimCLR, BYOL and MoCo, beside the bare forward and backward of two views in the same run.
+"""Images per second of SimCLR, BYOL and MoCo, against the bare forward and backward pass of two views.
 
-On a GPU: ResNet-18, 32 pixels, batch 512, bf16. On a CPU: the small convolutional network, to see that it runs. An
-image counts once, though two views of it are seen. The augmentation of two views is timed alone, and each of its steps.
+On a GPU: ResNet-18, 32 pixels, batch 512, bf16. On a CPU: the small convolutional network. An image counts once,
+although two views of it are processed. The augmentation of two views and each of its steps are timed alone.
 """
 
 from __future__ import annotations

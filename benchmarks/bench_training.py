@@ -1,7 +1,7 @@
-"""Images per second of the training loop and of prediction, against bare PyTorch loops in the same run.
+"""Images per second of training and of prediction, against bare PyTorch loops.
 
-On a GPU: CIFAR-size ResNet-18 for every method, beside an ordinary DataLoader loop in float32 and a bare resident loop
-in bf16; prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18 beside a bare loop, with as many threads for both.
+On a GPU: CIFAR-size ResNet-18 for every method, against a DataLoader loop in float32 and a resident loop in bf16, and
+prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18 against a bare loop with as many threads.
 """
 
 from __future__ import annotations

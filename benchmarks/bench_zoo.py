@@ -1,8 +1,8 @@
-"""Images per second of pretrained models over cached pixels, and of the decoding that makes the cache.
+"""Images per second of pretrained models over cached pixels, against the bare forward pass, and of decoding.
 
-The second model of a group, from the file of pixels to float16 logits on the disk, against the bare forward of the same
-network on input that lies on the device: ResNet-50 at 224 pixels in bf16 on a GPU, ResNet-18 on a CPU. Decoding of
-500 × 375 JPEGs on one core and on all.
+The second model of a group is timed, from the pixel file to float16 logits on disk: ResNet-50 at 224 pixels in bf16 on
+a GPU, ResNet-18 on a CPU. The peer's input is on the device.
+Decoding of 500 × 375 JPEGs is timed on one core and on all.
 """
 
 from __future__ import annotations

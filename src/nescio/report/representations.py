@@ -26,6 +26,7 @@ from nescio.report.charts.points import intervals_chart
 from nescio.report.charts.style import Chart
 from nescio.report.format import format_interval, format_number
 from nescio.report.tables import COUNT, Column, Formatter, Index, NumberFormat, Table, decimals, percents, table
+from nescio.report.verdicts import ties_sentence
 from nescio.rows import Row
 
 BINS = 30  # of the histogram
@@ -112,11 +113,7 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
             f"{format_number(ranked.chance, 3)}, n = {n:,}."
         )
         tied = [name for name in ranked.group if name != with_nc[0]]
-        if len(with_nc) > 1:
-            equals = (
-                f"Not significantly different: {', '.join(tied)}." if tied else "All others are significantly worse."
-            )
-            sentences.append(equals)
+        sentences += [ties_sentence(tied)] if len(with_nc) > 1 else []
     if with_nc == ranked.names and len(with_nc) == 1:
         sentences += _row_sentences(ranked, with_nc[0])
     if alone:

@@ -42,7 +42,7 @@ def test_applicable__an_alias_with_the_same_order_is_named_once(rows: Prediction
     assert FILE in note and "msp" in note and "differently" not in note
 
 
-@pytest.mark.parametrize(("other", "reason"), [("msp", "differently"), ("no_measure", "no measure of this name")])
+@pytest.mark.parametrize(("other", "reason"), [("msp", "differently"), ("no_measure", "no_measure")])
 def test_applicable__a_wrong_alias_is_a_fault(rows: Predictions, other: str, reason: str) -> None:
     @measure(needs=("logits",), equivalent_to=other)
     def wrong_alias(predictions: Predictions) -> np.ndarray:
@@ -64,14 +64,14 @@ def test_applicable__an_alias_that_fails_is_a_fault(rows: Predictions) -> None:
 def test_scorecard__an_own_measure_without_numbers_is_named(rows: Predictions) -> None:
     @measure(needs=("logits",))
     def undefined_measure(predictions: Predictions) -> np.ndarray:
-        raise Undefined("Too few rows.")
+        raise Undefined("reason-1")
 
     @measure("gallery", needs=("logits",))
     def own_gallery(predictions: Predictions, views: object, siblings: object) -> np.ndarray:
         raise Undefined("Never.")
 
     (note,) = notes(rows, "undefined_measure")
-    assert FILE in note and "Too few rows." in note
+    assert FILE in note and "reason-1" in note
     (note,) = notes(rows, "own_gallery")
     assert FILE in note
 

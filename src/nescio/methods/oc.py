@@ -64,7 +64,5 @@ class OC(RND):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         before, after = float(start.disorder()), float(self.disorder())  # type: ignore[operator]
         seen = f"‖WWᵀ − I‖² = {before:.3g} at the start, {after:.3g} after"
-        return {
-            **super().evidence(batches, start),
-            "orthogonality": Evidence(seen, before > 0 and after < 0.5 * before),
-        }
+        orthogonality = Evidence(seen, before > 0 and after < 0.5 * before)
+        return super().evidence(batches, start) | {"orthogonality": orthogonality}

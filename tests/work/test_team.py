@@ -315,13 +315,13 @@ MAIN = """
     sys.path[:0] = {path!r}
     import signal
     from tests.work import test_team
-    from nescio.work.launchers import start
+    from nescio.work.launchers import make_launcher
     from nescio.work.step_folder import shutdown_requested
     from nescio.work.store_errors import Interrupted
     if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-        signal.signal(signal.SIGUSR2, lambda *_: ending.set())
-        with start("local", {workers}) as launcher:
+        signal.signal(signal.SIGUSR2, lambda *_: shutdown_requested.set())
+        with make_launcher("local", {workers}) as launcher:
             test_team.trained({store!r}, test_team.training_of(epochs=400), 2, launcher, checkpoint_seconds=1e9)
 """
 

@@ -56,7 +56,7 @@ GROUPS = {
         "methods": "list methods and their hyper-parameters",
         "metrics": "list metrics and their definitions",
         "measures": "list uncertainty measures and their inputs",
-        "completion": "print a completion script for bash or zsh",
+        "completion": "print a completion script for bash, zsh or tcsh",
     },
 }
 COMMANDS = {name: sentence for group in GROUPS.values() for name, sentence in group.items()}

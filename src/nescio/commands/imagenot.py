@@ -12,7 +12,6 @@ examples:
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nescio.api.results import status
 from nescio.api.storage import DATA, check_device, print_notes
 from nescio.commands._output import TextOrJson, say
 from nescio.errors import BadInput
@@ -111,7 +111,7 @@ def _embeddings(options: Options) -> Predictions:
         model = with_weights(model, Path(options.weights) if options.weights else None)
         (model,) = with_preprocessing([model], options.preprocessing, options.data)
         for sentence in describe_preprocessing([model]):
-            print(sentence, file=sys.stderr, flush=True)
+            status(sentence)
         (predictions,) = embed([model], ImageSet(options.data, "train_val"), context)
         return predictions.replace(embeddings=np.array(predictions.embeddings))  # the folder goes
 

@@ -16,10 +16,10 @@ examples:
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from nescio.api.results import status
 from nescio.api.storage import SHARDS, StoreOptions, WorkerOptions, print_notes, working
 from nescio.commands._output import say
 from nescio.errors import BadInput
@@ -67,7 +67,7 @@ def run(options: Options) -> int:
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit must be at least 1, got {options.limit}.")
     images = replace(images, sample_size=options.limit, sample_seed=options.seed)
-    print(*describe_preprocessing([network]), file=sys.stderr, flush=True)
+    status(" ".join(describe_preprocessing([network])))
     with working(options.storage, options.crew) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
         steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]
@@ -75,7 +75,7 @@ def run(options: Options) -> int:
             steps.append(probe_step([trial], [1.0], images, root))
         work.run_stage("predicting", steps)
     for failure in work.failures:
-        print(f"nescio predict: {failure.name}: {failure.reason}", file=sys.stderr)
+        status(f"nescio predict: {failure.name}: {failure.reason}")
     if work.failures:
         return 2 if all(failure.refused for failure in work.failures) else 1
     predictions, *probed = (load_predictions(step, store) for step in steps)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nescio.api.dry_run import size_text
+from nescio.api.results import status
 from nescio.commands._output import say
 from nescio.commands.parsing import add_options
 from nescio.errors import BadInput
@@ -91,7 +92,7 @@ def _sync(args: argparse.Namespace) -> int:
             copied += not target.finished(run.stage, run.key) and target.receive(source, run.stage, run.key)
         except (Busy, StoreError) as error:
             failed += 1
-            print(f"not copied: {run.stage}/{run.key}: {error}", file=sys.stderr)
+            status(f"not copied: {run.stage}/{run.key}: {error}")
     say(f"Copied {copied:,} of {len(runs):,} finished steps; {len(runs) - copied - failed:,} were there.")
     return 1 if failed else 0
 
@@ -103,10 +104,7 @@ def _prune(args: argparse.Namespace) -> int:
     store = _open_store(options.store)
     old = old_work(store, {benchmark.name: benchmark.version for benchmark in registry.parts()})
     for run in damaged_work(store):
-        print(
-            f"not removed: {run.stage}/{run.key}: its config.json is damaged; remove the folder {run.folder}.",
-            file=sys.stderr,
-        )
+        status(f"not removed: {run.stage}/{run.key}: its config.json is damaged; remove the folder {run.folder}.")
     if not old:
         say(f"{store.root} contains no work of older versions.")
         return 0

@@ -16,11 +16,11 @@ examples:
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.api.loggers import check_log, logger
+from nescio.api.results import status
 from nescio.api.storage import StoreOptions, WorkerOptions, print_notes, working
 from nescio.commands._output import say
 from nescio.errors import BadInput
@@ -89,7 +89,7 @@ def run(options: Options) -> int:
             seconds = context.checkpoint_seconds
             train(trial, context.store, current, root=context.root, checkpoint_seconds=seconds, watch=watch)
     except (Diverged, StoreError, Busy) as error:
-        print(f"nescio train: {error} The trial is {step.key}.", file=sys.stderr)
+        status(f"nescio train: {error} The trial is {step.key}.")
         return 1
     finally:
         leave()
@@ -150,7 +150,7 @@ def _launch_members(trial: Trial, options: Options) -> int:
     if finished:
         say(_next(finished[0], options))
     for failure in work.failures:
-        print(f"nescio train: {failure.name}: {failure.reason}", file=sys.stderr)
+        status(f"nescio train: {failure.name}: {failure.reason}")
     return 1 if work.failures else 0
 
 

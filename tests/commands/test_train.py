@@ -255,7 +255,7 @@ def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
 
 
 def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
-    from nescio.commands import _loggers
+    from nescio.api import loggers
 
     heard = []
 
@@ -269,7 +269,7 @@ def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
         def __exit__(self, *_):
             heard.append("closed")
 
-    monkeypatch.setitem(_loggers.LOGGERS, "tensorboard", Ear)
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", Ear)
     assert main([*TRAIN, "--log", "tensorboard:here", "--store", str(tmp_path)]) == 0
     assert heard[0] == ("here", "erm") and heard[-1] == "closed"
     assert [each["epoch"] for each in heard[1:-1]] == pytest.approx([1, 2])
@@ -300,7 +300,7 @@ def test_tensorboard_files_hold_the_loss(tmp_path):
 
 def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
-    monkeypatch.setattr("nescio.commands.run.end", lambda *_: 0)  # no page: it takes seconds
+    monkeypatch.setattr("nescio.commands.run.emit_study", lambda *_: 0)  # no page: it takes seconds
     words = (
         "run uimnet --methods erm --backbones mlp --spectral-bounds none --trials 2 --seeds 1 --epochs 1 --measures gap"
     )

@@ -54,7 +54,7 @@ def test_a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
     data, folder, arrays = files
     (change,) = published_corruptions(folder, data, ("fog",), (2,))
     shown = ImageSet(data, view=view, change=change).load()
-    network = SimpleNamespace(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    network = SimpleNamespace(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), trial=None)
     batches = predict.input_batches(network, shown, Store(tmp_path / "store"), runtime_for("cpu"), 3)
     seen = torch.cat([x for x, _ in batches]).permute(0, 2, 3, 1).numpy() * 255
     wanted = np.stack([pixel_cache.decode_pixels(image, view) for image in arrays["fog"][N : 2 * N]])

@@ -1,4 +1,4 @@
-"""Names of parts in the options of benchmarks: other spellings and aliases become the names that are registered."""
+"""Names in the options of benchmarks: other spellings and aliases become registered names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_MEASURES = ("native", "entropy")
 
 
 def method_names(text: str) -> tuple[str, ...]:
-    """The methods of an option; `all` are all that classify."""
+    """The methods of an option; `all` means all methods that classify."""
     from nescio.methods import classifiers, registry
 
     return tuple(classifiers()) if text == ALL else tuple(map(registry.canonical, items(text)))

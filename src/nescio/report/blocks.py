@@ -153,7 +153,7 @@ class Story:
     lead: Sequence[str]
     sections: Sequence[Section]
     footer: Sequence[str] = ()
-    provenance: Sequence[str] = ()  # commands that made it (default: the current one, when the page is written)
+    provenance: Sequence[str] = ()  # commands that produced it (default: the current one, when the page is written)
 
     def __post_init__(self) -> None:
         keys: set[str] = set()

@@ -11,7 +11,7 @@ from nescio.report.verdicts import TASKS, requirement_label
 from nescio.rows import Row
 
 SCORE_TITLE = "Choice of the uncertainty score"
-MAX_SCORES = 8  # scores of the best group in the short table
+MAX_SCORES = 8  # maximum number of scores of the best group in the short table
 FURTHER = {"accuracy": "accuracy ↑", "auroc": "AUROC ↑"}  # columns after the required metric
 COSTS: dict[str, tuple[str, Formatter]] = {
     "params": ("params", format_millions),

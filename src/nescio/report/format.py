@@ -50,7 +50,7 @@ def plural(n: int, word: str) -> str:
 
 
 def count_methods(rows: Iterable[Row]) -> str:
-    """Write the numbers of methods and ensembles, as in Four methods and an ensemble; one row each."""
+    """Write the numbers of methods and ensembles, as in Four methods and an ensemble; one row per method."""
     rows = list(rows)
     ensembles = sum((row.get("members") or 1) > 1 for row in rows)
     many = "an ensemble" if ensembles == 1 else plural(ensembles, "ensemble").lower()

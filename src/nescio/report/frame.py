@@ -14,8 +14,8 @@ from typing import Any
 from nescio.errors import Undefined
 from nescio.rows import FACTS, IDENTITY, Row
 
-SOURCE_COLUMNS = ("over", "repeats", "values", "keys")  # of a mean: its repetitions, their values, their evaluations
-MEASURED_COLUMNS = ("value", "spread", "low", "high", "n", "key", *SOURCE_COLUMNS)  # results; other columns identify
+SOURCE_COLUMNS = ("over", "repeats", "values", "keys")  # of a mean: repetitions, number, values, evaluation keys
+MEASURED_COLUMNS = ("value", "spread", "low", "high", "n", "key", *SOURCE_COLUMNS)  # results; others identify the row
 
 
 class Frame:

@@ -45,7 +45,7 @@ class Report:
 
     @property
     def empty_reason(self) -> str:
-        """Why it is empty."""
+        """Message about an empty report."""
         return f"{self.name} is empty: it needs {self.needs or 'other rows'}."
 
     def blocks(self, frame: Frame) -> list[Block]:

@@ -22,7 +22,7 @@ from nescio.report.tables import MISSING, Table
 
 T = TypeVar("T")
 Result = Scorecard | Comparison
-MAX_ROWS = 12  # of a table in a notebook
+MAX_ROWS = 12  # maximum number of rows of a table in a notebook
 
 
 def html(result: Result) -> str:
@@ -90,7 +90,7 @@ class CardPlots:
 
 
 def _labelled(curves: Mapping[str, T] | None) -> Mapping[str, T]:
-    """The curves, which a scorecard without labels lacks."""
+    """Return the curves; raise for a scorecard without labels."""
     if not curves:
         raise Undefined("This scorecard has no labels: the chart needs them.")
     return curves

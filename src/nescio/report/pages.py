@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).parent
 LONG_TEXT = 48  # letters of a cell above which its column wraps
-NARROW = 4  # columns of a table that leaves space for a figure on its right
+NARROW = 4  # maximum number of columns of a table beside a figure
 KINDS = {Table: "table", Figure: "figure", Panel: "panel", Tabs: "tabs", Details: "details", Definitions: "definitions"}
 KINDS |= {Prose: "prose", Gallery: "gallery"}
 UNDRAWN = (

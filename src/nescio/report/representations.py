@@ -29,7 +29,7 @@ from nescio.report.tables import COUNT, Column, Formatter, Index, NumberFormat, 
 from nescio.report.verdicts import ties_sentence
 from nescio.rows import Row
 
-BINS = 30  # of the histogram
+BINS = 30  # maximum number of bins of the histogram
 DIFFERENCE = "difference from the best"
 QUANTILES = {"lowest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "highest": 1.0}
 FORMS: dict[str, Formatter] = {"nc": decimals(4), "first": percents(1), "place": decimals(2)}
@@ -100,7 +100,7 @@ def _explained(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def ranking_sentences(ranked: CandidateRanking) -> list[str]:
-    """Return the most reliable candidate, its equals, the candidates without NC, and the best by labels."""
+    """Return sentences on the most reliable candidates, those without NC, and the best by labels."""
     n, sentences = len(ranked.rows.keys), list[str]()
     with_nc = [name for name in ranked.names if ranked.row(name, ranked.nc)]
     alone = [name for name in ranked.names if name not in with_nc]

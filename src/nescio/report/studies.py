@@ -25,7 +25,7 @@ from nescio.report.text import json_text, make_console, print_terminal
 from nescio.rows import FACTS, NETWORK_TYPES, Row, from_parquet, merge_networks, to_parquet
 from nescio.work.launchers import Failure
 
-SEEING = ("corruption_files", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
+SEEING = ("corruption_files", "degrees", "limit", "seed")  # options of plans that select or change images
 ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
 NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
 MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it
@@ -39,17 +39,17 @@ class Study:
     benchmark: str
     version: int | None
     rows: list[Row]
-    plan: dict[str, Any] = field(default_factory=dict)  # empty: not known
+    plan: dict[str, Any] = field(default_factory=dict)  # plain values; empty if unknown
     reasons: list[Row] = field(default_factory=list)  # why rows are missing
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
     parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
-    pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, with columns of what it shows
+    pictures: list[Row] = field(default_factory=list)  # small pictures: "png" in base64, and columns that describe it
     networks: list[Row] = field(default_factory=list)  # facts about networks; rows name them by `network`
     times: list[Row] = field(default_factory=list)  # measured times of networks, which differ between runs
     provenance: list[Provenance] = field(default_factory=list)  # the commands that wrote it; empty if unknown
-    key: str = ""  # of the store that keeps it
+    key: str = ""  # key of the study in its store
 
     @property
     def frame(self) -> Frame:
@@ -213,7 +213,7 @@ def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
 
 
 def _same_facts(studies: Iterable[Sequence[Row]]) -> list[Row]:
-    """The facts about the networks of all; refuses two values of one fact."""
+    """The facts about the networks of all studies; refuse two values of one fact."""
     networks_by_id: dict[str, Row] = {}
     for entry in (entry for networks in studies for entry in networks):
         before = networks_by_id.setdefault(entry["network"], entry)
@@ -287,7 +287,7 @@ def story_of(
 ) -> Story:
     """A benchmark's story: sections, failures, missing results, and provenance.
 
-    sections  (link, title, what reports returned, words); empty blocks and sections are left out
+    sections  (link, title, results of reports, intro); empty blocks and sections are left out
     gaps      (what, reason) of missing rows (default: all reasons of the study)
     """
     failures = [(failure.name, failure.reason) for failure in study.failures]

@@ -24,7 +24,7 @@ from nescio.rows import Row
 
 TIE_MARK = "*"  # after the rank of a model that is not significantly different from the best
 MISSING = "–"  # text of an empty label or cell
-MAX_SOURCES = 12  # values, and keys, listed per cell
+MAX_SOURCES = 12  # maximum numbers of values and of keys listed per cell
 COUNT_COLUMNS = ("models", "of models")  # columns of `table_from_records` that contain counts
 REPETITIONS = {  # column of repetitions → its noun, and the plural
     "data_seed": ("seed", "seeds"),
@@ -90,9 +90,9 @@ class Cell:
     text: str | None = None
     format: Formatter = NumberFormat()
     over: str | None = None  # column of the repetitions that `value` averages
-    values: tuple[float, ...] = ()  # of the repetitions
-    keys: tuple[str, ...] = ()  # of the evaluations behind the value
-    tests: tuple[str, ...] = ()  # that decide on `best`
+    values: tuple[float, ...] = ()  # values of the repetitions
+    keys: tuple[str, ...] = ()  # keys of the evaluations behind the value
+    tests: tuple[str, ...] = ()  # tests that decide on `best`
 
     @property
     def origin(self) -> str:
@@ -178,7 +178,7 @@ class Index:
     name: str
     title: str = ""
     format: Callable[[Any], str] | None = None
-    keep: bool = False  # also if all rows have the same value
+    keep: bool = False  # keep the labels even if all rows have the same value
 
     def label(self, value: object) -> str:
         """Format one value."""
@@ -196,7 +196,7 @@ class Column:
         None  # higher, lower or neither (default: by the metric of the rows, else by the title's arrow)
     )
     format: Formatter | None = None
-    metric: str | None = None  # described in the legend
+    metric: str | None = None  # metric to describe in the legend
 
 
 def metrics(*names: str, titles: Mapping[str, str] | None = None, format: Formatter | None = None) -> list[Column]:
@@ -277,7 +277,7 @@ CellSources = dict[str, tuple[Column, Row]]  # title of a column → the input r
 
 @dataclass(frozen=True)
 class _CellStyle:
-    """Number format, and what is bold or shown."""
+    """Number format, and choice of bold cells, compared rows and spreads."""
 
     format: Formatter | None
     bold: Bold
@@ -371,12 +371,12 @@ Repeated = tuple[tuple[Any, ...], tuple[float, ...]]  # repetitions and their va
 
 
 def _runs(column: Column, row: Row) -> Repeated | None:
-    """What a mean is over; None if it is over nothing."""
+    """Repetitions behind a mean and their values; None without repetitions."""
     return (row["repeats"], row["values"]) if column.field == "value" and row.get("repeats") else None
 
 
 def _verdict(members: Sequence[tuple[Column, Row]], direction: str) -> Verdict[Repeated] | None:
-    """The best mean and its equals; None without a test. Cells with the same values are one line."""
+    """The best means by a test over repetitions; None without a test. Cells with the same values are one line."""
     rows = {runs: row for column, row in members if (runs := _runs(column, row))}
     if len(rows) < 2 or direction not in ("higher", "lower"):
         return None
@@ -387,7 +387,7 @@ def _verdict(members: Sequence[tuple[Column, Row]], direction: str) -> Verdict[R
 
 
 def _repetition_notes(cells: Iterable[Cell], bold: Bold) -> list[str]:
-    """What the cells are means over, and which are bold."""
+    """Sentences on the repetitions behind the means, and on bold cells."""
     averaged = [cell for cell in cells if cell.over and cell.value is not None]
     tests = list(dict.fromkeys(test for cell in averaged for test in cell.tests))
     counts: dict[tuple[str, str], set[int]] = {}
@@ -410,7 +410,7 @@ def _repetition_notes(cells: Iterable[Cell], bold: Bold) -> list[str]:
 
 
 def _count_range(counts: Collection[int]) -> str:
-    """As three, two or three, or two to five."""
+    """Write counts as three, two or three, or two to five."""
     low, high = min(counts), max(counts)
     return (" or " if high - low == 1 else " to ").join(map(count_in_words, dict.fromkeys((low, high))))
 

@@ -36,7 +36,7 @@ from nescio.rows import Row
 if TYPE_CHECKING:
     from nescio.analysis.results import Comparison, Scorecard
 
-MAX_NAMES = 4  # models or measures named in a sentence
+MAX_NAMES = 4  # maximum number of models or measures named in a sentence
 CHANCE = (0.45, 0.55)  # AUROCs between these are close to chance
 R_CHANCE = 0.5  # R-AUROC of a random score
 FEW_ROWS = 2  # training rows of a class for each feature, below which its Gaussian is nearly singular

@@ -51,9 +51,9 @@ def line_of(row: Row) -> Line:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Every line under every question.
+    """Values and ranks of every line for every question.
 
-    scores       names of uncertainty scores in order of preference; a line takes the first that it has
+    scores       names of uncertainty scores in order of preference; a line uses its first available one
     undertrained lines that have no rank
     """
 
@@ -64,7 +64,7 @@ class Leaderboard:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """The lines with any number, in order of their mean rank; those without a rank come last."""
+        """Lines with at least one value, in order of mean rank; those without a rank come last."""
         lines = dict.fromkeys(line for standings in self.standings.values() for line in standings)
         mean = self.mean_ranks
         return sorted(lines, key=lambda line: (line not in mean, mean[line][0] if line in mean else 0.0, line))
@@ -98,7 +98,7 @@ class Leaderboard:
 
     @cached_property
     def mean_ranks(self) -> dict[Line, tuple[float, float | None, int]]:
-        """Line → mean rank over questions, half the width of its 95 % interval over seeds, and how many questions.
+        """Line → mean rank over questions, half the width of its 95 % interval over seeds, and number of questions.
 
         A rank is divided by the number of ranked lines, so that questions with few lines count alike: 0 is the best of
         a question and 1 the worst. With fewer than two seeds there is no interval. Lines with fewer than half of the
@@ -117,7 +117,7 @@ class Leaderboard:
 
     @cached_property
     def correlations(self) -> dict[tuple[LeaderboardQuestion, LeaderboardQuestion], tuple[float, int]]:
-        """Spearman's correlation of two questions over the ranked lines that have both, and their number."""
+        """Spearman's correlation of two questions over the ranked lines with both, and the number of lines."""
         correlations = {}
         values = {question: self._signed(question) for question in self.standings}
         columns = list(values)

@@ -45,7 +45,7 @@ def leaderboard_of(frame: Frame, scores: tuple[str, ...] = DEFAULT) -> Leaderboa
 
 
 def line_label(line: Line, lines: Iterable[Line]) -> str:
-    """A line by its method, and by backbone and size if others share them."""
+    """Name of a line: its method, and its backbone and size if other lines have the same method."""
     method, backbone, members = line
     others = [other for other in lines if other != line and other[0] == method]
     more = [backbone] if any(other[1] != backbone for other in others) else []
@@ -58,7 +58,7 @@ def line_label(line: Line, lines: Iterable[Line]) -> str:
 
 @report("all/leaderboard")
 def leaderboard(frame: Frame) -> Blocks:
-    """Every line under every question, by mean rank, for each choice of the uncertainty score."""
+    """Leaderboard of all lines by mean rank, for each choice of the uncertainty score."""
     return Tabs("Score", {name: [leaderboard_table(frame, scores)] for name, scores in SCORES.items()})
 
 
@@ -89,7 +89,7 @@ def leaderboard_table(frame: Frame, scores: tuple[str, ...] = DEFAULT) -> Table:
 
 
 def reason_without_rank(line: Line, board: Leaderboard) -> str:
-    """Why a line has no mean rank."""
+    """Reason why a line has no mean rank."""
     if line in board.undertrained:
         return "undertrained"
     return f"only {sum(line in standings for standings in board.standings.values())} questions"
@@ -122,7 +122,7 @@ def questions_table(frame: Frame) -> Table:
 
 @report("all/profiles")
 def profiles(frame: Frame) -> Blocks:
-    """The value, rank and significance of one method under every question, and its evidence of activity."""
+    """The value, rank and significance of one method for every question, and its evidence of activity."""
     board = leaderboard_of(frame)
     options: dict[str, list[Table]] = {}
     for line in board.lines:
@@ -214,7 +214,7 @@ def correlations(frame: Frame) -> Blocks:
 
 @report("all/score-correlations")
 def score_correlations(frame: Frame) -> Table | None:
-    """Rank correlation of every score with entropy over methods, under the headline of every question."""
+    """Rank correlation of every score with entropy over methods, for the headline of every question."""
     records: list[Row] = []
     for question in leaderboard_of(frame).standings:
         headline = question.headline

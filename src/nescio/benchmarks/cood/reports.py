@@ -37,7 +37,7 @@ from nescio.rows import Row
 from nescio.specs import NetworkName
 
 WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # the paper's names of measures
-RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # sizes that the cloud of parameters marks
+RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # numbers of parameters that scatter plots mark
 AUROC = "AUROC of OOD detection"
 GROUP, GAIN, SPEARMAN = "OOD classes", "relative improvement", "Spearman’s ρ"
 # what reports need of their rows
@@ -55,8 +55,8 @@ class GradedModels:
 
     models: Models
     severities: dict[str, float]  # "severity 0" …: the number
-    fixed: tuple[str, ...]  # names of sets that are the same for all
-    measures: tuple[str, ...]  # the usual one first; never none
+    fixed: tuple[str, ...]  # OOD sets that are the same for all models
+    measures: tuple[str, ...]  # measures of uncertainty, the default one first; never empty
 
     def aurocs(self, group: str, measure: str | None = None) -> Values:
         """Model → AUROC at a severity, or on a fixed set."""
@@ -93,7 +93,7 @@ class GradedModels:
 
 @lru_cache(maxsize=4)
 def graded_models(frame: Frame) -> GradedModels:
-    """The models of the rows, in their order."""
+    """Return the models, severities, fixed sets and measures of the rows."""
     out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
     levels = sorted(level for level in out.unique("severity") if level is not None)
     measures = sorted(out.unique("measure"), key=lambda measure: measure != USUAL) or [USUAL]
@@ -115,7 +115,7 @@ def _ticks(levels: Iterable[str]) -> dict[str, str]:
 
 
 def _five(values: Values) -> Row:
-    """Ends and quartiles."""
+    """Minimum, quartiles and maximum."""
     numbers = list(values.values())
     box = Box.from_values(numbers)
     quartiles = {"lower quartile": box.lower, "median": box.middle, "upper quartile": box.upper}
@@ -131,7 +131,7 @@ DETECTS = "AUROC of OOD against in-distribution images, from the easiest OOD cla
 
 @report("cood/models", needs=GRADED)
 def scores(frame: Frame, most: int | None = None) -> Table:
-    """One line per model, the highest AUROC at the median severity first; `most`: only so many."""
+    """One line per model, the highest AUROC at the median severity first; `most` limits their number."""
     graded = graded_models(frame)
     levels = list(graded.severities)
     groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
@@ -149,7 +149,7 @@ def scores(frame: Frame, most: int | None = None) -> Table:
 
 
 def severities(frame: Frame, measure: str | None = None) -> Table:
-    """AUROC of all models at each severity and on fixed sets beside them: quartiles, ends, best model."""
+    """AUROC of all models at each severity and on fixed sets: quartiles, minimum, maximum, best model."""
     graded = graded_models(frame)
     measure = measure or graded.usual
     rows = [
@@ -159,7 +159,7 @@ def severities(frame: Frame, measure: str | None = None) -> Table:
     ]
     note = (
         f"AUROC of OOD against in-distribution images by {_word(measure)}. Severity 0: the OOD classes with the "
-        "highest uncertainty; last severity: those with the lowest. Every model and measure has other groups"
+        "highest uncertainty; last severity: those with the lowest. Groups differ between models and measures"
     )
     title = f"OOD detection at each severity, {_word(measure)}"
     return table_from_records(rows, title, GROUP, format=decimals(3), note=note, explain=("auroc",))
@@ -167,7 +167,7 @@ def severities(frame: Frame, measure: str | None = None) -> Table:
 
 @report("cood/fig6", needs=GRADED)
 def fig_6(frame: Frame) -> Blocks:
-    """Detection of all models at each severity, with a fixed set such as ImageNet-O beside."""
+    """Boxes of the AUROC of all models at each severity, and on fixed sets such as ImageNet-O."""
     graded = graded_models(frame)
     if not graded.severities:
         return None
@@ -317,7 +317,7 @@ def _lines(
     return [picture, table_from_records(rows, title, names[0], **look)]
 
 
-COMPARED = {  # name → after, before, what it needs
+COMPARED = {  # name → measures after and before, required rows
     "fig22": (ENTROPY, USUAL, "the measures msp and entropy"),
     "fig23": (MC_DROPOUT, USUAL, pretrained.UNDER_DROPOUT),
     "fig24": (MC_DROPOUT, ENTROPY, pretrained.UNDER_DROPOUT),
@@ -327,7 +327,7 @@ COMPARED = {  # name → after, before, what it needs
 def compared(frame: Frame, key: str) -> Blocks:
     """Relative improvement of every model's AUROC by one measure over another, at each severity.
 
-    Each measure is evaluated on the groups that were built for it: those of the other would favour the other.
+    Each measure is evaluated on its own groups, since those of the other favour that measure.
     """
     graded = graded_models(frame)
     after, before, _ = COMPARED[key]
@@ -408,7 +408,7 @@ def fig_27(frame: Frame) -> Table:
     return table_from_records(rows, title, "image", "its class", "prediction", format=COUNT, note=note)
 
 
-# ---- the whole
+# ---- the page
 
 for _cloud in CLOUDS:
     report(f"{NAME}/{_cloud.name}", needs=_cloud.needs)(partial(scatter, spec=_cloud))
@@ -438,7 +438,7 @@ def first_look(study: Study) -> list[Table]:
     return [table for table in tables if table]
 
 
-UNTESTED = "Every model has other groups of classes: differences of models are not tested."
+UNTESTED = "Groups of classes differ between models, so differences of models are not tested."
 
 
 def lead(study: Study) -> list[str]:
@@ -463,7 +463,7 @@ def lead(study: Study) -> list[str]:
     changes = pretrained.gains(graded.aurocs(graded.middle, ENTROPY), graded.aurocs(graded.middle, USUAL))
     if len(changes) > 1:
         up = sum(value > 0 for value in changes.values())
-        sentences.append(f"Entropy has a higher AUROC there than {USUAL} for {up} of {len(changes)} models.")
+        sentences.append(f"At the median severity, entropy surpasses {USUAL} for {up} of {len(changes)} models.")
     return sentences
 
 

@@ -21,7 +21,7 @@ from nescio.rows import Row
 BASELINE = "msp"
 BEST = "Best score of every network"
 SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
-COLLAPSE = 0.1  # of AUROC below that of the baseline
+COLLAPSE = 0.1  # difference of AUROC to the baseline that counts as a collapse
 DIFFERENT = (
     "significantly different from the best by a paired t-test over seeds, or with fewer than three by DeLong's test of "
     "images under any seed (5 %, Holm's adjustment)"
@@ -185,7 +185,7 @@ def claims(frame: Frame) -> Blocks:
 
 
 def _case(key: tuple[str, str], score: Row, other: Row, holds: bool, rank: str | None = None) -> Row:
-    """One score against another, by the metric of their rows."""
+    """A comparison of two scores of a network by one metric."""
     case = {"network": key[0], "question": key[1], "score": score["measure"], "value": score["value"], "rank": rank}
     against = {"against": other["measure"], "its value": other["value"]}
     return case | against | {"difference": score["value"] - other["value"], "holds": holds}
@@ -245,7 +245,7 @@ def story(study: Study) -> Story:
 
 
 def _lead(frame: Frame) -> list[str]:
-    """The best score on average of every question, and the networks whose baseline is not different from the best."""
+    """The best mean score of every question, and the networks whose baseline is not different from the best."""
     cases = areas(frame)
     count = len({network for network, _ in cases})
     lead = [f"{plural(count, 'network')}, {len(scores(frame).unique('measure'))} scores."]

@@ -1,4 +1,4 @@
-"""The tables and figures of Park et al. 2024: a candidate is a method on a backbone, a setting its data → target."""
+"""The tables and figures of Park et al. 2024: a candidate is a method on a backbone, a setting is data → target."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ USUAL = "brier"
 COSINE, EUCLIDEAN = "cosine", "euclidean"
 METHODS = {"simclr": "SimCLR", "byol": "BYOL", "moco": "MoCo"}
 ORDER = [f"{name}{star}" for name in SCORES for star in ("", STAR)]
-NO_REFERENCES = ("norm", "fv")  # scores without references: no spread over samples of references
+NO_REFERENCES = ("norm", "fv")  # scores without references, which do not vary over samples of references
 AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours", COMPONENTS: "components"}
-MOST = 6  # candidates whose figures the page shows; of more it shows the tables
+MOST = 6  # maximum number of candidates whose figures the page shows; tables show more
 WHICH = "Correlation of scores with downstream performance"
 TRUTH = "Brier score, with labels"
 WORTH = "Downstream performance of the representations"
@@ -44,7 +44,7 @@ TAU = (
 )
 ALONE = (
     "Kendall's τ with minus the Brier score of each network alone. A star marks the score of the network alone; the "
-    "others are those of all siblings"
+    "others use all siblings"
 )
 
 
@@ -54,7 +54,7 @@ LINE = ("candidate", "backbone", "setting", "transfer", "method", "distance", "m
 
 
 def with_settings(frame: Frame) -> Frame:
-    """Rows with their setting and their candidate in words, and whether the setting is one of transfer."""
+    """Rows with the names of their setting and candidate, and whether the setting is a transfer."""
 
     def named(row: Row) -> Row:
         data, target = dataset_label(row["dataset"]), dataset_label(row["target"])
@@ -66,7 +66,7 @@ def with_settings(frame: Frame) -> Frame:
 
 
 def over_samples(frame: Frame, sweep: str | None = None, by: Sequence[str] = LINE) -> Frame:
-    """Mean and standard deviation over samples of references, of whole candidates; `sweep`: what is varied."""
+    """Mean and standard deviation over samples of references, for whole candidates; `sweep`: the varied number."""
     whole = with_settings(frame).where(init_seed=None, sweep=sweep, measure=lambda name: name is not None)
     means = whole.summarise(by, over=["draw"])
     return means.with_column("spread", lambda row: None if row["measure"] in NO_REFERENCES else row["spread"])
@@ -79,7 +79,7 @@ def over_members(frame: Frame) -> Frame:
 
 
 def swept(frame: Frame) -> str:
-    """The distance whose sweeps were kept and that the summary shows: cosine, where there is one."""
+    """The distance of the sweeps and of the summary: cosine if available."""
     distances = frame.unique("distance")
     return COSINE if COSINE in distances or EUCLIDEAN not in distances else EUCLIDEAN
 
@@ -157,7 +157,7 @@ def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
 
 
 def sweeps(frame: Frame, over: str) -> list[Frame]:
-    """The rows of every candidate in a sweep over k, M or C; `size` is that number, also of scores without k."""
+    """The rows of every candidate in a sweep; `size` is the varied k, M or C, also for scores without it."""
     column = {MEMBERS: "members", NEIGHBOURS: "k", COMPONENTS: "components"}[over]
     usual = frame.where(metric=f"kendall_{USUAL}")
     means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
@@ -165,17 +165,17 @@ def sweeps(frame: Frame, over: str) -> list[Frame]:
     candidates = []
     for (candidate,), group in means.group_by("candidate"):
         rows = list(group)
-        if over == NEIGHBOURS:  # a score without neighbours is a level line
+        if over == NEIGHBOURS:  # a score without neighbours is a horizontal line
             rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in group.unique("size")]
         candidates.append(Frame(rows).sort(lambda row: ORDER.index(row["measure"]), "size"))
     return candidates
 
 
 def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Block]:
-    """A figure of each candidate, then their tables; `figure` is what the paper calls them."""
+    """A figure of each candidate, then their tables; `figure` is its name in the paper."""
     figures, tables = list[Block](), list[Block]()
     note = f"Kendall's τ with minus the Brier score, over {AXES[over]}"
-    note += "; the Brier score is that of all networks, whatever M" if over == MEMBERS else ""
+    note += "; the Brier score is that of all networks for every M" if over == MEMBERS else ""
     caption = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
     key = figure.lower().replace("ure ", "")
     lines = (Index("measure", "score", score_word),)
@@ -263,7 +263,7 @@ def by_mean(side: Taus) -> list[str]:
 
 
 def _by_score(sides: Mapping[str, Taus], title: str, note: str, statistics: Mapping[str, Any] = OF_TAUS) -> Table:
-    """One line per score, in the order of the first side: statistics of its τ on every side."""
+    """One line per score, in the order of the first column of taus; cells are statistics of its τ."""
     rows = [
         {"measure": measure, "head": f"{side}: {what}", "value": make(values[measure])}
         for measure in by_mean(next(iter(sides.values())))
@@ -313,7 +313,7 @@ def downstream(frame: Frame) -> Table:
         notes.append(NOT_STORED)
     notes.append("Losses: of the averaged predictions of M networks, over test images and tasks")
     if len(losses.unique("members")) > 1:
-        notes.append("M is not equal, and larger M lowers the losses")
+        notes.append("M differs, and a larger M lowers the losses")
     lines = (Index("method", format=method_word), "backbone", "setting")
     result = table(rows, WORTH, index=lines, columns=heads, note=". ".join(notes), bold="none")
     meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, quantities.values(), strict=False)]
@@ -356,7 +356,7 @@ def heat(frame: Frame) -> Blocks:
     return heat_figure("heat", "Kendall’s τ of every candidate and score", caption, cells, TAU_AXIS, 0.0, names)
 
 
-# ---- the whole
+# ---- the page
 
 
 def first_look(study: Study) -> list[Table]:

@@ -41,7 +41,7 @@ TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
 BESIDE_CARD = "aurc_over"  # metric that a scorecard does not show
 AXIS = "AUROC of misclassification detection"
 TITLE = "Misclassification detection by pretrained models"
-METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
+METRICS = {"auroc": "AUROC", "ece": "ECE"}  # metrics whose improvements are shown
 # what reports need of their rows
 ERRORS = "a model with correct and wrong predictions, and an ECE that is not zero"
 CHANGED = f"{pretrained.COUNTERPART}; or two models with a temperature, or with predictions under dropout"
@@ -54,7 +54,7 @@ TEACHER = (
 
 
 def strictest(models: Models) -> float:
-    """The highest accuracy whose coverage was measured: 0.99 unless the plan says otherwise."""
+    """The highest accuracy whose coverage was measured: 0.99 by default."""
     shares = {metric.partition("@")[2] for metric, *_ in models.columns if metric.startswith("sac@")}
     return max(map(float, shares), default=0.99)
 
@@ -84,7 +84,7 @@ COVERAGE = "Coverage@A: largest share of images, the most confident first, with 
 
 @report("selective/models")
 def scores(frame: Frame, most: int | None = None, intervals: bool = True) -> Table:
-    """One line per model, the highest AUROC of misclassification detection first; `most`: only so many."""
+    """One line per model, the highest AUROC of misclassification detection first; `most` limits their number."""
     models = models_of(frame)
     strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
     fit, evaluated = images_of(frame, "temperature"), images_of(frame, "auroc")
@@ -167,7 +167,7 @@ def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Va
     return table_from_records(rows, title, "architecture", format=pretrained.RHO, note=note)
 
 
-# ---- what training regimes, temperatures and dropout change
+# ---- changes by training regimes, temperatures and dropout
 
 
 def improvements(models: Models) -> Frame:
@@ -194,7 +194,7 @@ def improvements(models: Models) -> Frame:
 
 @report("selective/regimes", needs=CHANGED)
 def regime_table(frame: Frame) -> Table:
-    """The improvements by regime: how many models, mean, median, share that got better."""
+    """The improvements by regime: number of models, mean, median, share of improved models."""
     parts = {kind: group for (kind,), group in improvements(models_of(frame)).group_by("kind")}
     note = (
         "Relative improvement of a model over its counterpart: the same network without the regime, the same model "
@@ -210,7 +210,7 @@ def temperature_table(frame: Frame) -> Table:
     warmth = models.get("temperature", calibrated=True)
     every = improvements(models).where(kind=TEMPERATURE)
     below, above = every.where(model=lambda name: warmth[name] < 1), every.where(model=lambda name: warmth[name] > 1)
-    note = "Relative improvement of each model by its temperature, on other rows than its fit; positive is better"
+    note = "Relative improvement of each model by its temperature, not on the rows of its fit; positive is better"
     parts = {"all": every, "T < 1": below, "T > 1": above}
     return _change_table("AUROC and ECE after temperature scaling", "temperature", parts, note, warmth)
 
@@ -246,7 +246,7 @@ def change_figure(frame: Frame, name: str, metric: str, title: str) -> Blocks:
     return Figure(name, title, caption, lambda: changes_chart(points, axis), records) if len(points) > 1 else None
 
 
-# ---- clouds of models
+# ---- scatter plots of models
 
 BOTH = "Right: better misclassification detection. Up: better calibration. Click on a name to see it alone."
 KEPT = "Up: more predictions at this accuracy."
@@ -286,7 +286,7 @@ def axes_of(models: Models) -> dict[str, Axis]:
         around = models.interval("auroc", USUAL, calibrated)
         axes[f"{prefix}auroc"] = Axis(AXIS, aurocs, around, LEAST_SHARE)
         minus = {name: -math.log10(value) for name, value in eces.items() if value}
-        smallest = min(filter(None, eces.values()), default=1.0) / 2  # where intervals that include 0 are cut
+        smallest = min(filter(None, eces.values()), default=1.0) / 2  # lower end of intervals that include 0
         ends = {
             name: (-math.log10(high), -math.log10(max(low, smallest)))
             for name, (low, high) in models.interval("ece", calibrated=calibrated).items()
@@ -366,7 +366,7 @@ def risk_coverage(frame: Frame) -> dict[str, Curve]:
 
 
 def curve_models(models: Models, curves: Mapping[str, Curve]) -> dict[str, str]:
-    """The best and the worst by AUROC; of those less accurate than the worst, the one that covers most more than it."""
+    """The best and the worst by AUROC; of those less accurate, the one with the largest gain in coverage."""
     auroc, accuracy, covers = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
     ranked = sorted((name for name in auroc if name in curves), key=lambda name: -auroc[name])
     if len(ranked) < 2:
@@ -404,7 +404,7 @@ def fig_14(frame: Frame) -> Blocks:
 
 
 def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Blocks:
-    """Models with a line from where they come from; `names` are those that are not called by their architecture."""
+    """Scatter plot with a line from each model's origin to the model; `names` replace the names of architectures."""
     models = models_of(frame)
     axes = axes_of(models)
     placed = axes[spec.x].values.keys() & axes[spec.y].values.keys()
@@ -417,7 +417,7 @@ def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mappin
     return replace(figure, points=[{**point, "comes from": linked.get(point["model"])} for point in figure.points])
 
 
-# ---- the whole
+# ---- the page
 
 for _spec in CLOUDS:
     report(f"{NAME}/{_spec.name}", needs=_spec.needs)(partial(cloud, spec=_spec))

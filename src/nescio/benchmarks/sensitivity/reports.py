@@ -21,10 +21,10 @@ from nescio.report.verdicts import singular_gaussians
 from nescio.rows import Row
 
 CLEAN, TURNED = "clean", "rotation"
-KEY = ("dataset", "method", "trial")  # of one strength
+KEY = ("dataset", "method", "trial")  # columns that identify a strength
 NETWORK = (*KEY, "data_seed")
-LEVEL = 0.05  # of the correlation's test
-EXACT = 8  # networks up to which all orders are counted
+LEVEL = 0.05  # significance level of the correlation's test
+EXACT = 8  # maximum number of values whose orders are all counted for a p-value
 TIPS = {"method": "method", "strength": "strength", "seed": "seed"}
 
 
@@ -86,7 +86,7 @@ def correlations(frame: Frame) -> list[Row]:
 
 
 def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
-    """Numbers of the strengths whose bound has no effect on any network."""
+    """Numbers (`trial`) of the strengths whose bound has no effect on any network."""
     selected = frame.where(method=method, dataset=data).facts("at_bound")
     return [trial for (trial,), subset in selected.group_by("trial") if max(subset.column("value")) == 0]
 

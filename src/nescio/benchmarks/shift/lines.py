@@ -1,4 +1,4 @@
-"""Lines of tables and figures of `shift`: which rows they compare, and their curves over severities."""
+"""Lines of tables and figures of `shift`: the rows that they compare, and their curves over severities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEL = ("dataset", "method", "backbone", "members")
 LINE = (*MODEL, "measure")
 SEED = ("data_seed", "init_seed")
 ALTITUDES = ("sun", "darkness")  # shifts whose level is an angle
-UNDERTRAINED = " (undertrained)"  # after the method's name
+UNDERTRAINED = " (undertrained)"  # suffix of a method's name
 
 
 # ---- rows
@@ -97,7 +97,7 @@ def on_common(frame: Frame) -> Frame:
 
 
 def common_note(frame: Frame, noun: str) -> str:
-    """The corruptions that pooled means are over, in words."""
+    """Describe the corruptions over which pooled means are taken."""
     every = shifted(frame).where(severity=None)
     kept = {key for key, _ in on_common(every).group_by("dataset", "metric", "shift")}
     missing = {key[-1] for key, _ in every.group_by("dataset", "metric", "shift") if key not in kept}
@@ -113,7 +113,7 @@ def over_seeds(frame: Frame, *by: str) -> Frame:
 
 
 def beside_scores(ranked: Frame, others: Frame) -> list[Row]:
-    """`ranked`, and every row of `others` once for each score of its line, or without a score if it has none."""
+    """Rows of `ranked`, then those of `others`, repeated for each score of their line (None without scores)."""
     scores = {model: rows.unique("measure") for model, rows in ranked.group_by(*MODEL)}
     models = dict(others.group_by(*MODEL))
     order = [*scores, *(model for model in models if model not in scores)]
@@ -137,7 +137,7 @@ def line_table(
 ) -> Table:
     """A table of means over seeds; undertrained methods are not compared. `scores`: rows differ in their score."""
     frame = Frame(rows)
-    existing = any(str(name).startswith("pretrained") for name in frame.unique("method"))  # the backbone is their name
+    existing = any(str(name).startswith("pretrained") for name in frame.unique("method"))  # named by backbone
     index = [
         Index(name, keep=(existing and name == "backbone") or len(frame.unique(name)) > 1)
         for name in ("method", "dataset", "backbone", "members")
@@ -227,5 +227,5 @@ def by_shift(frame: Frame, rows: Frame, key: str, *metrics: str, numbers: bool =
 
 
 def level_note(shift: str) -> str:
-    """The meaning of a shift's level, if its name does not tell."""
+    """The meaning of a shift's level, if its name does not define it."""
     return f"The level of {shift} is 90 minus the sun's altitude in degrees." if shift in ALTITUDES else ""

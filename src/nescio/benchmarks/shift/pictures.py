@@ -27,9 +27,9 @@ from nescio.work.step_folder import StepFolder
 from nescio.work.steps import Context, Files, Step, make_evaluation
 
 PICTURES = "pictures.json"
-IMAGES, SHIFTS, SIDE = 2, 3, 128  # images, shifts beside clean, and pixels of a picture's longer side
+IMAGES, SHIFTS, SIDE = 2, 3, 128  # numbers of images and of shifts, and pixels of a picture's longer side
 BAR = (1, 32)  # pixels of a bar in the colour of a class
-GREYS = 8  # steps between two of the greys of uncertainty: fewer greys make smaller files
+GREYS = 8  # difference between successive greys of uncertainty: fewer greys make smaller files
 
 
 def pictures_step(groups: Sequence[NetworkGroup], levels: Mapping[Level, ImageSet], root: str | None) -> Step:
@@ -73,7 +73,7 @@ def _inputs(level: Level, loaded: LoadedImages) -> Iterator[Row]:
 def _outputs(
     group: NetworkGroup, levels: Mapping[Level, LoadedImages], context: Context, runtime: Runtime
 ) -> Iterator[Row]:
-    """Predicted classes, and uncertainties in greys that mean the same at every level."""
+    """Predicted classes, and uncertainties in greys with one scale for all levels."""
     built = [build(network, context.store, runtime, context.root) for network in group.networks]
     modules, score, maps = [module for module, _ in built], native_score(group) or "entropy", {}
     for level, loaded in levels.items():
@@ -105,6 +105,6 @@ def _encode(array: Array, *side: int) -> str:
 
 
 def _thin(maps: Array) -> Array:
-    """Every nth pixel of maps (n, h, w, 3): colours of classes must not be mixed."""
+    """Every nth pixel of maps (n, h, w, 3), since interpolation would mix the colours of classes."""
     step = -(-max(maps.shape[1:3]) // SIDE)
     return maps[:, step // 2 :: step, step // 2 :: step]

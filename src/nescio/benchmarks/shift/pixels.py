@@ -1,4 +1,4 @@
-"""What `shift` does with segmentation (Postels et al. 2022, section 4.2): pixels are counted, not kept.
+"""`shift` for segmentation (Postels et al. 2022, section 4.2): pixels are counted, not stored.
 
 Train on clean images, evaluate every level of every shift, and draw a few pictures.
 """
@@ -31,7 +31,7 @@ COUNTED = (NATIVE, "entropy", MUTUAL_INFORMATION)  # scores of pixels, beside th
 
 
 def compare(plan: Plan, work: Work) -> Plan:
-    """Do what is missing in the store; return the plan with its methods and data by their registered names."""
+    """Run the steps that are missing in the store; return the plan with registered names of methods and data."""
     root = work.context.root
     plan = lineup.with_registered_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
@@ -47,7 +47,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     evaluation = SegmentationShift(plan.corruptions, plan.severities, plan.measures)
     groups = existing or groups_of(plan, dict.fromkeys(plan.trained, 0), root)
     levels = evaluation.levels(subjects_of(plan, groups, root)[0].test_images, root)
-    for images in levels.values():  # a folder that lacks a label map is named before any training
+    for images in levels.values():  # folders without a label map are refused before any training
         images.load_revision(root)
     read = partial(refuse_unreadable, list(levels.values()), root)
     groups = existing or lineup.train(groups, work, before=read)
@@ -61,9 +61,9 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 
 def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
-    """Refuse, before any work, what cannot be done with pixels by these methods."""
+    """Refuse, before any work, options that have no meaning for segmentation."""
     if plan.ood:
-        raise BadInput("Plan.ood has no effect on segmentation: OOD images are detected as wholes. Omit it.")
+        raise BadInput("Plan.ood has no effect on segmentation: OOD detection scores whole images. Omit it.")
     if plan.corruption_files:
         raise BadInput(
             "Plan.corruption_files has no effect on segmentation: published files have no label maps. Omit it."
@@ -83,7 +83,7 @@ def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
 
 
 def refuse_unreadable(sets: Sequence[ImageSet], root: str | None) -> None:
-    """Refuse images and label maps that cannot be read: a damaged one is named before hours of training."""
+    """Refuse images and label maps that cannot be read before hours of training."""
     loaded_sets = [images.load(root) for images in sets]
     dataset = loaded_sets[0].dataset
     splits = [dataset.train, *filter(None, [dataset.val]), *(loaded.images for loaded in loaded_sets)]

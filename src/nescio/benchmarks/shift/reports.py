@@ -238,7 +238,7 @@ def pictures(study: Study) -> Blocks:
 def _picture(row: Row) -> tuple[bytes, str, str]:
     """A picture, its title and its caption."""
     shows, caption = row["shows"], ""
-    if shows == "prediction" and row["value"] is not None:  # None: all of it is void
+    if shows == "prediction" and row["value"] is not None:  # None if all pixels are void
         caption = f"{row['value']:.0%} of the pixels are correct"
     elif shows == "uncertainty":
         caption = f"{row['measure'].replace('_', ' ')}: brighter is more uncertain"
@@ -252,7 +252,7 @@ def colour_legend(study: Study) -> Gallery:
 
 
 def about_pictures(study: Study) -> str:
-    """How to read the pictures."""
+    """Explanations of the pictures."""
     levels = dict.fromkeys(level_note(row["shift"]) for row in study.pictures)
     scale = "Greys of uncertainty have one scale for each line: images and levels can be compared."
     return " ".join([scale, *filter(None, levels)])
@@ -310,5 +310,5 @@ def _lead(frame: Frame) -> list[str]:
     if low := undertrained(frame):
         several = len(frame.unique("dataset")) > 1
         names = [f"{method} on {dataset_label(data)}" if several else method for data, method in low]
-        lead.append(f"Undertrained, and no finding about the method: {join_names(names)}.")
+        lead.append(f"Undertrained, so no finding about the method: {join_names(names)}.")
     return lead

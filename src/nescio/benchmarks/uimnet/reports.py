@@ -31,7 +31,7 @@ NAMES |= {"in_as_in": "InAsIn ↑", "out_as_out": "OutAsOut ↑"}
 OOD_NEED = "rows about classes that are out of distribution"  # what reports need
 MODEL = ("backbone", "method", "members", "calibrated", "spectral")
 LINE = (*MODEL, "measure", "metric")
-DEFAULT_MEASURE = "entropy"  # of the paper's Table 3
+DEFAULT_MEASURE = "entropy"  # measure of the paper's Table 3
 ORACLE = "oracle"
 NLL, AUC = "validation NLL", "AUC of OOD detection"
 LABELS = (
@@ -53,11 +53,11 @@ ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def evaluated(frame: Frame) -> Frame:
-    """The rows of metrics on the splits that the paper takes them on."""
+    """Rows of each metric on the split that the paper uses for it."""
     return Frame(row for row in frame if row["split"] == SPLIT.get(row["metric"]))
 
 
-@lru_cache(maxsize=2)  # of a study and of its lines: most tables begin with it
+@lru_cache(maxsize=2)  # the rows of a study, and those of its lines
 def means(frame: Frame) -> Frame:
     """Mean and standard deviation over data seeds of every line; averaged rows are returned unchanged."""
     if "spread" in (frame.rows or ({},))[0]:
@@ -115,7 +115,7 @@ def table_2(frame: Frame) -> list[Table]:
 
 @report("uimnet/table3", needs=OOD_NEED)
 def table_3(frame: Frame) -> Tabs:
-    """Out-of-distribution results (UIMNET Table 3), one table per measure, and the oracle, trained on both sides."""
+    """Out-of-distribution results (UIMNET Table 3), one table per measure; the oracle is trained on OOD images."""
     tables: dict[str, list[Table]] = {measure: [] for measure in measures_of(frame)}
     for measure, of_backbones in tables.items():
         for (backbone,), lines in means(frame).where(measure=(measure, ORACLE)).group_by("backbone"):
@@ -190,7 +190,7 @@ def ranking(frame: Frame) -> Table:
     lines = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
     rows = ordered(lines.summarise(["measure", "metric"]), "measure")
     heads = metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
-    note = "Mean over methods, ensembles and ablations; a measure that some methods lack, over the others"
+    note = "Mean over methods, ensembles and ablations; measures that some methods lack are averaged over the others"
     return table(rows, "OOD detection by measure", columns=heads, format=decimals(3), spread=False, note=note)
 
 
@@ -314,7 +314,7 @@ def agreement(frame: Frame) -> str:
     )
 
 
-# ---- the whole
+# ---- the page
 
 
 def first_look(study: Study) -> list[Table]:

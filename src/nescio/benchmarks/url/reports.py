@@ -23,8 +23,8 @@ from nescio.rows import Row
 TRANSFER, OWN_IMAGE, FEW_SHOT, MANY_SHOT = "transfer", "own-image", "few-shot", "many-shot"  # evaluations
 CHECKPOINTS = "checkpoints"
 R_AUROC, RECALL_AT_1, CROPS = "r_auroc", "recall_at_1", "crop_agreement"
-CRITERIA = {R_AUROC: "R-AUROC", RECALL_AT_1: "R@1"}  # what hyper-parameters are chosen by
-NORMAL = 1.96  # half of a 95 % interval in standard deviations
+CRITERIA = {R_AUROC: "R-AUROC", RECALL_AT_1: "R@1"}  # criteria for the choice of hyper-parameters
+NORMAL = 1.96  # half-width of a 95 % interval in standard deviations
 LINE = ("method", "backbone")
 NETWORK = (*LINE, "trial", "data_seed")
 LABELS = (Index("method", keep=True), "backbone")
@@ -83,7 +83,7 @@ def by_chosen_score(frame: Frame, criterion: str | None = None) -> Frame:
             return False
         return row["measure"] in (None, scores[line]["chosen_measure"])
 
-    position = {line: number for number, line in enumerate(scores)}  # one order, and so one colour, in all figures
+    position = {line: number for number, line in enumerate(scores)}  # the same order and colours in all figures
     return Frame(sorted((row for row in frame if belongs(row)), key=lambda row: position[line_of(row)]))
 
 
@@ -126,7 +126,7 @@ def name_of(row: Row, frame: Frame) -> str:
 def over_seeds(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> list[Row]:
     """One row per method and backbone: mean, lowest and highest seed, and interval over images.
 
-    `noise` is the variance that all seeds share, that of the test images.
+    `noise` is the variance due to the test images, which all seeds share.
     """
     rows: list[Row] = []
     for _, line_rows in select(frame, quantity, criterion).group_by(*LINE):
@@ -265,7 +265,7 @@ def draw_choices(frame: Frame, spec: FigureSpec) -> Blocks:
             for quantity in (RECALL, AREA)
         )
         for (method, backbone), recall in recalls.items():
-            if (area := areas.get((method, backbone))) is not None:  # it is not defined if R@1 is never wrong
+            if (area := areas.get((method, backbone))) is not None:  # R-AUROC is undefined if R@1 is 1
                 points.append({"name": method, "backbone": backbone, "chosen by": label, x: recall, y: area})
     links = [(pair.rows[0], pair.rows[1]) for _, pair in Frame(points).group_by("name", "backbone") if len(pair) == 2]
     if not links:

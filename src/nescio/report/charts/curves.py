@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 COVERAGE, RISK = "coverage", "selective risk"  # axes of a risk–coverage curve
 MIN_COVERAGE = 0.05  # smaller coverages do not set the height of the chart, since their risks are of few rows
 STRIPES = 200  # coverages at which several models are compared
-GUIDE_LABELS = ("optimal ranking", "random ranking")  # of a risk–coverage curve, in the order of GUIDES
-COST_GUIDE_LABELS = ("optimal ranking", "no ranking")  # of a cost curve
-STAGE_COLOURS = (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"])  # raw, calibrated
+GUIDE_LABELS = ("optimal ranking", "random ranking")  # labels in risk–coverage charts, in the order of GUIDES
+COST_GUIDE_LABELS = ("optimal ranking", "no ranking")  # labels in cost charts
+STAGE_COLOURS = (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"])  # colours of raw and calibrated confidences
 Values: TypeAlias = "Sequence[float] | np.ndarray"
 Curve: TypeAlias = "tuple[Values, Values]"  # coverages and risks, or the values of two other axes
 
@@ -323,7 +323,7 @@ def _steps(measure: str, bins: Histogram, ood_sets: Sequence[str]) -> list[Row]:
 def bars_chart(
     values: Sequence[float], edges: Sequence[float], title: str, guide: tuple[str, float], description: str
 ) -> Chart:
-    """Histogram of values; `guide` is a named upright line."""
+    """Histogram of values; `guide` is a labelled vertical line."""
     counts, _ = np.histogram(values, edges)
     bars = [
         {"low": float(low), "high": float(high), "rows": int(rows)}

@@ -65,7 +65,7 @@ def box_chart(
 
     levels  level → {model: value}, in order
     lines   models drawn as lines: name → {level: value}
-    unconnected  levels that lines omit, because they are no steps of the others
+    unconnected  levels that lines omit, because they are not on the same scale
     format  number format of tooltips
     ticks   shorter names of levels on the axis
     """

@@ -119,7 +119,7 @@ def tooltips(*fields: Sequence[str]) -> Tips:
 
 
 def guide_line(side: Side, value: float, label: str = "", *, field: str | None = None, **look: Any) -> list[Layer]:
-    """Return a line across the chart at a value, upright for side x, with a label."""
+    """Return a line across the chart at a value, vertical for side x, with a label."""
     name = field or side
     look = {"color": COLOUR["ink"], "strokeWidth": 1, **look}
     base = data([{name: float(value), "text": label}])
@@ -176,7 +176,7 @@ def selected_rows(base: Layer, field: str) -> Layer:
 
 
 def stripes(base: Layer, field: str, tips: Tips) -> Layer:
-    """Return upright stripes that appear below the pointer and show all values there."""
+    """Return vertical stripes that appear below the pointer and show all values there."""
     over = alt.selection_point(on="pointerover", clear="pointerout", fields=[field], empty=False)
     marks = base.mark_rect(color=COLOUR["soft"]).encode(y=alt.value(0), y2=alt.value("height"), tooltip=tips)
     bars: Layer = marks.encode(opacity=alt.condition(over, alt.value(0.12), alt.value(0)))

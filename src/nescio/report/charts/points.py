@@ -41,7 +41,7 @@ OTHERS = "others"  # name of points without a colour of their own
 NAMED_POINTS = 15  # a scatter plot of more points names those of the front only, and shows no intervals
 HEIGHT = 420  # pixels of a scatter plot with sizes
 NAME_LETTER, NAME_LIMIT = 6, 260  # pixels of a letter of a name at a mark; pixels at which it is cut
-HEAT_EXPONENT = 4  # of the opacity scale of a heat map, which separates the upper values
+HEAT_EXPONENT = 4  # exponent of the opacity scale of a heat map, which separates the upper values
 SMALL, LARGE = 24, 420  # square pixels of the smallest and the largest model
 LEAST_CHANGE = 0.02  # minimum span of an axis of relative changes
 GOLDEN = 0.618034  # golden ratio: multiples of it modulo 1 spread points evenly
@@ -68,13 +68,13 @@ def intervals_chart(points: Sequence[Row], selected: str | None = None) -> Chart
     tips = tooltips(("model:N", "model"), *values, ("rank:Q", "rank"), ("verdict:N", "verdict"))
     bars = base.mark_rule(strokeWidth=2).encode(number_axis("x", "low", nice=True), alt.X2("high:Q"), colour)
     dots = base.mark_point(filled=True, size=110, opacity=1).encode(alt.X("value:Q"), colour.copy(), tooltip=tips)
-    description = "Values and intervals of all models; the accent colour marks the best and its equals."
+    description = "Values and intervals of all models; the accent colour marks the best group."
     selected = selected if selected in questions else questions[0] if questions else ""
     return finish([bars, dots], description, 34 * max(2, len(models)), selected)
 
 
 def dots_chart(points: Sequence[Row], title: str, guide: tuple[str, float] | None = None) -> Chart:
-    """Values of names, with one dot per kind and a line between the dots; `guide` is a named upright line.
+    """Values of names, with one dot per kind and a line between the dots; `guide` is a labelled vertical line.
 
     points  each has `name`, `kind`, `value` and `spread`; names are in the order of the points
     """
@@ -208,7 +208,7 @@ def scatter_chart(
     tips    further entries of tooltips: key of the points → title
     front   points of a dashed line
     links   pairs of points that a line connects
-    guides  ("x", value) is an upright line, ("y", value) a horizontal one
+    guides  ("x", value) is a vertical line, ("y", value) a horizontal one
     spans   minimum spans of the axes
     """
     names = sorted(unique_names(points, "name"), key=lambda name: name == OTHERS)

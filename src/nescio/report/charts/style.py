@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from nescio.report.charts.lazy import alt
 
 Chart: TypeAlias = "alt.LayerChart"
-Layer: TypeAlias = "alt.Chart"  # before it is combined
-Spec: TypeAlias = dict[str, Any]  # of Vega-Lite
+Layer: TypeAlias = "alt.Chart"  # a chart before it is combined with others
+Spec: TypeAlias = dict[str, Any]  # specification in Vega-Lite
 
 LINES_LIGHT = ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b")
 LINES_DARK = ("#8ab0ff", "#f0a35e", "#5fcfaa", "#ec8fcb", "#d8c25a", "#b9a3ff", "#64c8e3", "#f28b8b")
@@ -36,7 +36,7 @@ SELECTED = "chosen"  # chart parameter set by a menu of the page
 def on_page(chart: Chart) -> Spec:
     """Return the chart's specification for the page."""
     spec: Spec = chart.to_dict(validate=False)  # the tests validate every kind of chart
-    spec.pop("$schema", None)  # an address, which the page must not contain
+    spec.pop("$schema", None)  # a web address, which an offline page must not contain
     return spec
 
 

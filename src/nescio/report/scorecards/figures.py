@@ -33,7 +33,7 @@ CAPTIONS = {  # kind of figure → title, caption
     "risk": (
         "Risk–coverage curve",
         "The selective risk is the error rate of the predictions that are kept; the coverage is their share. "
-        "Predictions are kept in order of confidence. Lower is better. Risks at very low coverages may be outside.",
+        "Predictions are kept in order of confidence. Lower is better. Risks at very low coverages may be cut off.",
     ),
     "reliability": (
         "Reliability diagram",
@@ -61,7 +61,7 @@ CAPTIONS = {  # kind of figure → title, caption
     ),
 }
 
-PAGE_POINTS, MIN_POINTS = 40_000, 50  # of all risk–coverage curves of a page, which limits its size; of one curve
+PAGE_POINTS, MIN_POINTS = 40_000, 50  # maximum of all curves of a page, and minimum of one curve
 
 
 def measures_of(curves: Curves) -> list[str]:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nescio.analysis.results import Scorecard
 
 Splits: TypeAlias = frozenset[str | None]
-HEADLINE_METRICS = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # of a summary of models
-ESSENTIAL_METRICS = (*HEADLINE_METRICS, "mcb", "naurc")  # of the short report of one model
+HEADLINE_METRICS = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # metrics of a summary of models
+ESSENTIAL_METRICS = (*HEADLINE_METRICS, "mcb", "naurc")  # metrics of the short report of one model
 
 PREDICTIONS = "Accuracy and calibration"
 MISCLASSIFICATION = "Misclassification detection"

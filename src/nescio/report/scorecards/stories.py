@@ -115,7 +115,7 @@ def short_story(cards: Sequence[Scorecard], comparison: Comparison | None = None
     """Return the verdicts and main metrics, on one screen."""
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
     gaps = _main_missing_results(cards)
-    final = [gap for gap in gaps if not missing_options([gap["reason"]])]  # no file would change these
+    final = [gap for gap in gaps if not missing_options([gap["reason"]])]  # reasons that no further file would remove
     blocks = [
         replace(table, legend=()),
         *_short_choices(cards),

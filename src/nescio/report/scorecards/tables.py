@@ -71,7 +71,7 @@ POSITIVES = {  # question → its positive rows
     GALLERY: "These scores compare each row with all others. Do not compare them with scores of single images",
     HUMAN: "The uncertainty should be higher where the annotators disagree more",
 }
-MAX_MODELS = 10  # in the short table of a comparison
+MAX_MODELS = 10  # maximum number of models in the short table of a comparison
 
 
 def resampling_note(comparison: Comparison, *, intervals: bool = False) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
+import numpy as np
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[Any]]  # in NumPy 2.5 NDArray has no type to inspect
 # A NumPy array or a torch tensor: functions of it use the operations that both have, and return the kind they get.
 ArrayOrTensor: TypeAlias = Any

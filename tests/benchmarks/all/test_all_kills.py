@@ -16,7 +16,7 @@ from tests.support.warm import Warm
 
 NETWORKS = "--methods erm,mc-dropout,simclr,deep-ensemble --backbone mlp --seeds 2 --ensemble-sizes 2"
 IMAGES = "--held-out-classes 4 --corruptions fog,gaussian_noise --severities 5"
-WORDS = ["run", "all", *f"{NETWORKS} {IMAGES} --epochs 2 --batch-size 128 --workers 2".split()]
+WORDS = ["run", "all", *NETWORKS.split(), *IMAGES.split(), *"--epochs 2 --batch-size 128 --workers 2".split()]
 KILLS = 5
 
 

@@ -39,15 +39,24 @@ def plain(value: Any) -> Any:
 
 def record(benchmark: str, rows: list[dict[str, Any]], path: Path = RESULTS) -> None:
     """Replaces the records of this benchmark and machine by `rows`."""
-    host, today = machine(), date.today().isoformat()
-    kept = [
-        old for old in json.loads(path.read_text("utf-8")) if (old["benchmark"], old["machine"]) != (benchmark, host)
+    machine_name, date_text = machine(), date.today().isoformat()
+    records = [
+        record
+        for record in json.loads(path.read_text("utf-8"))
+        if (record["benchmark"], record["machine"]) != (benchmark, machine_name)
     ]
     for row in rows:
-        values = {new: plain(row[old]) for old, new in FIELDS.items() if row.get(old) not in (None, "")}
-        note = {"note": row["note"]} if row.get("note") else {}
-        kept.append(
-            {"benchmark": benchmark, "machine": host, **values, "unit": row.get("unit", "s"), "date": today, **note}
+        values = {field: plain(row[record]) for record, field in FIELDS.items() if row.get(record) not in (None, "")}
+        note_field = {"note": row["note"]} if row.get("note") else {}
+        records.append(
+            {
+                "benchmark": benchmark,
+                "machine": machine_name,
+                **values,
+                "unit": row.get("unit", "s"),
+                "date": date_text,
+                **note_field,
+            }
         )
-    lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in kept)
+    lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in records)
     path.write_text(f"[\n{lines}\n]\n", "utf-8")

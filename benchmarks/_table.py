@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 
-def best_of(work: Callable[[], Any], times: int = 3) -> tuple[float, Any]:
+def best_of(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
     """The least seconds over several runs, and the last result."""
     seconds = []
-    for _ in range(times):
+    for _ in range(repeats):
         start = time.perf_counter()
         result = work()
         seconds.append(time.perf_counter() - start)
@@ -23,6 +23,8 @@ def show(rows: list[dict[str, Any]]) -> None:
 
     table = Table("work", "peer", "peer s", "nescio s", "ratio", "target", "note")
     for row in rows:
-        cells = (row.get(k) for k in ("work", "peer", "peer_s", "ours_s", "ratio", "target", "note"))
-        table.add_row(*("" if c is None else f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells))
+        cells = (row.get(column) for column in ("work", "peer", "peer_s", "ours_s", "ratio", "target", "note"))
+        table.add_row(
+            *("" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells)
+        )
     Console(width=170).print(table)

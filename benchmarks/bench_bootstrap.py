@@ -38,13 +38,15 @@ def resamplers(all_predictions: dict[str, Predictions], names: tuple[str, ...]) 
     results: list[Resampler] = []
     for predictions in all_predictions.values():
         outcomes = summary(predictions).outcomes()
-        results.append(SummaryResampler(outcomes, [each for each in specs if not each.ranks]))
-        u, ranking = summary(predictions).u["msp"], [each for each in specs if each.ranks]
+        results.append(SummaryResampler(outcomes, [metric for metric in specs if not metric.ranks]))
+        u, ranking = summary(predictions).u["msp"], [metric for metric in specs if metric.ranks]
         results.append(RankingResampler(u, outcomes.wrong, ranking))
     return results
 
 
-def check(all_predictions: dict[str, Predictions], samples: list[np.ndarray], held: list[Resampler]) -> None:
+def check(
+    all_predictions: dict[str, Predictions], samples: list[np.ndarray], resamplers_of_models: list[Resampler]
+) -> None:
     """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
     from sklearn.metrics import log_loss, roc_auc_score
 
@@ -55,9 +57,9 @@ def check(all_predictions: dict[str, Predictions], samples: list[np.ndarray], he
             outcomes, u = summary(predictions).outcomes(), summary(predictions).u["msp"]
             results = {}
             for resampler, values in zip(
-                held[2 * model : 2 * model + 2], samples[2 * model : 2 * model + 2], strict=True
+                resamplers_of_models[2 * model : 2 * model + 2], samples[2 * model : 2 * model + 2], strict=True
             ):
-                results |= dict(zip([each.label for each in resampler.metrics], values[number], strict=True))
+                results |= dict(zip([metric.label for metric in resampler.metrics], values[number], strict=True))
             assert abs(results["auroc"] - roc_auc_score(outcomes.wrong[rows], u[rows])) < 1e-12
             assert abs(results["aurc"] - metrics.aurc(u[rows], outcomes.wrong[rows])) < 1e-12
             assert abs(results["accuracy"] - outcomes.correct[rows].mean()) < 1e-12
@@ -72,29 +74,29 @@ def run() -> list[dict[str, Any]]:
     all_predictions = models()
     u = [summary(predictions).u["msp"] for predictions in all_predictions.values()]
     wrong = [summary(predictions).outcomes().wrong for predictions in all_predictions.values()]
-    drawn = [_bootstrap.draw_counts(N, SEED, number) for number in range(PEER_SHARE)]
-    rows = [np.repeat(np.arange(N), counts) for counts in drawn]
+    draws = [_bootstrap.draw_counts(N, SEED, number) for number in range(PEER_SHARE)]
+    rows = [np.repeat(np.arange(N), counts) for counts in draws]
 
     def peer() -> list[float]:
         """One model: its AUROC on resampled rows, the drawing itself not counted."""
-        return [float(roc_auc_score(wrong[0][each], u[0][each])) for each in rows]
+        return [float(roc_auc_score(wrong[0][sample], u[0][sample])) for sample in rows]
 
-    held = resamplers(all_predictions, METRICS)
-    ours_s, samples = best_of(lambda: _bootstrap.resample(held, N, RESAMPLES, SEED, numba=False))
-    check(all_predictions, samples, held)
+    resamplers_of_models = resamplers(all_predictions, METRICS)
+    ours_s, samples = best_of(lambda: _bootstrap.resample(resamplers_of_models, N, RESAMPLES, SEED, numba=False))
+    check(all_predictions, samples, resamplers_of_models)
     peer_s, values = best_of(peer)
     assert np.allclose(samples[1][:PEER_SHARE, 0], values, rtol=0, atol=1e-12)
     peer_s *= RESAMPLES / PEER_SHARE
     whole_s, _ = best_of(lambda: compare(all_predictions, metrics=METRICS, resamples=RESAMPLES))
-    all_s, result = best_of(lambda: compare(all_predictions, resamples=RESAMPLES), times=1)
+    all_s, result = best_of(lambda: compare(all_predictions, resamples=RESAMPLES), repeats=1)
 
     work = f"paired bootstrap, {RESAMPLES} resamples × {N:,} rows, {len(METRICS)} metrics, 2 models"
     name = "scikit-learn AUROC alone, one model, in a loop"
 
-    def row(what: str, seconds: float, target: str, note: str) -> dict[str, Any]:
+    def row(work: str, seconds: float, target: str, note: str) -> dict[str, Any]:
         ratio = peer_s / seconds
         return {
-            "work": what,
+            "work": work,
             "peer": name,
             "peer_s": peer_s,
             "ours_s": seconds,
@@ -109,9 +111,9 @@ def run() -> list[dict[str, Any]]:
         row(f"`compare`, all {len(result.rows) // 2} metrics, 2 models", all_s, "", "targets say nothing of it"),
     ]
     if have_numba():
-        quick = resamplers(all_predictions, METRICS)
-        _bootstrap.resample(quick, N, 2, SEED, numba=True)  # compiles
-        fast_s, fast = best_of(lambda: _bootstrap.resample(quick, N, RESAMPLES, SEED, numba=True))
+        fast_resamplers = resamplers(all_predictions, METRICS)
+        _bootstrap.resample(fast_resamplers, N, 2, SEED, numba=True)  # compiles
+        fast_s, fast = best_of(lambda: _bootstrap.resample(fast_resamplers, N, RESAMPLES, SEED, numba=True))
         assert all(np.allclose(a, b, rtol=1e-11, atol=0) for a, b in zip(samples, fast, strict=True))
         results.append(
             row(f"{work}, numba", fast_s, "", f"used above {_bootstrap.NUMBA_WORK:.0e} rows × resamples × rankings")

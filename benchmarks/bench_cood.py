@@ -24,15 +24,15 @@ def data() -> tuple[Any, Any, Any, Any]:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), IMAGES)
     rng.shuffle(labels)
-    ease = rng.normal(size=CLASSES)
-    u_out = 1 / (1 + np.exp(-(ease[labels] + rng.normal(size=len(labels)))))
+    class_shift = rng.normal(size=CLASSES)
+    u_out = 1 / (1 + np.exp(-(class_shift[labels] + rng.normal(size=len(labels)))))
     u_in = 1 / (1 + np.exp(1 - rng.normal(size=INSIDE)))
     return labels, rng.permutation(len(labels)), u_in, u_out
 
 
 def plain_windows(severity: Any) -> Any:
     """As the definition says it: the mean of each of the 11,698 windows."""
-    return np.array([severity[at : at + WINDOW].mean() for at in range(len(severity) - WINDOW + 1)])
+    return np.array([severity[start : start + WINDOW].mean() for start in range(len(severity) - WINDOW + 1)])
 
 
 def plain(u_in: Any, u_out: Any, division: Any) -> tuple[Any, list[float]]:
@@ -40,23 +40,23 @@ def plain(u_in: Any, u_out: Any, division: Any) -> tuple[Any, list[float]]:
     severity = np.array([-u_out[rows].mean() for rows in division.estimation])
     order = np.argsort(severity, kind="stable")
     means = plain_windows(severity[order])
-    found = []
-    for at in severity_windows(len(means)):
-        rows = division.test[order[at : at + WINDOW]].ravel()
-        found.append(auroc(np.concatenate([u_in, u_out[rows]]), np.repeat([False, True], [len(u_in), len(rows)])))
-    return means[severity_windows(len(means))], found
+    aurocs = []
+    for start in severity_windows(len(means)):
+        rows = division.test[order[start : start + WINDOW]].ravel()
+        aurocs.append(auroc(np.concatenate([u_in, u_out[rows]]), np.repeat([False, True], [len(u_in), len(rows)])))
+    return means[severity_windows(len(means))], aurocs
 
 
 def run() -> list[dict[str, Any]]:
     labels, index, u_in, u_out = data()
     divide_s, division = best_of(lambda: split_ood_classes(labels, index))
-    ours_s, ours = best_of(lambda: grade_ood(u_in, u_out, division, WINDOW))
+    ours_s, graded = best_of(lambda: grade_ood(u_in, u_out, division, WINDOW))
     plain_s, (means, aurocs) = best_of(lambda: plain(u_in, u_out, division))
-    assert list(ours.aurocs) == aurocs and np.allclose(ours.severities, means, rtol=0, atol=1e-12)
+    assert list(graded.aurocs) == aurocs and np.allclose(graded.severities, means, rtol=0, atol=1e-12)
     severity = np.sort(class_severities(u_out, division.estimation))
     sums_s, sums = best_of(lambda: window_severities(severity, WINDOW), 9)
-    again_s, again = best_of(lambda: plain_windows(severity))
-    assert np.allclose(sums, again, rtol=0, atol=1e-12)
+    again_s, window_means = best_of(lambda: plain_windows(severity))
+    assert np.allclose(sums, window_means, rtol=0, atol=1e-12)
     return [
         {
             "work": "graded detection, one κ, 12,697 × 200",

@@ -68,14 +68,14 @@ def defocus_blur(rng: Any, constants: tuple[float, float]) -> Peer:
 def glass_blur(rng: Any, constants: tuple[float, int, int]) -> Peer:
     from skimage.filters import gaussian
 
-    sigma, reach, rounds = constants
+    sigma, distance, rounds = constants
 
     def work(x: Any) -> Any:
         x = gaussian(x, sigma=sigma, channel_axis=-1)
         for _ in range(rounds):
-            for h in range(SIZE - reach, reach, -1):
-                for w in range(SIZE - reach, reach, -1):
-                    dx, dy = rng.integers(-reach, reach, size=2)
+            for h in range(SIZE - distance, distance, -1):
+                for w in range(SIZE - distance, distance, -1):
+                    dx, dy = rng.integers(-distance, distance, size=2)
                     x[h % SIZE, w % SIZE] = x[min(h + dy, SIZE - 1), min(w + dx, SIZE - 1)]
         return gaussian(x, sigma=sigma, channel_axis=-1)
 
@@ -105,12 +105,14 @@ def motion_blur(rng: Any, constants: tuple[int, float]) -> Peer:
 def _zoom(x: Any, factor: float) -> Any:
     import cv2
 
-    side = math.ceil(SIZE / factor)
-    top = (SIZE - side) // 2
-    goal = round(side * factor)
-    large = cv2.resize(x[top : top + side, top : top + side], (goal, goal), interpolation=cv2.INTER_LINEAR)
-    trim = (goal - SIZE) // 2
-    return large[trim : trim + SIZE, trim : trim + SIZE]
+    crop_size = math.ceil(SIZE / factor)
+    top = (SIZE - crop_size) // 2
+    zoomed_size = round(crop_size * factor)
+    zoomed = cv2.resize(
+        x[top : top + crop_size, top : top + crop_size], (zoomed_size, zoomed_size), interpolation=cv2.INTER_LINEAR
+    )
+    trim = (zoomed_size - SIZE) // 2
+    return zoomed[trim : trim + SIZE, trim : trim + SIZE]
 
 
 def zoom_blur(rng: Any, constants: tuple[float, float]) -> Peer:
@@ -121,10 +123,10 @@ def zoom_blur(rng: Any, constants: tuple[float, float]) -> Peer:
 def snow(rng: Any, constants: tuple[float, ...]) -> Peer:
     import cv2
 
-    mean, spread, zoom, threshold, radius, sigma, weight = constants
+    mean, deviation, zoom, threshold, radius, sigma, weight = constants
 
     def work(x: Any) -> Any:
-        flakes = _zoom(rng.normal(mean, spread, x.shape[:2]), zoom)
+        flakes = _zoom(rng.normal(mean, deviation, x.shape[:2]), zoom)
         flakes[flakes < threshold] = 0
         kernel = _line(int(radius), sigma, rng.uniform(-0.75 * math.pi, -0.25 * math.pi))
         flakes = cv2.filter2D(flakes.clip(0, 1), -1, kernel, borderType=cv2.BORDER_REPLICATE)[..., None]
@@ -136,12 +138,12 @@ def snow(rng: Any, constants: tuple[float, ...]) -> Peer:
 
 
 def frost(rng: Any, constants: tuple[float, float]) -> Peer:
-    own, ice = constants
+    image_share, ice = constants
     pictures = rng.uniform(0, 1, (6, 200, 200, 3))  # any photograph takes as long
 
     def work(x: Any) -> Any:
         top, left = rng.integers(200 - SIZE, size=2)
-        return own * x + ice * pictures[rng.integers(6), top : top + SIZE, left : left + SIZE]
+        return image_share * x + ice * pictures[rng.integers(6), top : top + SIZE, left : left + SIZE]
 
     return work
 
@@ -156,14 +158,14 @@ def fog(rng: Any, constants: tuple[float, float]) -> Peer:
             return mean / 4 + wobble * rng.uniform(-wobble, wobble, mean.shape)
 
         while step >= 2:
-            half = step // 2
+            half_step = step // 2
             corners = cloud[::step, ::step]
             sides = corners + np.roll(corners, -1, 0)
-            cloud[half::step, half::step] = moved(sides + np.roll(sides, -1, 1))
-            middles = cloud[half::step, half::step]
-            cloud[::step, half::step] = moved(middles + np.roll(middles, 1, 0) + corners + np.roll(corners, -1, 1))
-            cloud[half::step, ::step] = moved(middles + np.roll(middles, 1, 1) + corners + np.roll(corners, -1, 0))
-            step, wobble = half, wobble / decay
+            cloud[half_step::step, half_step::step] = moved(sides + np.roll(sides, -1, 1))
+            middles = cloud[half_step::step, half_step::step]
+            cloud[::step, half_step::step] = moved(middles + np.roll(middles, 1, 0) + corners + np.roll(corners, -1, 1))
+            cloud[half_step::step, ::step] = moved(middles + np.roll(middles, 1, 1) + corners + np.roll(corners, -1, 0))
+            step, wobble = half_step, wobble / decay
         cloud -= cloud.min()
         return cloud / cloud.max()
 
@@ -174,12 +176,12 @@ def fog(rng: Any, constants: tuple[float, float]) -> Peer:
     return work
 
 
-def brightness(rng: Any, more: float) -> Peer:
+def brightness(rng: Any, increase: float) -> Peer:
     from skimage.color import hsv2rgb, rgb2hsv
 
     def work(x: Any) -> Any:
         hsv = rgb2hsv(x)
-        hsv[..., 2] = np.clip(hsv[..., 2] + more, 0, 1)
+        hsv[..., 2] = np.clip(hsv[..., 2] + increase, 0, 1)
         return hsv2rgb(hsv)
 
     return work
@@ -199,16 +201,20 @@ def elastic_transform(rng: Any, constants: tuple[float, float, float]) -> Peer:
     from skimage.filters import gaussian
 
     strength, smooth, corner = (constant * SIZE for constant in constants)
-    third, middle = SIZE // 3, np.float32([SIZE / 2, SIZE / 2])
-    before = np.float32([middle + third, [middle[0] + third, middle[1] - third], middle - third])
+    third, centre = SIZE // 3, np.float32([SIZE / 2, SIZE / 2])
+    points = np.float32([centre + third, [centre[0] + third, centre[1] - third], centre - third])
     grid = np.meshgrid(np.arange(SIZE), np.arange(SIZE), np.arange(3), indexing="ij")
 
     def work(x: Any) -> Any:
-        after = before + rng.uniform(-corner, corner, before.shape).astype(np.float32)
-        x = cv2.warpAffine(x, cv2.getAffineTransform(before, after), (SIZE, SIZE), borderMode=cv2.BORDER_REFLECT_101)
-        down, across = (gaussian(rng.uniform(-1, 1, (SIZE, SIZE)), smooth, mode="reflect") * strength for _ in "12")
-        places = grid[0] + down[..., None], grid[1] + across[..., None], grid[2]
-        return map_coordinates(x, [each.reshape(-1) for each in places], order=1, mode="reflect").reshape(x.shape)
+        moved_points = points + rng.uniform(-corner, corner, points.shape).astype(np.float32)
+        x = cv2.warpAffine(
+            x, cv2.getAffineTransform(points, moved_points), (SIZE, SIZE), borderMode=cv2.BORDER_REFLECT_101
+        )
+        row_shift, column_shift = (
+            gaussian(rng.uniform(-1, 1, (SIZE, SIZE)), smooth, mode="reflect") * strength for _ in "12"
+        )
+        coordinates = grid[0] + row_shift[..., None], grid[1] + column_shift[..., None], grid[2]
+        return map_coordinates(x, [axis.reshape(-1) for axis in coordinates], order=1, mode="reflect").reshape(x.shape)
 
     return work
 
@@ -216,9 +222,9 @@ def elastic_transform(rng: Any, constants: tuple[float, float, float]) -> Peer:
 def pixelate(rng: Any, share: float) -> Peer:
     from PIL import Image
 
-    small = (int(SIZE * share),) * 2
+    small_size = (int(SIZE * share),) * 2
     return lambda image: np.asarray(
-        Image.fromarray(image).resize(small, Image.Resampling.BOX).resize((SIZE, SIZE), Image.Resampling.BOX)
+        Image.fromarray(image).resize(small_size, Image.Resampling.BOX).resize((SIZE, SIZE), Image.Resampling.BOX)
     )
 
 
@@ -259,27 +265,27 @@ def run() -> list[dict[str, Any]]:
     pixels, index = torch.from_numpy(x), torch.arange(N)
     rows = []
     for make in PEERS:
-        name, theirs, ours = make.__name__, np.zeros(2), np.zeros(2)
+        name, peer_times, our_times = make.__name__, np.zeros(2), np.zeros(2)
         for severity in SEVERITIES:
             work = make(np.random.default_rng(0), CONSTANTS[name][0][severity - 1])
-            plain = partial(by_image, work, make in AS_BYTES, x[:SAMPLE])
+            peer = partial(by_image, work, make in AS_BYTES, x[:SAMPLE])
             batched = partial(Corruption(name, severity).apply, pixels, index)
             batched()
             # one after the other, so that whatever else loads the machine loads both
-            pairs = np.array([(timed(plain), timed(batched)) for _ in range(ROUNDS)]).min(0)
-            theirs += pairs[0] * N / SAMPLE
-            ours += pairs[1]
-        each = 1e6 / (N * len(SEVERITIES))
+            pairs = np.array([(timed(peer), timed(batched)) for _ in range(ROUNDS)]).min(0)
+            peer_times += pairs[0] * N / SAMPLE
+            our_times += pairs[1]
+        scale = 1e6 / (N * len(SEVERITIES))
         rows.append(
             {
                 "work": f"{name}, {N:,} images × {len(SEVERITIES)} severities",
                 "peer": f"image by image ({SAMPLE} images, scaled)",
-                "peer_s": theirs[0],
-                "ours_s": ours[0],
-                "ratio": theirs[0] / ours[0],
+                "peer_s": peer_times[0],
+                "ours_s": our_times[0],
+                "ratio": peer_times[0] / our_times[0],
                 "target": 5.0 if name in FIVE_TIMES else 1.0,
-                "note": f"{1e6 / each / theirs[0]:,.0f} and {1e6 / each / ours[0]:,.0f} images/s; of a core "
-                f"{theirs[1] * each:.0f} and {ours[1] * each:.0f} µs an image",
+                "note": f"{1e6 / scale / peer_times[0]:,.0f} and {1e6 / scale / our_times[0]:,.0f} images/s; of a core "
+                f"{peer_times[1] * scale:.0f} and {our_times[1] * scale:.0f} µs an image",
             }
         )
     return rows

@@ -19,12 +19,12 @@ LIMITS, TARGETS = {"float32": 2e-3, "float64": 1e-4}, {"float32": 20.0, "float64
 def network(rng: Any, y: Any) -> Any:
     """Like pooled features: few causes, a falling spectrum, no negative values, a large mean."""
     latent = 64
-    fall = np.arange(1, latent + 1) ** -0.7
-    cause = (0.5 * rng.normal(size=(CLASSES, latent))[y] + rng.normal(size=(len(y), latent))) * fall
-    turn, total = rng.normal(size=(latent, D)), 0.0
+    spectrum = np.arange(1, latent + 1) ** -0.7
+    causes = (0.5 * rng.normal(size=(CLASSES, latent))[y] + rng.normal(size=(len(y), latent))) * spectrum
+    mixing, total = rng.normal(size=(latent, D)), 0.0
     for _ in range(4):
-        place = cause + 0.3 * fall * rng.normal(size=cause.shape)
-        total = total + np.maximum(place @ turn + 0.3 * rng.normal(size=(len(y), D)), 0)
+        latents = causes + 0.3 * spectrum * rng.normal(size=causes.shape)
+        total = total + np.maximum(latents @ mixing + 0.3 * rng.normal(size=(len(y), D)), 0)
     return (total / 4).astype(np.float32)
 
 
@@ -42,29 +42,29 @@ def peer(x: Any, y: Any, pairs: Any, tests: Any) -> tuple[float, Any]:
     """Seconds of one head, the least of each over two runs, and what it says of the tests."""
     from sklearn.linear_model import LogisticRegression
 
-    total, said = 0.0, []
+    total, probabilities_of_heads = 0.0, []
     with one_blas_thread():
         for i, j in pairs:
             rows = np.isin(y, (i, j))
-            own, first = x[rows], y[rows] == i
-            seconds, head = best_of(lambda: LogisticRegression(tol=1e-8, max_iter=100_000).fit(own, first), 2)  # noqa: B023
+            pair_rows, is_first = x[rows], y[rows] == i
+            seconds, head = best_of(lambda: LogisticRegression(tol=1e-8, max_iter=100_000).fit(pair_rows, is_first), 2)  # noqa: B023
             total += seconds
-            said.append(head.predict_proba(tests)[:, 1])
-    return total / len(pairs), np.stack(said, 1)
+            probabilities_of_heads.append(head.predict_proba(tests)[:, 1])
+    return total / len(pairs), np.stack(probabilities_of_heads, 1)
 
 
-def optimum(x: Any, first: Any) -> Any:
+def optimum(x: Any, is_first: Any) -> Any:
     """Weights and intercept by Newton's method, to the last digits."""
     x, weights = np.column_stack([x, np.ones(len(x))]).astype(np.float64), np.zeros(x.shape[1] + 1)
     penalty = np.append(np.ones(x.shape[1] - 1), 0.0)
 
     def loss(weights: Any) -> float:
-        z = x @ weights
-        return float(np.logaddexp(0, z).sum() - first @ z + (penalty * weights**2).sum() / 2)
+        logit = x @ weights
+        return float(np.logaddexp(0, logit).sum() - is_first @ logit + (penalty * weights**2).sum() / 2)
 
     for _ in range(100):
         p = 0.5 * (1 + np.tanh(x @ weights / 2))
-        gradient = x.T @ (p - first) + penalty * weights
+        gradient = x.T @ (p - is_first) + penalty * weights
         step = np.linalg.solve((x.T * (p * (1 - p))) @ x + np.diag(penalty), gradient)
         if np.abs(gradient).max() < 1e-9:
             return weights
@@ -102,30 +102,30 @@ def run() -> list[dict[str, Any]]:
         x, y, tests = x[:-TESTS], y[:-TESTS], x[-TESTS:]
         pairs = np.stack(np.triu_indices(CLASSES, 1), 1)
         sample = np.sort(rng.choice(len(pairs), SAMPLE, replace=False))
-        both = [(np.isin(y, pair), y == pair[0]) for pair in pairs[sample]]
-        best = np.stack([optimum(x[rows], first[rows]) for rows, first in both])
-        exact = probabilities(best[:, :-1], best[:, -1], tests)
+        problems = [(np.isin(y, pair), y == pair[0]) for pair in pairs[sample]]
+        optima = np.stack([optimum(x[rows], first[rows]) for rows, first in problems])
+        exact_p = probabilities(optima[:, :-1], optima[:, -1], tests)
         # In float32 the peer stops before it has converged, so that the one in float64 is the peer of both.
         peers = {p: peer(x.astype(p), y, pairs[sample], tests.astype(p)) for p in LIMITS}
-        theirs = peers["float64"][0] * len(pairs)
+        peer_seconds = peers["float64"][0] * len(pairs)
         for precision, limit in LIMITS.items():
-            ours = {"two cores": best_of(lambda x=x, y=y, p=precision: fit_heads([x], y, precision=p)[0])}
+            solvers = {"two cores": best_of(lambda x=x, y=y, p=precision: fit_heads([x], y, precision=p)[0])}
             if (gpu := on_gpu(x, y, precision)) is not None:
-                ours["GPU"] = gpu
-            same, said = peers[precision]
-            for where, (seconds, heads) in ours.items():
-                off = np.abs(probabilities(heads.weights[sample], heads.intercepts[sample], tests) - exact).max()
-                assert off < limit, (make.__name__, precision, where, off)
+                solvers["GPU"] = gpu
+            seconds_per_head, peer_p = peers[precision]
+            for device, (seconds, heads) in solvers.items():
+                error = np.abs(probabilities(heads.weights[sample], heads.intercepts[sample], tests) - exact_p).max()
+                assert error < limit, (make.__name__, precision, device, error)
                 rows.append(
                     {
-                        "work": f"{len(pairs):,} heads, {2 * ROWS:,} × {D}, {make.__name__}, {precision}, {where}",
+                        "work": f"{len(pairs):,} heads, {2 * ROWS:,} × {D}, {make.__name__}, {precision}, {device}",
                         "peer": f"scikit-learn, float64, BLAS at 1, tol 1e-8 ({SAMPLE} heads, scaled)",
-                        "peer_s": theirs,
+                        "peer_s": peer_seconds,
                         "ours_s": seconds,
-                        "ratio": theirs / seconds,
+                        "ratio": peer_seconds / seconds,
                         "target": TARGETS[precision],
-                        "note": f"off the optimum by ≤ {off:.0e} in probability; scikit-learn in {precision}: "
-                        f"{same * len(pairs):.0f} s, off by {np.abs(said - exact).max():.0e}",
+                        "note": f"off the optimum by ≤ {error:.0e} in probability; scikit-learn in {precision}: "
+                        f"{seconds_per_head * len(pairs):.0f} s, off by {np.abs(peer_p - exact_p).max():.0e}",
                     }
                 )
     return rows

@@ -60,8 +60,8 @@ def measure(launcher: Launcher) -> tuple[float, float]:
     launcher.run([Task("start", nap, ())] * 2 * CORES)  # starting workers is no cost of a step
     tasks = timed(lambda: launcher.run([Task("nap", nap, ())] * STEPS))
     with tempfile.TemporaryDirectory() as folder:
-        kept = timed(lambda: Work(Context(Store(folder)), launcher).evaluate("bench", steps()))
-    return tasks, kept
+        stored = timed(lambda: Work(Context(Store(folder)), launcher).evaluate("bench", steps()))
+    return tasks, stored
 
 
 def row(work: str, seconds: float, target: str, peer: float | None = None, note: str = "") -> dict[str, Any]:
@@ -80,9 +80,9 @@ def recognised() -> dict[str, Any]:
     """A finished study: every step is known by its folder, and its rows are read and checked."""
     with tempfile.TemporaryDirectory() as folder, make_launcher("local", 0) as launcher:
         Work(Context(Store(folder)), launcher).evaluate("bench", steps())
-        again = Work(Context(Store(folder)), launcher)
-        seconds = timed(lambda: again.evaluate("bench", steps()))
-    assert len(again.rows) == STEPS
+        second_work = Work(Context(Store(folder)), launcher)
+        seconds = timed(lambda: second_work.evaluate("bench", steps()))
+    assert len(second_work.rows) == STEPS
     return row(f"finished study of {STEPS:,} steps", seconds, "≤ 3 s", note="keys, folders, rows verified and read")
 
 
@@ -94,14 +94,14 @@ def run() -> list[dict[str, Any]]:
     naps = f"{STEPS:,} naps of 10 ms on {CORES} cores"
     rows = []
     with make_launcher("local", CORES) as launcher:
-        tasks, kept = benchmark.measure(launcher)
-        rows += [row(f"local, {naps}", tasks, "≤ 5 ms"), row(f"local, {naps}, kept in a store", kept, "")]
+        tasks, stored = benchmark.measure(launcher)
+        rows += [row(f"local, {naps}", tasks, "≤ 5 ms"), row(f"local, {naps}, kept in a store", stored, "")]
     with make_launcher("ray", CORES) as launcher:
         bare = benchmark.bare_ray()
-        tasks, kept = benchmark.measure(launcher)
+        tasks, stored = benchmark.measure(launcher)
         rows += [
             row(f"ray, {naps}", tasks, "≤ 20 ms; ratio ≤ 1.5", bare),
-            row(f"ray, {naps}, kept in a store", kept, ""),
+            row(f"ray, {naps}, kept in a store", stored, ""),
         ]
     return [*rows, benchmark.recognised()]
 

@@ -22,18 +22,18 @@ def data() -> tuple[list[Any], list[Any]]:
     scene = rng.standard_normal((REFS + TESTS, D), dtype=np.float32)
     members = []
     for _ in range(MEMBERS):
-        turn = rng.standard_normal((D, D), dtype=np.float32) / np.float32(D**0.5)
-        members.append(scene @ turn + 0.7 * rng.standard_normal(scene.shape, dtype=np.float32))
+        rotation = rng.standard_normal((D, D), dtype=np.float32) / np.float32(D**0.5)
+        members.append(scene @ rotation + 0.7 * rng.standard_normal(scene.shape, dtype=np.float32))
     return [m[:REFS] for m in members], [m[REFS:] for m in members]
 
 
 def plain(refs: list[Any], tests: list[Any]) -> Any:
     """As the definition says it: references in order of distance, and for each pair of members |A ∩ B| / |A ∪ B|."""
-    lists = []
+    neighbour_lists = []
     for ref, test in zip(refs, tests, strict=True):
         ref, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (ref, test))
-        lists.append(np.argsort(1 - test @ ref.T, axis=1)[:, :K])
-    pairs = list(combinations(lists, 2))
+        neighbour_lists.append(np.argsort(1 - test @ ref.T, axis=1)[:, :K])
+    pairs = list(combinations(neighbour_lists, 2))
     nc = np.zeros(TESTS)
     for a, b in pairs:
         nc += [len(set(x) & set(y)) / len(set(x) | set(y)) for x, y in zip(a, b, strict=True)]
@@ -57,26 +57,26 @@ def tuned(refs: list[Any], tests: list[Any]) -> Any:
 
 def run() -> list[dict[str, Any]]:
     refs, tests = data()
-    all_predictions = [[Predictions(embeddings=e) for e in side] for side in (refs, tests)]
-    one_s, one = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=K), 5)
+    all_predictions = [[Predictions(embeddings=member) for member in embeddings] for embeddings in (refs, tests)]
+    one_s, u_one = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=K), 5)
     ten_s, ten = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=TEN), 5)
-    assert np.array_equal(one, ten[-1])
+    assert np.array_equal(u_one, ten[-1])
     tracemalloc.start()
     neighborhood_inconsistency(*all_predictions, k=TEN)
-    extra = tracemalloc.get_traced_memory()[1]
+    memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert extra < 200e6
+    assert memory < 200e6
     rows = []
     peers = (("argsort and a set per pair", plain, 7.0), ("NearestNeighbors, sets made once", tuned, None))
     for peer, function, target in peers:
-        peer_s, theirs = best_of(lambda function=function: function(refs, tests))
+        peer_s, peer_u = best_of(lambda function=function: function(refs, tests))
         # They work in float32: now and then the hundredth neighbour of one member is another there.
-        assert np.mean(np.isclose(one, theirs, atol=1e-12)) > 0.99 and np.allclose(one, theirs, atol=2e-3)
+        assert np.mean(np.isclose(u_one, peer_u, atol=1e-12)) > 0.99 and np.allclose(u_one, peer_u, atol=2e-3)
         rows.append({"peer": peer, "peer_s": peer_s, "ours_s": one_s, "ratio": peer_s / one_s, "target": target})
     work = f"neighborhood_inconsistency, {MEMBERS} members, {TESTS:,} × {REFS:,} × {D}, k {K}"
     ten_row = {"peer": "one k (nescio)", "peer_s": one_s, "ours_s": ten_s, "ratio": ten_s / one_s, "target": "≤ 1.6"}
     return [
-        {"work": work, **rows[0], "note": f"{extra / 1e6:.0f} MB extra (< 200)"},
+        {"work": work, **rows[0], "note": f"{memory / 1e6:.0f} MB extra (< 200)"},
         {"work": "the same", **rows[1]},
         {"work": "ten values of k", **ten_row, "note": "ratio is ten / one"},
     ]

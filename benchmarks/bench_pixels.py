@@ -22,9 +22,9 @@ def image(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
     truth = rng.integers(0, CLASSES, IMAGE, np.uint8)
     wrong = rng.random(IMAGE, np.float32) < 0.25
     score = (rng.random(IMAGE, np.float32) + 0.3 * wrong).astype(dtype)
-    called = np.where(wrong, (truth + 1) % CLASSES, truth).astype(np.uint8)
+    predicted = np.where(wrong, (truth + 1) % CLASSES, truth).astype(np.uint8)
     truth[rng.random(IMAGE, np.float32) < 0.1] = VOID
-    return truth, called, score
+    return truth, predicted, score
 
 
 def peak() -> float:
@@ -41,7 +41,7 @@ def all_metrics(dtype: Any) -> dict[str, Any]:
     rows, _ = counts.rows()
     seconds = time.perf_counter() - start
     values = {row["metric"]: row["value"] for row in rows}
-    said = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+    summary = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
     pixels = count * IMAGE[0] * IMAGE[1]
     return {
         "work": f"mIoU, accuracy, AUROC, rAULC, AURC; {pixels:.1e} pixels {np.dtype(dtype).name}",
@@ -51,7 +51,7 @@ def all_metrics(dtype: Any) -> dict[str, Any]:
         "ratio": None,
         "target": "bounded memory",
         "note": f"{pixels / seconds / 1e6:.0f} M pixels/s; peak {peak():.0f} MiB, {peak() - before:.0f} of them by "
-        f"counting; {said}; bound {counts.bound:.0e}",
+        f"counting; {summary}; bound {counts.bound:.0e}",
     }
 
 

@@ -73,7 +73,7 @@ def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any
         elif name == "KLMatching":
             u = detector.KLMatching(None).fit_logits(z, y).predict_logits(t)
         else:
-            made = {
+            detectors = {
                 "Mahalanobis": lambda: detector.Mahalanobis(None),
                 "RMD": lambda: detector.RMD(None),
                 "ViM": lambda: detector.ViM(None, min(1000, w.shape[1] // 2), w, b),
@@ -81,7 +81,7 @@ def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any
                 "DICE": lambda: detector.DICE(None, w, b, 0.9),
                 "fDBD": lambda: detector.fDBD(None, head),
             }[name]()
-            u = made.fit_features(f, y).predict_features(g)
+            u = detectors.fit_features(f, y).predict_features(g)
     return time.perf_counter() - start, u.numpy()
 
 
@@ -95,17 +95,22 @@ def bare(train: Predictions, test: Predictions) -> tuple[float, float]:
     g: Any = test.embeddings
     z: Any = np.asarray(test.logits)[:, 0]
     d, c = f.shape[1], z.shape[1]
-    square, weight, templates = (np.ones(shape, np.float32) for shape in ((d, d), (d, c), (c, c)))
-    rest = square[:, : d - min(1000, d // 2)]
-    work = [lambda: f.T @ f] * 2 + [lambda: f.T @ z, lambda: f @ rest, lambda: g @ rest, lambda: z @ templates]
-    work += [lambda: g @ square] * 2 + [lambda: g @ weight] * 6
+    whitener, weight, templates = (np.ones(shape, np.float32) for shape in ((d, d), (d, c), (c, c)))
+    residual_axes = whitener[:, : d - min(1000, d // 2)]
+    products = [lambda: f.T @ f] * 2 + [
+        lambda: f.T @ z,
+        lambda: f @ residual_axes,
+        lambda: g @ residual_axes,
+        lambda: z @ templates,
+    ]
+    products += [lambda: g @ whitener] * 2 + [lambda: g @ weight] * 6
 
     def neighbours() -> None:
         for start in range(0, len(g), 1000):
             g[start : start + 1000] @ f.T
 
     with one_blas_thread():  # several would wait for each other, and waiting counts as processor time
-        return sum(processor(product)[0] for product in work), processor(neighbours)[0]
+        return sum(processor(product)[0] for product in products), processor(neighbours)[0]
 
 
 def processor(work: Any) -> tuple[float, Any]:
@@ -119,35 +124,38 @@ def run(rows: int = 10_000, classes: int = 100, features: int = 512) -> list[dic
     train, test = network(1, rows, classes, features), network(2, rows, classes, features)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     begun = time.process_time()
-    own = {name: score(name, train, test) for name in LOGITS + FITTED}  # the first pays for what they share
+    scores = {name: score(name, train, test) for name in LOGITS + FITTED}  # the first pays for what they share
     used = time.process_time() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    near, _ = processor(lambda: measures.knn(train)(test))
+    knn_s, _ = processor(lambda: measures.knn(train)(test))
     products, neighbours = bare(train, test)
-    seconds = sum(took for took, _ in own.values())
-    slowest = ", ".join(f"{name} {own[name][0]:.1f} s" for name in sorted(own, key=lambda name: -own[name][0])[:6])
+    seconds = sum(peer_s for peer_s, _ in scores.values())
+    slowest = ", ".join(
+        f"{name} {scores[name][0]:.1f} s" for name in sorted(scores, key=lambda name: -scores[name][0])[:6]
+    )
     note = f"{used:.1f} processor s, {used / products:.1f} × the bare products; peak {peak:.2f} GB, {before:.2f} before"
     work = f"{rows:,} × {classes:,} test rows, {features:,} features, as many training rows"
-    lines: list[dict[str, Any]] = [
-        {"work": f"{len(own)} post-hoc scores, {work}", "ours_s": seconds, "note": f"{note}; {slowest}"},
+    table: list[dict[str, Any]] = [
+        {"work": f"{len(scores)} post-hoc scores, {work}", "ours_s": seconds, "note": f"{note}; {slowest}"},
         {"work": "the same and knn, processor seconds", "peer": "bare products", "peer_s": products + neighbours,
-         "ours_s": used + near, "ratio": (products + neighbours) / (used + near), "target": 0.25,
-         "note": f"knn {near:.1f}, its bare product {neighbours:.1f}"},
+         "ours_s": used + knn_s, "ratio": (products + neighbours) / (used + knn_s), "target": 0.25,
+         "note": f"knn {knn_s:.1f}, its bare product {neighbours:.1f}"},
     ]  # fmt: skip
     if find_spec("pytorch_ood") is None:
-        return lines
-    total, alone = 0.0, 0.0
+        return table
+    peer_total, alone_s = 0.0, 0.0
     for name, peer in PEERS.items():
-        took, u = theirs(peer, train, test)
-        mine, _ = score(name, network(1, rows, classes, features), network(2, rows, classes, features))
-        agree = np.corrcoef(np.argsort(np.argsort(u)), np.argsort(np.argsort(own[name][1])))[0, 1]
-        total, alone = total + took, alone + mine
-        lines.append({"work": f"{name}, by itself", "peer": f"pytorch-ood {peer}", "peer_s": took, "ours_s": mine,
-                      "ratio": took / mine, "note": f"rank correlation {agree:.6f}"})  # fmt: skip
-    shared = sum(own[name][0] for name in PEERS)
-    lines.append({"work": "these eight in one evaluation", "peer": "pytorch-ood", "peer_s": total, "ours_s": shared,
-                  "ratio": total / shared, "target": 3.0, "note": f"{total / alone:.2f} each by itself"})  # fmt: skip
-    return lines
+        peer_s, u = theirs(peer, train, test)
+        own_s, _ = score(name, network(1, rows, classes, features), network(2, rows, classes, features))
+        rho = np.corrcoef(np.argsort(np.argsort(u)), np.argsort(np.argsort(scores[name][1])))[0, 1]
+        peer_total, alone_s = peer_total + peer_s, alone_s + own_s
+        table.append({"work": f"{name}, by itself", "peer": f"pytorch-ood {peer}", "peer_s": peer_s, "ours_s": own_s,
+                      "ratio": peer_s / own_s, "note": f"rank correlation {rho:.6f}"})  # fmt: skip
+    shared_s = sum(scores[name][0] for name in PEERS)
+    ratio, note = peer_total / shared_s, f"{peer_total / alone_s:.2f} each by itself"
+    table.append({"work": "these eight in one evaluation", "peer": "pytorch-ood", "peer_s": peer_total,
+                  "ours_s": shared_s, "ratio": ratio, "target": 3.0, "note": note})  # fmt: skip
+    return table
 
 
 if __name__ == "__main__":

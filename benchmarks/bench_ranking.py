@@ -22,10 +22,12 @@ def rows_of(n: int) -> tuple[Any, Any]:
 def every_metric(ranking: Ranking) -> list[float]:
     """All scalar ranking metrics at all values of their parameters, on one sort."""
     values = []
-    for m in registry.parts():
-        if m.prepared and "ranking" in m.kinds:
-            options = [{key: v} for key, at in m.at.items() for v in at] or [{}]
-            values += [m.function(ranking, **option) for option in options]
+    for metric in registry.parts():
+        if metric.prepared and "ranking" in metric.kinds:
+            options = [{key: value} for key, options_of_metric in metric.at.items() for value in options_of_metric] or [
+                {}
+            ]
+            values += [metric.function(ranking, **option) for option in options]
     return values
 
 
@@ -39,10 +41,10 @@ def curve(seconds: dict[int, float]) -> str:
 
 def growth() -> list[dict[str, Any]]:
     data = {n: rows_of(n) for n in SIZES}
-    work = {name: registry[name].function for name in NAMES}
-    work["all metrics, one sort"] = lambda u, wrong: every_metric(Ranking(u, wrong))
+    functions = {name: registry[name].function for name in NAMES}
+    functions["all metrics, one sort"] = lambda u, wrong: every_metric(Ranking(u, wrong))
     rows = []
-    for name, metric in work.items():
+    for name, metric in functions.items():
         seconds = {n: best_of(lambda metric=metric, n=n: metric(*data[n]), times_of(n))[0] for n in SIZES}
         slope = np.polyfit(np.log(list(seconds)), np.log(list(seconds.values())), 1)[0]
         rows.append(

@@ -32,9 +32,9 @@ def wake_faiss() -> None:
     than it can be: it is told what NumPy's own OpenBLAS found. Must come before the first import of faiss."""
     from threadpoolctl import threadpool_info
 
-    for found in threadpool_info():
-        if found.get("internal_api") == "openblas" and found.get("architecture"):
-            os.environ.setdefault("OPENBLAS_CORETYPE", found["architecture"])
+    for library in threadpool_info():
+        if library.get("internal_api") == "openblas" and library.get("architecture"):
+            os.environ.setdefault("OPENBLAS_CORETYPE", library["architecture"])
 
 
 def faiss_other(unit: Any) -> Any:
@@ -43,8 +43,8 @@ def faiss_other(unit: Any) -> Any:
 
     index = faiss.IndexFlatIP(unit.shape[1])
     index.add(unit)
-    found = index.search(unit, 2)[1]
-    return np.where(found[:, 0] == np.arange(len(unit)), found[:, 1], found[:, 0])
+    neighbours = index.search(unit, 2)[1]
+    return np.where(neighbours[:, 0] == np.arange(len(unit)), neighbours[:, 1], neighbours[:, 0])
 
 
 def fastest_setting(unit: Any) -> tuple[int, int, int, int]:
@@ -52,14 +52,14 @@ def fastest_setting(unit: Any) -> tuple[int, int, int, int]:
     import faiss
     from threadpoolctl import threadpool_limits
 
-    tried = {}
+    timings = {}
     for blas in (1, thread_count()):
         for queries, base in ((4096, 1024), (4096, 4096), (16384, 1024), (1024, 1024)):
             use_setting((thread_count(), blas, queries, base))
             with threadpool_limits(blas, user_api="blas"):
-                tried[thread_count(), blas, queries, base] = best_of(lambda: faiss_other(unit[:TUNE]), 2)[0]
+                timings[thread_count(), blas, queries, base] = best_of(lambda: faiss_other(unit[:TUNE]), 2)[0]
     assert faiss.omp_get_max_threads() == thread_count()
-    return min(tried, key=tried.__getitem__)
+    return min(timings, key=timings.__getitem__)
 
 
 def use_setting(setting: tuple[int, int, int, int]) -> None:
@@ -77,8 +77,8 @@ def run() -> list[dict[str, Any]]:
     x, labels = data()
     recall_at_1(x, labels)  # PyTorch is imported here, once per process
     tracemalloc.start()
-    found = nearest_other(prepare_points(x))
-    extra = tracemalloc.get_traced_memory()[1]
+    ours = nearest_other(prepare_points(x))
+    memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -89,21 +89,21 @@ def run() -> list[dict[str, Any]]:
         seconds, recall = best_of(lambda: recall_at_1(x, labels), 1)
         ours_s = min(ours_s, seconds)
         with threadpool_limits(setting[1], user_api="blas"):
-            seconds, theirs = best_of(lambda: faiss_other(unit), 1)
+            seconds, peer_neighbours = best_of(lambda: faiss_other(unit), 1)
         peer_s = min(peer_s, seconds)
-    other = np.flatnonzero(found != theirs)
-    if len(other):  # float32 cannot tell them apart: then float64 must say that ours is at least as near
-        a, b, c = (x[rows].astype(np.float64) for rows in (other, found[other], theirs[other]))
+    different = np.flatnonzero(ours != peer_neighbours)
+    if len(different):  # float32 cannot tell them apart: then float64 must say that ours is at least as near
+        a, b, c = (x[rows].astype(np.float64) for rows in (different, ours[different], peer_neighbours[different]))
         a, b, c = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (a, b, c))
-        gain = (a * b).sum(1) - (a * c).sum(1)
-        assert np.all(gain >= 0) and np.all(gain < 1e-6)
-    assert recall == np.mean(labels[found] == labels)
-    assert extra < 500e6
-    note = f"{extra / 1e6:.0f} MB extra (< 500); {len(other)} other neighbours, nearer in float64"
+        gains = (a * b).sum(1) - (a * c).sum(1)
+        assert np.all(gains >= 0) and np.all(gains < 1e-6)
+    assert recall == np.mean(labels[ours] == labels)
+    assert memory < 500e6
+    note = f"{memory / 1e6:.0f} MB extra (< 500); {len(different)} other neighbours, nearer in float64"
     peer = f"faiss IndexFlatIP, {setting[0]} threads, BLAS {setting[1]}, blocks {setting[2]} × {setting[3]}"
     work = f"recall_at_1, {N:,} × {D}"
-    times = {"peer_s": peer_s, "ours_s": ours_s, "ratio": peer_s / ours_s, "target": 2.5}
-    return [{"work": work, "peer": peer, **times, "note": note}]
+    columns = {"peer_s": peer_s, "ours_s": ours_s, "ratio": peer_s / ours_s, "target": 2.5}
+    return [{"work": work, "peer": peer, **columns, "note": note}]
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ def data() -> tuple[list[Any], list[Any]]:
     scene = rng.standard_normal((REFS + TESTS, D), dtype=np.float32)
     refs, tests = [], []
     for _ in range(MEMBERS):
-        turn = rng.standard_normal((D, D), dtype=np.float32) / np.float32(D**0.5)
-        member = scene @ turn + 0.7 * rng.standard_normal(scene.shape, dtype=np.float32)
+        rotation = rng.standard_normal((D, D), dtype=np.float32) / np.float32(D**0.5)
+        member = scene @ rotation + 0.7 * rng.standard_normal(scene.shape, dtype=np.float32)
         refs.append(member[:REFS])
         tests.append(member[REFS:])
     return refs, tests
@@ -37,18 +37,20 @@ def data() -> tuple[list[Any], list[Any]]:
 
 def run() -> list[dict[str, Any]]:
     refs, tests = data()
-    part = [each[: bench_nc.TESTS] for each in tests]
-    plain, theirs = best_of(lambda: bench_nc.plain(refs, part), 1)
-    all_predictions = [[Predictions(embeddings=each) for each in side] for side in (refs, tests)]
+    few_tests = [each[: bench_nc.TESTS] for each in tests]
+    peer_seconds, peer_u = best_of(lambda: bench_nc.plain(refs, few_tests), 1)
+    all_predictions = [
+        [Predictions(embeddings=each) for each in embeddings_of_members] for embeddings_of_members in (refs, tests)
+    ]
     seconds, u = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=KS), 3)
     # it works in float32: now and then the hundredth neighbour of one member is another there
-    assert np.allclose(u[KS.index(bench_nc.K)][: bench_nc.TESTS], theirs, atol=2e-3)
+    assert np.allclose(u[KS.index(bench_nc.K)][: bench_nc.TESTS], peer_u, atol=2e-3)
     tracemalloc.start()
     neighborhood_inconsistency(*all_predictions, k=KS)
-    extra = tracemalloc.get_traced_memory()[1]
+    memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert extra < BYTES
-    peer = plain * TESTS / bench_nc.TESTS
+    assert memory < BYTES
+    peer = peer_seconds * TESTS / bench_nc.TESTS
     work = f"NC, {MEMBERS} members, {TESTS:,} × {REFS:,} × {D}, k {KS[0]} to {KS[-1]}, {len(KS)} of them"
     rows = [
         {
@@ -58,20 +60,22 @@ def run() -> list[dict[str, Any]]:
             "ours_s": seconds,
             "ratio": peer / seconds,
             "target": f"≤ {SECONDS:g} s",
-            "note": f"{extra / 1e6:.0f} MB extra (< {BYTES / 1e6:.0f})",
+            "note": f"{memory / 1e6:.0f} MB extra (< {BYTES / 1e6:.0f})",
         }
     ]
-    whole, spaces = best_of(lambda: member_spaces(*all_predictions, k_nc=KS, components=0), 1)
-    sweep, _ = best_of(lambda: [spaces.scores(range(m)) for m in range(1, MEMBERS + 1)], 1)
-    anew, _ = best_of(lambda: sibling_scores(all_predictions[0][:2], all_predictions[1][:2], k_nc=KS, components=0), 1)
+    member_seconds, spaces = best_of(lambda: member_spaces(*all_predictions, k_nc=KS, components=0), 1)
+    sweep_seconds, _ = best_of(lambda: [spaces.scores(range(m)) for m in range(1, MEMBERS + 1)], 1)
+    anew_seconds, _ = best_of(
+        lambda: sibling_scores(all_predictions[0][:2], all_predictions[1][:2], k_nc=KS, components=0), 1
+    )
     rows.append(
         {
             "work": "every M from 1 to 10, all scores but LL, all k",
             "peer": "each M anew (the time of two members × 27.5)",  # 1 + 2 + … + 10 members are searched
-            "peer_s": anew * 27.5,
-            "ours_s": whole + sweep,
-            "ratio": anew * 27.5 / (whole + sweep),
-            "note": f"{whole:.1f} s for the members, {sweep:.1f} s for the sweep",
+            "peer_s": anew_seconds * 27.5,
+            "ours_s": member_seconds + sweep_seconds,
+            "ratio": anew_seconds * 27.5 / (member_seconds + sweep_seconds),
+            "note": f"{member_seconds:.1f} s for the members, {sweep_seconds:.1f} s for the sweep",
         }
     )
     return rows

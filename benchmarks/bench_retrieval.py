@@ -30,8 +30,8 @@ def data() -> tuple[Any, list[Any]]:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, N)
     centres = rng.standard_normal((CLASSES, D), dtype=np.float32)
-    own = centres[labels] + 1.5 * rng.standard_normal((N, D), dtype=np.float32)
-    return own, [own + 0.5 * rng.standard_normal((N, D), dtype=np.float32) for _ in range(VIEWS)]
+    embeddings = centres[labels] + 1.5 * rng.standard_normal((N, D), dtype=np.float32)
+    return embeddings, [embeddings + 0.5 * rng.standard_normal((N, D), dtype=np.float32) for _ in range(VIEWS)]
 
 
 def bare(unit: torch.Tensor) -> torch.Tensor:
@@ -50,41 +50,49 @@ def waited(work: Any) -> Any:
 
 
 def run() -> list[dict[str, Any]]:
-    own, views = data()
+    embeddings, views = data()
     device = torch.device("cuda" if GPU else "cpu")
-    rows = torch.from_numpy(own).to(device)
+    rows = torch.from_numpy(embeddings).to(device)
     unit = rows / rows.norm(dim=1, keepdim=True)
     torch.backends.cuda.matmul.allow_tf32 = True
     bare_s, _ = best_of(waited(lambda: bare(unit)))
     torch.backends.cuda.matmul.allow_tf32 = False
     if GPU:
-        recall_s, near = best_of(waited(lambda: nearest_rows(rows, rows)[:, 0]))
-        exact = torch.cat([_without_own(block, at, unit) for at, block in enumerate(unit.split(BLOCK))])
-        differ = (near != exact).nonzero()[:, 0]
-        gap = (unit[differ].double() * (unit[near[differ]] - unit[exact[differ]]).double()).sum(1)
+        recall_s, neighbours = best_of(waited(lambda: nearest_rows(rows, rows)[:, 0]))
+        exact_neighbours = torch.cat(
+            [_without_own(block, number, unit) for number, block in enumerate(unit.split(BLOCK))]
+        )
+        different = (neighbours != exact_neighbours).nonzero()[:, 0]
+        gap = (
+            unit[different].double() * (unit[neighbours[different]] - unit[exact_neighbours[different]]).double()
+        ).sum(1)
         assert bool((gap.abs() < 1e-6).all()), "neighbours differ from those of float32 beyond its rounding"
-        note = f"{len(differ)} of {N:,} neighbours differ from float32's, all within its rounding"
+        note = f"{len(different)} of {N:,} neighbours differ from float32's, all within its rounding"
     else:
-        recall_s, _ = best_of(lambda: nearest_other(prepare_points(own)))
+        recall_s, _ = best_of(lambda: nearest_other(prepare_points(embeddings)))
         note = f"{N * N * D / recall_s / 1e9:.0f} G multiplications a second, by halves of the products"
-    predictions, *seen = (Predictions(embeddings=array) for array in (own, *views))
+    predictions, *view_predictions = (Predictions(embeddings=array) for array in (embeddings, *views))
     search = device_search(device) if GPU else search_rows
-    views_s, _ = best_of(waited(lambda: gallery_scores(predictions, seen, k=K, search=search)), 1)
+    views_s, _ = best_of(waited(lambda: gallery_scores(predictions, view_predictions, k=K, search=search)), 1)
     size = f"{N:,} × {D}"
     kind = "tf32" if GPU else "float32"
     peer = f"blocked {kind} product with max"
-    first = {"work": f"Recall@1, {size}", "peer": peer, "peer_s": bare_s, "ours_s": recall_s, "note": note}
-    second = {"work": f"gallery consistency, {VIEWS} views, k {K}, {size}", "peer": "one Recall@1", "peer_s": recall_s}
+    recall_row = {"work": f"Recall@1, {size}", "peer": peer, "peer_s": bare_s, "ours_s": recall_s, "note": note}
+    consistency_row = {
+        "work": f"gallery consistency, {VIEWS} views, k {K}, {size}",
+        "peer": "one Recall@1",
+        "peer_s": recall_s,
+    }
     return [
-        first | {"ratio": bare_s / recall_s, "target": 1 / 1.5},
-        second | {"ours_s": views_s, "ratio": recall_s / views_s, "target": 1 / 6 if GPU else None},
+        recall_row | {"ratio": bare_s / recall_s, "target": 1 / 1.5},
+        consistency_row | {"ours_s": views_s, "ratio": recall_s / views_s, "target": 1 / 6 if GPU else None},
     ]
 
 
-def _without_own(block: torch.Tensor, at: int, unit: torch.Tensor) -> torch.Tensor:
+def _without_own(block: torch.Tensor, number: int, unit: torch.Tensor) -> torch.Tensor:
     scores = block @ unit.T
     own = torch.arange(len(block), device=unit.device)
-    scores[own, at * BLOCK + own] = -torch.inf
+    scores[own, number * BLOCK + own] = -torch.inf
     return scores.argmax(1)
 
 

@@ -17,24 +17,26 @@ from nescio.datasets.scenes import scenes
 SCENES, WANTED = 40, 20.0  # images a second
 
 
-def timed(what: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
+def timed(description: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
     """A row of the table, and what the work gave. The time on the cores says more on a busy machine."""
     start = time.process_time()
     seconds, result = best_of(work)
-    each = (time.process_time() - start) / (3 * SCENES)
-    note = f"{SCENES / seconds:.0f} images/s, wanted {WANTED:.0f}; {1000 * each:.0f} ms of one core for each"
-    return {"work": f"{SCENES} scenes of 256 × 512, {what}", "ours_s": seconds, "note": note}, result
+    seconds_per_image = (time.process_time() - start) / (3 * SCENES)
+    note = (
+        f"{SCENES / seconds:.0f} images/s, wanted {WANTED:.0f}; {1000 * seconds_per_image:.0f} ms of one core for each"
+    )
+    return {"work": f"{SCENES} scenes of 256 × 512, {description}", "ours_s": seconds, "note": note}, result
 
 
 def run() -> list[dict[str, Any]]:
     rows = np.arange(SCENES)
-    first, test = timed("images and label maps", lambda: _rendered(rows))
+    first_row, test = timed("images and label maps", lambda: _rendered(rows))
     pixels, index = torch.from_numpy(test.backing.read(rows)), torch.from_numpy(test.index[rows])
-    found = [first]
+    table = [first_row]
     for name, changes in shifts().items():
-        last = changes[-1]
-        found.append(timed(f"{name} {last.level:g}", lambda change=last: change.apply(pixels, index))[0])
-    return found
+        strongest = changes[-1]
+        table.append(timed(f"{name} {strongest.level:g}", lambda change=strongest: change.apply(pixels, index))[0])
+    return table
 
 
 def _rendered(rows: Any) -> Any:

@@ -38,15 +38,15 @@ def large_file() -> tuple[np.ndarray, np.ndarray]:
 def torch_uncertainty(*names: str) -> list[Any]:
     """Metric classes of torch-uncertainty, whose package wants a trainer that its metrics do not need."""
     package = "torch_uncertainty"
-    for part in ("", ".metrics", ".metrics.classification"):
-        if package + part not in sys.modules:
-            module = types.ModuleType(package + part)
-            spec = importlib.util.find_spec(package + part)
+    for suffix in ("", ".metrics", ".metrics.classification"):
+        if package + suffix not in sys.modules:
+            module = types.ModuleType(package + suffix)
+            spec = importlib.util.find_spec(package + suffix)
             assert spec is not None
             module.__path__ = list(spec.submodule_search_locations or ())
-            sys.modules[package + part] = module
-    found = (name.rpartition(".") for name in names)
-    return [getattr(importlib.import_module(f"{package}.metrics.classification.{m}"), c) for m, _, c in found]
+            sys.modules[package + suffix] = module
+    modules = (name.rpartition(".") for name in names)
+    return [getattr(importlib.import_module(f"{package}.metrics.classification.{m}"), c) for m, _, c in modules]
 
 
 def usual(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -80,8 +80,8 @@ def uncertainty(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "calibration.calibration_error.CalibrationError",
         "fpr.FPR95",
     )
-    probs, target = torch.softmax(torch.from_numpy(logits), 1), torch.from_numpy(labels)
-    made = {
+    probs, target_labels = torch.softmax(torch.from_numpy(logits), 1), torch.from_numpy(labels)
+    metrics_of_peer = {
         "aurc": aurc(),
         "augrc": augrc(),
         "brier": brier(num_classes=CLASSES),
@@ -89,15 +89,15 @@ def uncertainty(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "sac@0.95": coverage(risk_threshold=0.05),
         "ece": ece(task="multiclass", num_classes=CLASSES, num_bins=15, validate_args=False),
     }
-    found = {}
-    for name, metric in made.items():
-        metric.update(probs, target)
-        found[name] = float(metric.compute())
+    values = {}
+    for name, metric in metrics_of_peer.items():
+        metric.update(probs, target_labels)
+        values[name] = float(metric.compute())
     wrong = fpr(pos_label=1)
     confidence, predicted = probs.max(1)
-    wrong.update(1 - confidence, (predicted != target).long())
-    found["fpr_at_tpr@0.95"] = float(wrong.compute())
-    return found
+    wrong.update(1 - confidence, (predicted != target_labels).long())
+    values["fpr_at_tpr@0.95"] = float(wrong.compute())
+    return values
 
 
 def value(card: Scorecard, name: str) -> float:
@@ -105,23 +105,23 @@ def value(card: Scorecard, name: str) -> float:
     return card.value(name, "msp" if ranks else None)
 
 
-def check_usual(card: Scorecard, theirs: dict[str, float]) -> None:
+def check_usual(card: Scorecard, peer: dict[str, float]) -> None:
     """Theirs are sums of float32, and TorchMetrics keeps a bin of its own for a confidence of 1."""
-    for name, number in theirs.items():
+    for name, number in peer.items():
         assert abs(value(card, name) - number) < 1e-5, (name, value(card, name), number)
 
 
-def check_uncertainty(card: Scorecard, theirs: dict[str, float], first: float) -> None:
+def check_uncertainty(card: Scorecard, peer: dict[str, float], first_error: float) -> None:
     """Theirs are float32, break ties of saturated confidences by luck, and integrate by trapezoids over [1/n, 1]:
 
     theirs = (n·ours - (first + last)/2) / (n - 1), where first and last are the ends of the curve.
     """
-    last = 1 - card.value("accuracy")
-    for name, number in theirs.items():
+    last_error = 1 - card.value("accuracy")
+    for name, number in peer.items():
         ours = value(card, name)
         if name in ("aurc", "augrc"):
-            start = first if name == "aurc" else first / N
-            ours = (N * ours - (start + last) / 2) / (N - 1)
+            curve_start = first_error if name == "aurc" else first_error / N
+            ours = (N * ours - (curve_start + last_error) / 2) / (N - 1)
         assert abs(ours - number) < 1e-4, (name, ours, number)
 
 
@@ -134,29 +134,29 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
     for start in range(0, N, 5000):
         z, y = logits[start : start + 5000].astype(np.float64), labels[start : start + 5000]
         p = softmax(z, axis=1)
-        ordered, whole = np.sort(p, axis=1), logsumexp(z, axis=1)
+        ordered, log_sum = np.sort(p, axis=1), logsumexp(z, axis=1)
         columns["msp"].append(ordered[:, :-1].sum(1))
         columns["gap"].append(ordered[:, -2] - ordered[:, -1])
         columns["entropy"].append(-(p * np.log(p)).sum(1))
         columns["max_logit"].append(-z.max(1))
-        columns["energy"].append(-whole)
-        columns["dempster_shafer"].append(CLASSES / (CLASSES + np.exp(whole)))
+        columns["energy"].append(-log_sum)
+        columns["dempster_shafer"].append(CLASSES / (CLASSES + np.exp(log_sum)))
         parts.append(metrics.outcomes(p, y))
     fields = ("predicted", "right", "confidence", "doubt", "log_loss", "brier", "rank", "zero")
-    exact = metrics.Outcomes(CLASSES, *(np.concatenate([getattr(a, f) for a in parts]) for f in fields))
+    outcomes = metrics.Outcomes(CLASSES, *(np.concatenate([getattr(a, f) for a in parts]) for f in fields))
     u = {name: np.concatenate(column) for name, column in columns.items()}
-    far = 0.0
+    largest_error = 0.0
     for row in card.rows:
-        name, _, at = row["metric"].partition("@")
+        name, _, parameters = row["metric"].partition("@")
         function = metrics.registry[name].function
         option = next(iter(metrics.registry[name].at), None)
-        options = {option: type(metrics.registry[name].at[option][0])(at)} if option and at else {}
+        options = {option: type(metrics.registry[name].at[option][0])(parameters)} if option and parameters else {}
         if row["measure"] not in (None, *u) or not metrics.registry[name].prepared:
             continue  # scores and metrics that this check does not write out
-        given = (exact,) if row["measure"] is None else (u[row["measure"]], ~exact.correct)
-        far = max(far, abs(row["value"] - function(*given, **options)))
-    assert far < 1e-7, far
-    return far
+        arguments = (outcomes,) if row["measure"] is None else (u[row["measure"]], ~outcomes.correct)
+        largest_error = max(largest_error, abs(row["value"] - function(*arguments, **options)))
+    assert largest_error < 1e-7, largest_error
+    return largest_error
 
 
 def memory(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -176,31 +176,31 @@ def run() -> list[dict[str, Any]]:
     fresh = iter([Predictions(logits=logits, labels=labels) for _ in range(TIMES)])  # predictions keep their summary
     ours_s, card = best_of(lambda: scorecard(next(fresh), classwise=False), TIMES)
     checked_s, _ = best_of(lambda: scorecard(Predictions(logits=logits, labels=labels), classwise=False), TIMES)
-    usual_s, theirs = best_of(lambda: usual(logits, labels))
-    check_usual(card, theirs)
-    uncertainty_s, others = best_of(lambda: uncertainty(logits, labels), TIMES)
-    surest = int(np.argmin(card.raw.uncertainty["msp"]))
-    check_uncertainty(card, others, float(card.raw.wrong[surest]))
-    far, peak = check_float64(card, logits, labels), memory(logits, labels)
+    usual_s, usual_values = best_of(lambda: usual(logits, labels))
+    check_usual(card, usual_values)
+    uncertainty_s, peer_values = best_of(lambda: uncertainty(logits, labels), TIMES)
+    most_confident = int(np.argmin(card.raw.uncertainty["msp"]))
+    check_uncertainty(card, peer_values, float(card.raw.wrong[most_confident]))
+    largest_error, peak = check_float64(card, logits, labels), memory(logits, labels)
 
     predictions = Predictions(logits=logits, labels=labels)
     class_s, classwise = best_of(lambda: classwise_ece_from_blocks(prob_blocks(predictions)))
     assert abs(classwise - metrics.classwise_ece(mean_probs(predictions), labels)) < 1e-12
 
-    def row(what: str, peer: str, peer_s: float | None, seconds: float, target: str, note: str) -> dict[str, Any]:
+    def row(work: str, peer: str, peer_s: float | None, seconds: float, target: str, note: str) -> dict[str, Any]:
         ratio = None if peer_s is None else peer_s / seconds
         names = ("work", "peer", "peer_s", "ours_s", "ratio", "target", "note")
-        return dict(zip(names, (what, peer, peer_s, seconds, ratio, target, note), strict=True))
+        return dict(zip(names, (work, peer, peer_s, seconds, ratio, target, note), strict=True))
 
     work = f"scorecard {N:,} × {CLASSES:,} float32, {len(card.rows)} numbers"
-    first, second = "softmax, scikit-learn, TorchMetrics: 5 numbers", "torch-uncertainty: 7 numbers"
-    note = f"{peak:.0f} MB beyond the input (≤ 64), {far:.0e} from float64 (≤ 1e-7)"
+    usual_name, uncertainty_name = "softmax, scikit-learn, TorchMetrics: 5 numbers", "torch-uncertainty: 7 numbers"
+    note = f"{peak:.0f} MB beyond the input (≤ 64), {largest_error:.0e} from float64 (≤ 1e-7)"
     also = "with the checks of Predictions(…)"
     return [
-        row(work, first, usual_s, ours_s, "≥ 25 ×", note),
-        row(work, second, uncertainty_s, ours_s, "≥ 5 ×", note),
-        row(work, first, usual_s, checked_s, "≥ 25 ×", also),
-        row(work, second, uncertainty_s, checked_s, "≥ 5 ×", also),
+        row(work, usual_name, usual_s, ours_s, "≥ 25 ×", note),
+        row(work, uncertainty_name, uncertainty_s, ours_s, "≥ 5 ×", note),
+        row(work, usual_name, usual_s, checked_s, "≥ 25 ×", also),
+        row(work, uncertainty_name, uncertainty_s, checked_s, "≥ 5 ×", also),
         row("class-wise ECE of the same file", "", None, class_s, "", "apart"),
     ]
 

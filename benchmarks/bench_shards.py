@@ -23,13 +23,13 @@ SCORE = "import sys, bench_shards; bench_shards.score(sys.argv[1])"
 
 def make(folder: Path, rows: int, classes: int, shards: int) -> None:
     """Shards of float16 logits, whose right class is often the largest."""
-    each = rows // shards
+    rows_per_shard = rows // shards
     for number in range(shards):
         rng = np.random.default_rng(number)
-        labels = rng.integers(0, classes, each)
-        logits = rng.standard_normal((each, classes), np.float32)
-        logits[np.arange(each), labels] += 3
-        index = np.arange(number * each, (number + 1) * each)
+        labels = rng.integers(0, classes, rows_per_shard)
+        logits = rng.standard_normal((rows_per_shard, classes), np.float32)
+        logits[np.arange(rows_per_shard), labels] += 3
+        index = np.arange(number * rows_per_shard, (number + 1) * rows_per_shard)
         Predictions(index=index, labels=labels, logits=logits.astype(np.float16)).save(folder / f"{number:03}.npz")
 
 
@@ -52,14 +52,14 @@ def run(rows: int = ROWS, classes: int = CLASSES, shards: int = SHARDS) -> list[
         make(Path(folder), rows, classes, shards)
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
         command = [sys.executable, "-c", SCORE, folder]
-        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    found = json.loads(said.splitlines()[-1])
-    peak = found["peak"]
-    print(f"{rows:,} rows × {classes} classes in {shards} shards: {found}", file=sys.stderr)
-    note = f"peak {peak / 1e9:.2f} GB, {rows / found['seconds']:,.0f} rows/s, {found['rows']} numbers"
+        output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    result = json.loads(output.splitlines()[-1])
+    peak = result["peak"]
+    print(f"{rows:,} rows × {classes} classes in {shards} shards: {result}", file=sys.stderr)
+    note = f"peak {peak / 1e9:.2f} GB, {rows / result['seconds']:,.0f} rows/s, {result['rows']} numbers"
     work = f"score {rows:,} rows × {classes} classes, {shards} shards"
     return [
-        {"work": work, "ours_s": found["seconds"], "ratio": peak / MOST_BYTES, "target": "≤ 1 (2 GB)", "note": note}
+        {"work": work, "ours_s": result["seconds"], "ratio": peak / MOST_BYTES, "target": "≤ 1 (2 GB)", "note": note}
     ]
 
 

@@ -27,28 +27,28 @@ BACKBONE, ROWS, BATCH, EPOCHS = ("resnet18", 50_000, 512, 4) if GPU else ("conv"
 THREE = ("simclr", "byol", "moco")
 
 
-def seconds(work: Callable[[], Any], times: int = 20, warm: int = 5) -> float:
+def seconds(work: Callable[[], Any], repeats: int = 20, warm_up: int = 5) -> float:
     """Of one call, the mean over several, after a few that do not count."""
-    for call in range(warm + times):
-        if call == warm:
+    for call in range(warm_up + repeats):
+        if call == warm_up:
             _wait()
             start = time.perf_counter()
         work()
     _wait()
-    return (time.perf_counter() - start) / times
+    return (time.perf_counter() - start) / repeats
 
 
-def bare(place: Runtime) -> float:
+def bare(runtime: Runtime) -> float:
     """Seconds of forward, backward and SGD step on two views of a batch that lies there ready."""
     features = backbones.build(BACKBONE, 3, 32)
-    net = place.to_device(nn.Sequential(features, nn.Linear(features.num_features, 128)))
-    x = torch.randn(2 * BATCH, 3, 32, 32, device=place.device)
-    x = x.contiguous(memory_format=torch.channels_last) if place.channels_last else x
+    net = runtime.to_device(nn.Sequential(features, nn.Linear(features.num_features, 128)))
+    x = torch.randn(2 * BATCH, 3, 32, 32, device=runtime.device)
+    x = x.contiguous(memory_format=torch.channels_last) if runtime.channels_last else x
     net.train()
     optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=1e-4, fused=GPU)
 
     def step() -> None:
-        with place.autocast():
+        with runtime.autocast():
             loss = net(x).float().square().mean()
         loss.backward()
         optimizer.step()
@@ -57,41 +57,44 @@ def bare(place: Runtime) -> float:
     return seconds(step)
 
 
-def ours(name: str, dataset: datasets.Dataset, place: Runtime) -> float:
+def ours(name: str, dataset: datasets.Dataset, runtime: Runtime) -> float:
     """Seconds of a step of `fit`, augmentation and all, between the first and the last epoch's end."""
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, augment="full")
     hparams = methods[name].hparams_class()
     trial = Trial(method=name, hparams=hparams, data="synthetic", backbone=BACKBONE, training=training)
     stamps: list[tuple[float, int]] = []
-    fit(trial, dataset, place, None, 1e9, lambda seen: stamps.append((time.perf_counter(), seen["step"])))
-    (start, first), (end, last) = stamps[0], stamps[-1]
-    return (end - start) / (last - first)
+    fit(trial, dataset, runtime, None, 1e9, lambda facts: stamps.append((time.perf_counter(), facts["step"])))
+    (start, first_step), (end, last_step) = stamps[0], stamps[-1]
+    return (end - start) / (last_step - first_step)
 
 
-def augmentation(dataset: datasets.Dataset, place: Runtime) -> float:
+def augmentation(dataset: datasets.Dataset, runtime: Runtime) -> float:
     """Seconds for two views of a batch, from uint8 on the device to images ready for the network."""
-    shown = Batches(
+    batch_images = Batches(
         dataset.train,
         dataset,
-        place.device,
+        runtime.device,
         batch=BATCH,
         augment="full",
         shuffle=True,
         drop_last=True,
         views=2,
-        channels_last=place.channels_last,
+        channels_last=runtime.channels_last,
     )
 
     def epoch() -> None:
-        for _ in shown:
+        for _ in batch_images:
             pass
 
-    return seconds(epoch, 2, 1) / len(shown)
+    return seconds(epoch, 2, 1) / len(batch_images)
 
 
-def each_step(place: Runtime) -> dict[str, float]:
+def each_step(runtime: Runtime) -> dict[str, float]:
     """Seconds of every step of the augmentation, on two views of a batch."""
-    x, draw = torch.rand(2 * BATCH, 3, 32, 32, device=place.device), torch.rand(2 * BATCH, steps.DRAWS).to(place.device)
+    x, draw = (
+        torch.rand(2 * BATCH, 3, 32, 32, device=runtime.device),
+        torch.rand(2 * BATCH, steps.DRAWS).to(runtime.device),
+    )
     work = {
         "crop": lambda: steps.zoom(x, draw[:, steps.PLACE], 0.2),
         "mirror": lambda: steps.mirror(x, draw[:, steps.MIRROR]),
@@ -99,23 +102,29 @@ def each_step(place: Runtime) -> dict[str, float]:
         "grey": lambda: steps.grey(x, draw[:, steps.GREY]),
         "blur": lambda: steps.blur(x, draw[:, steps.BLUR]),
     }
-    return {name: seconds(each) for name, each in work.items()}
+    return {name: seconds(step_work) for name, step_work in work.items()}
 
 
 def run() -> list[dict[str, Any]]:
-    place, dataset = runtime_for(), data(ROWS)
-    where = torch.cuda.get_device_name() if GPU else "CPU, one thread for both"
-    with place.threads(1):  # as trials compute on a CPU
-        step, views = bare(place), augmentation(dataset, place)
-        parts = ", ".join(f"{name} {1e3 * each:.2f}" for name, each in each_step(place).items())
-    rows = [_row(f"two views of {BATCH}, augmented", f"bare step, {BACKBONE}", step, views, f"ms: {parts}")]
-    rows += [_row(f"train {name}", "bare step of two views", step, ours(name, dataset, place), where) for name in THREE]
+    runtime, dataset = runtime_for(), data(ROWS)
+    device = torch.cuda.get_device_name() if GPU else "CPU, one thread for both"
+    with runtime.threads(1):  # as trials compute on a CPU
+        step, views = bare(runtime), augmentation(dataset, runtime)
+        step_times = ", ".join(f"{name} {1e3 * step_seconds:.2f}" for name, step_seconds in each_step(runtime).items())
+    rows = [_row(f"two views of {BATCH}, augmented", f"bare step, {BACKBONE}", step, views, f"ms: {step_times}")]
+    rows += [
+        _row(f"train {name}", "bare step of two views", step, ours(name, dataset, runtime), device) for name in THREE
+    ]
     return rows
 
 
-def _row(work: str, peer: str, theirs: float, mine: float, note: str) -> dict[str, Any]:
-    seen = {"peer_s": f"{BATCH / theirs:,.0f}/s", "ours_s": f"{BATCH / mine:,.0f}/s", "ratio": theirs / mine}
-    return {"work": work, "peer": peer, **seen, "target": "", "note": note}
+def _row(work: str, peer: str, peer_rate: float, our_rate: float, note: str) -> dict[str, Any]:
+    images = {
+        "peer_s": f"{BATCH / peer_rate:,.0f}/s",
+        "ours_s": f"{BATCH / our_rate:,.0f}/s",
+        "ratio": peer_rate / our_rate,
+    }
+    return {"work": work, "peer": peer, **images, "target": "", "note": note}
 
 
 def _wait() -> None:

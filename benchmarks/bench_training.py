@@ -37,7 +37,7 @@ def data(rows: int = ROWS, size: int = 32) -> datasets.Dataset:
     return dataset_from_arrays("synthetic", *parts, [str(i) for i in range(10)])
 
 
-def ours(name: str, dataset: datasets.Dataset, place: Runtime, **plan: Any) -> float:
+def ours(name: str, dataset: datasets.Dataset, runtime: Runtime, **plan: Any) -> float:
     """Images per second of `fit` between its first and its last look at the loss."""
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, **plan)
     hparams = methods[name].hparams_class()
@@ -47,54 +47,54 @@ def ours(name: str, dataset: datasets.Dataset, place: Runtime, **plan: Any) -> f
     def watch(event: dict[str, Any]) -> None:
         stamps.append((time.perf_counter(), event["step"] * BATCH))
 
-    fit(trial, dataset, place, None, 1e9, watch)
-    (start, first), (end, last) = stamps[0], stamps[-1]
-    return (last - first) / (end - start)
+    fit(trial, dataset, runtime, None, 1e9, watch)
+    (start, first_step), (end, last_step) = stamps[0], stamps[-1]
+    return (last_step - first_step) / (end - start)
 
 
-def bare(dataset: datasets.Dataset, place: Runtime, compile: bool = False) -> float:
+def bare(dataset: datasets.Dataset, runtime: Runtime, compile: bool = False) -> float:
     """A resident loop without nescio: crop, flip, ResNet-18, SGD."""
-    pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).contiguous().to(place.device)
-    labels = torch.from_numpy(dataset.train.labels).to(place.device)
+    pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).contiguous().to(runtime.device)
+    labels = torch.from_numpy(dataset.train.labels).to(runtime.device)
     net = nn.Sequential(backbones.build("resnet18", 3, 32), nn.Linear(512, 10))
-    net = place.to_device(net).train()
+    net = runtime.to_device(net).train()
     if compile:
         net.compile()
     optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=1e-4, fused=GPU)
     steps = EPOCHS * len(labels) // BATCH
     start = 0.0
-    warm = steps // 4 if GPU else 2
+    warm_up = steps // 4 if GPU else 2
     for step in range(steps):
-        if step == warm:
+        if step == warm_up:
             _wait()
             start = time.perf_counter()
-        rows = torch.randint(0, len(labels), (BATCH,), device=place.device)
+        rows = torch.randint(0, len(labels), (BATCH,), device=runtime.device)
         x = pixels[rows].float().div_(255).sub_(0.5).div_(0.25)
         x = torch.nn.functional.pad(x, (4, 4, 4, 4))[..., 2:34, 3:35]
-        if place.channels_last:
+        if runtime.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        with place.autocast():
+        with runtime.autocast():
             loss = nn.functional.cross_entropy(net(x), labels[rows])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     _wait()
-    return (steps - warm) * BATCH / (time.perf_counter() - start)
+    return (steps - warm_up) * BATCH / (time.perf_counter() - start)
 
 
-def ordinary(dataset: datasets.Dataset, place: Runtime) -> float:
+def ordinary(dataset: datasets.Dataset, runtime: Runtime) -> float:
     """DataLoader with worker processes, float32, no channels-last: how such code is usually written."""
     pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).float() / 255
-    held = torch.utils.data.TensorDataset(pixels, torch.from_numpy(dataset.train.labels))
-    loader = torch.utils.data.DataLoader(held, BATCH, shuffle=True, num_workers=8, pin_memory=True, drop_last=True)
-    net = nn.Sequential(backbones.build("resnet18", 3, 32), nn.Linear(512, 10)).to(place.device).train()
+    tensors = torch.utils.data.TensorDataset(pixels, torch.from_numpy(dataset.train.labels))
+    loader = torch.utils.data.DataLoader(tensors, BATCH, shuffle=True, num_workers=8, pin_memory=True, drop_last=True)
+    net = nn.Sequential(backbones.build("resnet18", 3, 32), nn.Linear(512, 10)).to(runtime.device).train()
     optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9)
     for epoch in range(2):
         if epoch == 1:
             _wait()
             start = time.perf_counter()
         for x, y in loader:
-            x, y = x.to(place.device, non_blocking=True), y.to(place.device, non_blocking=True)
+            x, y = x.to(runtime.device, non_blocking=True), y.to(runtime.device, non_blocking=True)
             loss = nn.functional.cross_entropy(net(x), y)
             loss.backward()
             optimizer.step()
@@ -103,30 +103,30 @@ def ordinary(dataset: datasets.Dataset, place: Runtime) -> float:
     return len(loader) * BATCH / (time.perf_counter() - start)
 
 
-def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
+def prediction(runtime: Runtime, compile: bool) -> tuple[float, float]:
     """(bare forward, predict.outputs) images per second: ResNet-50, 224 pixels, resident input."""
     dataset = data(16_384, 224)
     spec = NetworkSpec("resnet50", 3, 224, 1000)
-    method: Any = place.to_device(methods["erm"](methods["erm"].hparams_class(), spec)).eval()
+    method: Any = runtime.to_device(methods["erm"](methods["erm"].hparams_class(), spec)).eval()
     if compile:
         method.features.compile()
     images, batch = dataset.train, 512
     network = Network("resnet50", View(224, 224, "trained", "bilinear"), dataset.mean, dataset.std, 1000)
-    shown = LoadedImages(ImageSet("made", "train"), dataset, images)
-    predict_images(method, network, shown, None, place, batch=batch)  # warm
+    images_on_device = LoadedImages(ImageSet("made", "train"), dataset, images)
+    predict_images(method, network, images_on_device, None, runtime, batch=batch)  # warm
     _wait()
     start = time.perf_counter()
-    predict_images(method, network, shown, None, place, batch=batch)
-    mine = len(images) / (time.perf_counter() - start)
-    x = torch.randn(batch, 3, 224, 224, device=place.device).contiguous(memory_format=torch.channels_last)
-    with torch.inference_mode(), place.autocast():
+    predict_images(method, network, images_on_device, None, runtime, batch=batch)
+    our_rate = len(images) / (time.perf_counter() - start)
+    x = torch.randn(batch, 3, 224, 224, device=runtime.device).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode(), runtime.autocast():
         for step in range(3 + 32):
             if step == 3:
                 _wait()
                 start = time.perf_counter()
             method(x)
         _wait()
-    return 32 * batch / (time.perf_counter() - start), mine
+    return 32 * batch / (time.perf_counter() - start), our_rate
 
 
 def _wait() -> None:
@@ -134,43 +134,45 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _row(work: str, peer: str, theirs: float, mine: float, target: str, note: str = "") -> dict[str, Any]:
-    seen = {"peer_s": f"{theirs:,.0f}/s", "ours_s": f"{mine:,.0f}/s", "ratio": mine / theirs}
-    return {"work": work, "peer": peer, **seen, "target": target, "note": note}
+def _row(work: str, peer: str, peer_rate: float, our_rate: float, target: str, note: str = "") -> dict[str, Any]:
+    images = {"peer_s": f"{peer_rate:,.0f}/s", "ours_s": f"{our_rate:,.0f}/s", "ratio": our_rate / peer_rate}
+    return {"work": work, "peer": peer, **images, "target": target, "note": note}
 
 
 def on_cpu() -> list[dict[str, Any]]:
     """Trials compute on one thread unless `threads` says more; the peer gets as many."""
-    place, dataset, rows = runtime_for(), data(), []
+    runtime, dataset, rows = runtime_for(), data(), []
     for threads in sorted({1, torch.get_num_threads()}):
-        with place.threads(threads):
-            baseline = bare(dataset, place)
-        mine = ours("erm", dataset, place, augment="crop-flip", threads=threads)
+        with runtime.threads(threads):
+            baseline = bare(dataset, runtime)
+        our_rate = ours("erm", dataset, runtime, augment="crop-flip", threads=threads)
         note = f"CPU, threads of both: {threads}"
-        rows.append(_row("train ResNet-18, 32 px", "bare resident loop", baseline, mine, "≥ 0.9 ×", note))
+        rows.append(_row("train ResNet-18, 32 px", "bare resident loop", baseline, our_rate, "≥ 0.9 ×", note))
     return rows
 
 
 def run(every_method: bool = True) -> list[dict[str, Any]]:
     if not GPU:
         return on_cpu()
-    place, dataset = runtime_for(), data()
-    where = torch.cuda.get_device_name()
-    baseline = bare(dataset, place)
-    erm = ours("erm", dataset, place, augment="crop-flip")
-    rows = [_row("train ResNet-18, 32 px", "bare resident loop", baseline, erm, "≥ 45,000/s", where)]
-    rows.append(_row("train ResNet-18, 32 px", "DataLoader, float32", ordinary(dataset, place), erm, "", where))
-    compiled = ours("erm", dataset, place, augment="crop-flip", compile=True)
-    rows.append(_row("the same, compiled", "bare, compiled", bare(dataset, place, True), compiled, ""))
+    runtime, dataset = runtime_for(), data()
+    device = torch.cuda.get_device_name()
+    baseline = bare(dataset, runtime)
+    erm = ours("erm", dataset, runtime, augment="crop-flip")
+    rows = [_row("train ResNet-18, 32 px", "bare resident loop", baseline, erm, "≥ 45,000/s", device)]
+    rows.append(_row("train ResNet-18, 32 px", "DataLoader, float32", ordinary(dataset, runtime), erm, "", device))
+    compiled = ours("erm", dataset, runtime, augment="crop-flip", compile=True)
+    rows.append(_row("the same, compiled", "bare, compiled", bare(dataset, runtime, True), compiled, ""))
     if every_method:
         for name in classifiers():  # the others: bench_ssl
             if name != "erm":
                 target = "stated" if name in ("due", "mimo") else "≥ 0.5 × ERM"
-                rows.append(_row(f"train {name}", "erm", erm, ours(name, dataset, place, augment="crop-flip"), target))
+                rows.append(
+                    _row(f"train {name}", "erm", erm, ours(name, dataset, runtime, augment="crop-flip"), target)
+                )
     for compile in (False, True):
-        theirs, mine = prediction(place, compile)
+        peer_rate, our_rate = prediction(runtime, compile)
         name = "predict ResNet-50, 224 px" + (", compiled" if compile else "")
-        rows.append(_row(name, "bare forward", theirs, mine, "≥ 0.85 ×", where))
+        rows.append(_row(name, "bare forward", peer_rate, our_rate, "≥ 0.85 ×", device))
     return rows
 
 

@@ -42,9 +42,9 @@ def pictures(path: Path, rows: int) -> Path:
     for _ in range(KINDS):
         coarse = Image.fromarray(rng.integers(0, 256, (75, 100, 3), dtype=np.uint8)).resize((500, 375))
         noisy = np.asarray(coarse, np.int16) + rng.integers(-24, 25, (375, 500, 1))
-        held = io.BytesIO()
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(held, "JPEG", quality=90)
-        images.append(np.frombuffer(held.getvalue(), np.uint8))
+        file = io.BytesIO()
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+        images.append(np.frombuffer(file.getvalue(), np.uint8))
     images = [images[row % KINDS] for row in range(rows)]
     labels = np.arange(rows) * 1000 // rows
     labels[-1] = 999
@@ -63,28 +63,28 @@ def weights(folder: Path, seed: int) -> Path:
     return folder
 
 
-def models(root: Path, here: Runtime) -> tuple[float, float, float]:
+def models(root: Path, runtime: Runtime) -> tuple[float, float, float]:
     """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
     store = Store(root / "store")
     images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="test_or_all")
     output_spec = OutputSpec(("logits",), "float16", mc_samples=30)
     for seed in range(2):
-        wanted = with_weights(find_network(NAME, store), weights(root / f"w{seed}", seed))
-        step = predict_step(wanted, images, output_spec=output_spec, batch=BATCH)
+        network = with_weights(find_network(NAME, store), weights(root / f"w{seed}", seed))
+        step = predict_step(network, images, output_spec=output_spec, batch=BATCH)
         start = time.perf_counter()
-        step.run(Context(store, device=str(here.device)))
-        whole = ROWS / (time.perf_counter() - start)
-    return bare(here), float(predictions_from_store(store, step.key).facts["images_per_second"]), whole
+        step.run(Context(store, device=str(runtime.device)))
+        total_rate = ROWS / (time.perf_counter() - start)
+    return bare(runtime), float(predictions_from_store(store, step.key).facts["images_per_second"]), total_rate
 
 
-def bare(here: Runtime) -> float:
+def bare(runtime: Runtime) -> float:
     import timm
 
-    network = here.to_device(timm.create_model(NAME)).eval()
-    x = torch.rand(BATCH, 3, 224, 224, device=here.device)
-    x = x.contiguous(memory_format=torch.channels_last) if here.channels_last else x
+    network = runtime.to_device(timm.create_model(NAME)).eval()
+    x = torch.rand(BATCH, 3, 224, 224, device=runtime.device)
+    x = x.contiguous(memory_format=torch.channels_last) if runtime.channels_last else x
     steps = ROWS // BATCH
-    with torch.inference_mode(), here.autocast():
+    with torch.inference_mode(), runtime.autocast():
         for step in range(3 + steps):
             if step == 3:
                 wait()
@@ -104,31 +104,38 @@ def decoding(root: Path, workers: int) -> float:
     view = View(224, 256)
     file = root / f"{workers}.npy"
     np.lib.format.open_memmap(file, "w+", np.uint8, (DECODED, 224, 224, 3)).flush()
-    left = pixel_cache.decoding_blocks(np.arange(DECODED))
+    blocks = pixel_cache.decoding_blocks(np.arange(DECODED))
     start = time.perf_counter()
-    for _ in pixel_cache.decode_blocks(file, images.source, left, view, processes=True, workers=workers):
+    for _ in pixel_cache.decode_blocks(file, images.source, blocks, view, processes=True, workers=workers):
         pass
     return DECODED / (time.perf_counter() - start)
 
 
-def row(work: str, peer: str, theirs: float, mine: float, target: str, note: str = "") -> dict[str, Any]:
-    seen = {"peer_s": f"{theirs:,.0f}/s", "ours_s": f"{mine:,.0f}/s", "ratio": mine / theirs}
-    return {"work": work, "peer": peer, **seen, "target": target, "note": note}
+def row(work: str, peer: str, peer_rate: float, our_rate: float, target: str, note: str = "") -> dict[str, Any]:
+    images = {"peer_s": f"{peer_rate:,.0f}/s", "ours_s": f"{our_rate:,.0f}/s", "ratio": our_rate / peer_rate}
+    return {"work": work, "peer": peer, **images, "target": target, "note": note}
 
 
 def run() -> list[dict[str, Any]]:
-    here = runtime_for()
-    where = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
+    runtime = runtime_for()
+    device = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        one, every = (decoding(root, workers) for workers in (1, thread_count()))
-        plain, second, whole = models(root, here)
+        one_core, all_cores = (decoding(root, workers) for workers in (1, thread_count()))
+        bare_rate, second_model, with_loading = models(root, runtime)
     target = "≥ 0.85 ×" if GPU else ""
     name = NAME.partition(".")[0]
     return [
-        row(f"{name}, 224 px, {ROWS:,} images: second model", "bare forward", plain, second, target, where),
-        row("the same, with loading its weights and saving", "bare forward", plain, whole, "", where),
-        row(f"decode 500 × 375 to 224, {thread_count()} cores", "one core", one, every, f"{thread_count()} ×", where),
+        row(f"{name}, 224 px, {ROWS:,} images: second model", "bare forward", bare_rate, second_model, target, device),
+        row("the same, with loading its weights and saving", "bare forward", bare_rate, with_loading, "", device),
+        row(
+            f"decode 500 × 375 to 224, {thread_count()} cores",
+            "one core",
+            one_core,
+            all_cores,
+            f"{thread_count()} ×",
+            device,
+        ),
     ]
 
 

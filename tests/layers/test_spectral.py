@@ -199,7 +199,7 @@ def test_evaluation_does_not_move_the_power_iteration():
 def test_operator_norm_is_that_of_the_dense_map(stride, padding, size):
     conv = nn.Conv2d(2, 3, 3, stride, padding, bias=False)
     dense = torch.autograd.functional.jacobian(lambda x: conv(x[None]).flatten(), torch.zeros(2, *size)).flatten(1)
-    assert operator_norm(conv, size, times=500) == pytest.approx(largest(dense), rel=1e-3)
+    assert operator_norm(conv, size, steps=500) == pytest.approx(largest(dense), rel=1e-3)
 
 
 def test_operator_norms_are_those_of_the_maps_that_reach_a_layer():

@@ -39,8 +39,8 @@ def _plain(name: str, tensor: Any) -> Array:
     try:
         tensor = tensor.detach().cpu()
         tensor = (tensor.dequantize() if tensor.is_quantized else tensor).resolve_conj().resolve_neg()
-        small = str(tensor.dtype).startswith(("torch.bfloat16", "torch.float8"))
-        return np.asarray(tensor.float() if small else tensor)
+        low_precision = str(tensor.dtype).startswith(("torch.bfloat16", "torch.float8"))
+        return np.asarray(tensor.float() if low_precision else tensor)
     except (RuntimeError, TypeError):  # sparse, without values, or of packed numbers
         raise BadInput(f"{name} is no plain tensor of numbers: save it dense, as float32.") from None
 
@@ -91,14 +91,14 @@ def integers(name: str, value: ArrayLike) -> Array:
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one whole number for each.")
     if array.dtype.kind == "f":
-        wide = array.astype(np.float64)
-        whole = np.isfinite(wide) & (wide == np.rint(wide)) & (np.abs(wide) < 2.0**53)
+        doubles = array.astype(np.float64)
+        is_whole = np.isfinite(doubles) & (doubles == np.rint(doubles)) & (np.abs(doubles) < 2.0**53)
     elif array.dtype == np.uint64:
-        whole = array < 1 << 63
+        is_whole = array < 1 << 63
     else:
         return array.astype(np.int64, copy=False)
-    if not whole.all():
-        row = int(np.argmin(whole))
+    if not is_whole.all():
+        row = int(np.argmin(is_whole))
         raise BadInput(f"{name} holds {array[row]} in row {row}, which is not a whole number.")
     return array.astype(np.int64)
 
@@ -108,9 +108,9 @@ def check_finite(name: str, array: Array, masks: bool = False, largest: float = 
     if array.dtype.kind != "f":
         return
     width = max(1, int(np.prod(array.shape[1:])))
-    parts = blocks(len(array), max(1, CACHE_VALUES // width))
+    slices = blocks(len(array), max(1, CACHE_VALUES // width))
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in parts:
+        for block in slices:
             check_not_truncated(array)
             rows = array[block]
             if not _squares_finite(rows):
@@ -120,20 +120,20 @@ def check_finite(name: str, array: Array, masks: bool = False, largest: float = 
 
 def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float) -> None:
     masked = np.isneginf(rows) if masks else np.zeros(rows.shape, bool)
-    bad = ~(np.isfinite(rows) | masked)
-    if bad.any():
-        row = first + int(np.argwhere(bad)[0][0])
+    not_finite = ~(np.isfinite(rows) | masked)
+    if not_finite.any():
+        row = first + int(np.argwhere(not_finite)[0][0])
         raise BadInput(f"{name} has a value that is not finite in row {row}: correct that row or leave it out.")
-    large = ~masked & (np.abs(rows) > largest)
-    if large.any():
-        cell = np.argwhere(large)[0]
+    too_large = ~masked & (np.abs(rows) > largest)
+    if too_large.any():
+        cell = np.argwhere(too_large)[0]
         raise BadInput(
             f"{name} holds {rows[tuple(cell)]:.3g} in row {first + int(cell[0])}, beyond ±{largest:g}: "
             "arithmetic would overflow, so correct that row or divide all of them."
         )
-    empty = masked.all(-1)
-    if empty.any():
-        row = first + int(np.argwhere(empty)[0][0])
+    all_masked = masked.all(-1)
+    if all_masked.any():
+        row = first + int(np.argwhere(all_masked)[0][0])
         raise BadInput(f"{name} masks every class with -inf in row {row}: at least one needs a finite value.")
 
 
@@ -154,12 +154,12 @@ def release_pages(rows: Array) -> None:
     mapped = _map_of(rows, read_only=True)
     if mapped is None:
         return
-    start = rows.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    start_byte = rows.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
     # Whole pages only; a page that is shared with a neighbouring block is left to it.
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (start + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first:
-        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+    first_byte = -(-start_byte // mmap.PAGESIZE) * mmap.PAGESIZE
+    last_byte = (start_byte + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last_byte > first_byte:
+        mapped.madvise(mmap.MADV_DONTNEED, first_byte, last_byte - first_byte)
 
 
 def _map_of(rows: object, read_only: bool = False) -> mmap.mmap | None:

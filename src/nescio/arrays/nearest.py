@@ -121,18 +121,18 @@ def prepare_points(
         raise BadInput(f"{name} has no rows: at least one is needed.")
     if like is not None and like.d != d:
         raise BadInput(f"{name} has {d} features, {like.name} has {like.d}: they must come from the same network.")
-    parts = blocks(n, max(1, SLAB // d))
+    slices = blocks(n, max(1, SLAB // d))
     shift, scale = np.zeros(d), 1.0
     if like is not None:
         shift, scale = like.shift, like.scale
     elif metric == "euclidean":
-        shift = sum((np.asarray(raw[block], np.float64) / n).sum(0) for block in parts) + shift
-        widest = max(float(np.abs(raw[block] - shift).max()) for block in parts)
-        scale = float(2.0 ** -np.frexp(widest)[1]) if widest else 1.0
+        shift = sum((np.asarray(raw[block], np.float64) / n).sum(0) for block in slices) + shift
+        largest = max(float(np.abs(raw[block] - shift).max()) for block in slices)
+        scale = float(2.0 ** -np.frexp(largest)[1]) if largest else 1.0
     search_rows, square = np.empty((n, d), np.float32), np.empty(n)
 
     def work(i: int, workers: int) -> None:
-        for block in parts[i::workers]:
+        for block in slices[i::workers]:
             x = np.asarray(raw[block], np.float64)
             if metric == "euclidean":
                 x = (x - shift) * scale
@@ -153,41 +153,41 @@ def prepare_points(
 
 
 def nearest_rows(
-    refs: Points, queries: Points, cuts: Sequence[int], rows: Array | None = None, others: bool = False
+    refs: Points, queries: Points, cuts: Sequence[int], rows: Array | None = None, exclude_self: bool = False
 ) -> Array:
     """(n, cuts[-1]) indices of references: for every cut k, rising, the first k of a row are its k nearest, as a set.
 
-    rows: these queries only. others: queries are the references themselves, and none finds itself.
+    rows: numbers of the queries to search for. exclude_self: queries are the references, and none finds itself.
     """
     rows = np.arange(len(queries)) if rows is None else rows
     neighbours = np.empty((len(rows), cuts[-1]), np.intp)
     work_size = len(rows) * len(refs) * refs.d
     workers = thread_count() if work_size >= SERIAL else 1
     rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
-    step = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
-    parts = blocks(len(rows), step)
+    block_size = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
+    slices = blocks(len(rows), block_size)
     half_squares = refs.half_squares.astype(np.float32)
 
     def work(i: int, workers: int) -> None:
-        room = np.empty(min(step, len(rows)) * len(refs), np.float32)
-        mine = parts[i::workers]
-        for block in track(mine, "neighbours") if i == 0 else mine:
+        buffer = np.empty(min(block_size, len(rows)) * len(refs), np.float32)
+        worker_blocks = slices[i::workers]
+        for block in track(worker_blocks, "neighbours") if i == 0 else worker_blocks:
             query_rows = rows[block]
-            scores = room[: len(query_rows) * len(refs)].reshape(len(query_rows), len(refs))
+            scores = buffer[: len(query_rows) * len(refs)].reshape(len(query_rows), len(refs))
             np.matmul(queries.search_rows[query_rows], refs.search_rows.T, out=scores)
             if refs.metric == "euclidean":
                 scores -= half_squares
-            if others:
+            if exclude_self:
                 scores[np.arange(len(query_rows)), query_rows] = -np.inf
-            for few in blocks(len(query_rows), max(1, CHOICE // len(refs))):
-                margin = score_margin(refs, queries, query_rows[few], SINGLE)
-                neighbours[block][few] = _choose(
-                    scores[few], margin, cuts, _TieBreaker(refs, queries, query_rows[few], others)
+            for chunk in blocks(len(query_rows), max(1, CHOICE // len(refs))):
+                margin = score_margin(refs, queries, query_rows[chunk], SINGLE)
+                neighbours[block][chunk] = _choose(
+                    scores[chunk], margin, cuts, _TieBreaker(refs, queries, query_rows[chunk], exclude_self)
                 )
             crowded = np.flatnonzero(neighbours[block, 0] == CROWDED)
             if len(crowded):
                 neighbours[block][crowded] = _TieBreaker(
-                    refs, queries, query_rows[crowded], others
+                    refs, queries, query_rows[crowded], exclude_self
                 ).search_crowded_rows(cuts)
 
     _run(work, work_size, blas=True)
@@ -200,10 +200,10 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
     out = np.empty((n, k))
     all_at_once = k * PAIR > len(refs) and refs.raw.size <= 8 * BLOCK
     centred_refs = refs.centred(slice(None)) if all_at_once else np.empty(0)
-    parts = blocks(n, max(1, BLOCK // (4 * len(refs)) if all_at_once else SLAB // (k * refs.d)))
+    slices = blocks(n, max(1, BLOCK // (4 * len(refs)) if all_at_once else SLAB // (k * refs.d)))
 
     def work(i: int, workers: int) -> None:
-        for block in parts[i::workers]:
+        for block in slices[i::workers]:
             query_rows = np.arange(n)[block]
             if all_at_once:
                 out[block] = _TieBreaker(refs, queries, query_rows, False).exact_scores(neighbours[block], centred_refs)
@@ -264,7 +264,7 @@ class _TieBreaker:
     refs: Points
     queries: Points
     query_rows: Array  # (b,) the queries of the block
-    others: bool
+    exclude_self: bool
 
     def comparable(self, scores: Array, row: Array) -> Array:
         """Scores of these rows of the block in the unit of `pair_scores`."""
@@ -283,12 +283,12 @@ class _TieBreaker:
         scores = self.queries.centred(self.query_rows) @ centred_refs.T - self.refs.half_squares
         out = np.take_along_axis(self.comparable(scores, np.arange(len(self.query_rows))[:, None]), neighbours, 1)
         if self.refs.metric == "cosine":
-            near = out > 1 - NEAR_COSINE
+            imprecise = out > 1 - NEAR_COSINE
         else:
-            near = (
+            imprecise = (
                 -2 * out < NEAR * (np.sqrt(self.queries.square[self.query_rows]) + self.refs.max_length)[:, None] ** 2
             )
-        row, rank = np.nonzero(near)
+        row, rank = np.nonzero(imprecise)
         out[row, rank] = self.pairs(row, neighbours[row, rank])
         return out
 
@@ -301,22 +301,22 @@ class _TieBreaker:
             scores[:, block] = a @ self.refs.centred(block).T - self.refs.half_squares[block]
         if (first_equal != np.arange(n)).any():
             scores = scores[:, first_equal]
-        if self.others:
+        if self.exclude_self:
             scores[np.arange(len(query_rows)), query_rows] = -np.inf
-        border = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
-        slack = 4 * score_margin(self.refs, self.queries, query_rows, DOUBLE)
-        open_ = np.zeros(scores.shape, bool)
-        for t in border.T:
-            open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
+        thresholds = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
+        tolerance = 4 * score_margin(self.refs, self.queries, query_rows, DOUBLE)
+        undecided = np.zeros(scores.shape, bool)
+        for t in thresholds.T:
+            undecided |= np.abs(scores - t[:, None]) <= tolerance[:, None]
         scores = self.comparable(scores, np.arange(len(query_rows))[:, None])
-        r, c = np.nonzero(open_)
-        key = r * n + first_equal[c]
-        once = np.zeros(scores.size, bool)
-        once[key] = True
-        pairs = np.flatnonzero(once)
+        row, column = np.nonzero(undecided)
+        key = row * n + first_equal[column]
+        requested = np.zeros(scores.size, bool)
+        requested[key] = True
+        pairs = np.flatnonzero(requested)
         value = np.empty(scores.size)
         value[pairs] = pair_scores(self.refs, self.queries, query_rows[pairs // n], pairs % n)
-        scores[r, c] = value[key]
+        scores[row, column] = value[key]
         return _choose(scores, np.zeros(len(query_rows)), cuts, None)
 
 
@@ -332,36 +332,36 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
     width = min(k + 1, n)
     top = np.sort(np.partition(scores, n - width)[:, n - width :])[:, ::-1].astype(np.float64)
     inside = top[:, np.array(cuts) - 1]
-    outside = np.full(inside.shape, -np.inf)
-    inner = [cut_number for cut_number, cut in enumerate(cuts) if cut < n]
-    outside[:, inner] = top[:, [cuts[cut_number] for cut_number in inner]]
-    unsure = inside - outside <= 2 * margin[:, None]  # (b, cuts)
-    open_ = unsure.any(1)
-    undecided, clear = np.flatnonzero(open_), np.flatnonzero(~open_)
+    next_best = np.full(inside.shape, -np.inf)
+    inner_cuts = [cut_number for cut_number, cut in enumerate(cuts) if cut < n]
+    next_best[:, inner_cuts] = top[:, [cuts[cut_number] for cut_number in inner_cuts]]
+    unsure = inside - next_best <= 2 * margin[:, None]  # (b, cuts)
+    is_undecided = unsure.any(1)
+    undecided, decided = np.flatnonzero(is_undecided), np.flatnonzero(~is_undecided)
     chosen = np.empty((b, k), np.intp)
 
     with np.errstate(over="ignore"):  # for queries beyond the range of float32, all columns are undecided
-        least = np.where(open_, inside[:, -1] - SURE * margin, inside[:, -1]).astype(scores.dtype)
-    least[undecided] = np.nextafter(least[undecided], -np.inf)
-    flat = np.flatnonzero(scores >= least[:, None])
-    count = np.diff(np.searchsorted(flat, np.arange(b + 1) * n))
-    is_open = np.repeat(open_, count)
-    certain = flat[~is_open].reshape(-1, k)
-    columns = certain - (clear * n)[:, None]
+        lowest = np.where(is_undecided, inside[:, -1] - SURE * margin, inside[:, -1]).astype(scores.dtype)
+    lowest[undecided] = np.nextafter(lowest[undecided], -np.inf)
+    candidates = np.flatnonzero(scores >= lowest[:, None])
+    count = np.diff(np.searchsorted(candidates, np.arange(b + 1) * n))
+    entry_undecided = np.repeat(is_undecided, count)
+    certain = candidates[~entry_undecided].reshape(-1, k)
+    columns = certain - (decided * n)[:, None]
     if len(cuts) > 1:
         columns, _ = _descending(columns, scores.ravel()[certain])
-    chosen[clear] = columns
+    chosen[decided] = columns
     if not len(undecided):
         return chosen
 
     # from the highest score to the lowest; undecided entries near every cut are put in their true order
-    rest, count = flat[is_open], count[undecided]
-    filled = np.arange(count.max()) < count[:, None]
-    columns, value = np.zeros(filled.shape, np.intp), np.full(filled.shape, -np.inf, scores.dtype)
-    columns[filled], value[filled] = rest - np.repeat(undecided * n, count), scores.ravel()[rest]
+    entries, count = candidates[entry_undecided], count[undecided]
+    occupied = np.arange(count.max()) < count[:, None]
+    columns, value = np.zeros(occupied.shape, np.intp), np.full(occupied.shape, -np.inf, scores.dtype)
+    columns[occupied], value[occupied] = entries - np.repeat(undecided * n, count), scores.ravel()[entries]
     columns, value = _descending(columns, value)
-    inside, unsure, slack = inside[undecided], unsure[undecided], SURE * margin[undecided, None]
-    border = np.zeros(filled.shape, bool)
+    inside, unsure, tolerance = inside[undecided], unsure[undecided], SURE * margin[undecided, None]
+    border = np.zeros(occupied.shape, bool)
     for cut_number in np.flatnonzero(unsure.any(0)).tolist():
         # a row with more than CROWD of them on one side is crowded, however far they go on
         near = (
@@ -369,7 +369,9 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
             if tie_breaker is None
             else slice(max(0, cuts[cut_number] - 1 - CROWD), cuts[cut_number] + CROWD)
         )
-        border[:, near] |= (np.abs(value[:, near] - inside[:, cut_number, None]) <= slack) & unsure[:, cut_number, None]
+        border[:, near] |= (np.abs(value[:, near] - inside[:, cut_number, None]) <= tolerance) & unsure[
+            :, cut_number, None
+        ]
     if tie_breaker is not None:
         crowded = np.count_nonzero(border, axis=1) > CROWD
         if crowded.any():
@@ -377,9 +379,11 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
             undecided, columns, value, border = (rows[~crowded] for rows in (undecided, columns, value, border))
     row, rank = np.nonzero(border)
     query_rows = columns[row, rank]
-    true = value[row, rank].astype(np.float64) if tie_breaker is None else tie_breaker.pairs(undecided[row], query_rows)
+    score = (
+        value[row, rank].astype(np.float64) if tie_breaker is None else tie_breaker.pairs(undecided[row], query_rows)
+    )
     run = np.cumsum((np.diff(row, prepend=-1) != 0) | (np.diff(rank, prepend=-1) != 1))
-    columns[row, rank] = query_rows[np.lexsort((query_rows, -true, run))]  # ties go to the lower column
+    columns[row, rank] = query_rows[np.lexsort((query_rows, -score, run))]  # ties go to the lower column
     chosen[undecided] = columns[:, :k]
     return chosen
 

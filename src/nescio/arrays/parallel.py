@@ -71,7 +71,7 @@ def run_on_threads(work: Callable[[int, int], Result], workers: int | None = Non
 
 def map_on_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """[work(item) for item in items], spread over the threads."""
-    waiting = list(items)
-    workers = min(thread_count(), len(waiting))
-    done = run_on_threads(lambda i, workers: [work(item) for item in waiting[i::workers]], workers)
-    return [done[number % workers][number // workers] for number in range(len(waiting))]
+    queue = list(items)
+    workers = min(thread_count(), len(queue))
+    results = run_on_threads(lambda i, workers: [work(item) for item in queue[i::workers]], workers)
+    return [results[number % workers][number // workers] for number in range(len(queue))]

@@ -44,21 +44,21 @@ def candidate_pairs(unit: Array, rounding: float) -> tuple[Array, Array] | None:
 
         def candidates(number: int) -> tuple[Array, Array] | None:
             """Candidates in a span of rows, for the rows whose largest product with the span reaches the threshold."""
-            near, span = np.flatnonzero(largest[number] >= threshold), spans[number]
-            if not len(near):
-                return near, near
-            close = product(rows[near], rows[span]) >= threshold[near, None]
-            if np.count_nonzero(close) > MOST * TILE:
+            candidate_rows, span = np.flatnonzero(largest[number] >= threshold), spans[number]
+            if not len(candidate_rows):
+                return candidate_rows, candidate_rows
+            is_candidate = product(rows[candidate_rows], rows[span]) >= threshold[candidate_rows, None]
+            if np.count_nonzero(is_candidate) > MOST * TILE:
                 return None
-            row, column = np.nonzero(close)
-            others = near[row] != span.start + column
-            return near[row][others], span.start + column[others]
+            row, column = np.nonzero(is_candidate)
+            different = candidate_rows[row] != span.start + column
+            return candidate_rows[row][different], span.start + column[different]
 
         pairs = map_on_threads(candidates, range(len(spans)))
-    complete = [pair for pair in pairs if pair is not None]
-    if len(complete) < len(pairs):
+    span_pairs = [pair for pair in pairs if pair is not None]
+    if len(span_pairs) < len(pairs):
         return None
-    row, column = (np.concatenate(indices) for indices in zip(*complete, strict=True))
+    row, column = (np.concatenate(indices) for indices in zip(*span_pairs, strict=True))
     return row, column
 
 
@@ -84,13 +84,13 @@ def _quantize(unit: Array, rounding: float) -> tuple[Array, Array]:
     """Rotated rows (n, d) as int8, and (n,) the range below a row's largest product that contains its true largest."""
     n, d = unit.shape
     rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0].astype(np.float32)
-    turned, rows, removed = unit @ rotation, np.empty((n, d), np.int8), np.empty(n)
-    scale = float(max(turned.max(), -turned.min())) / 127
+    rotated, rows, losses = unit @ rotation, np.empty((n, d), np.int8), np.empty(n)
+    scale = float(max(rotated.max(), -rotated.min())) / 127
     for block in blocks(n, TILE):
-        whole = np.rint(turned[block] / scale)
-        rows[block] = whole
-        removed[block] = np.linalg.norm(turned[block] - scale * whole, axis=1)
-    error = removed + (1 + removed) * removed.max() + rounding + 4 * np.sqrt(d) * (d + 8) * 2.0**-24  # of the rotation
+        quantized = np.rint(rotated[block] / scale)
+        rows[block] = quantized
+        losses[block] = np.linalg.norm(rotated[block] - scale * quantized, axis=1)
+    error = losses + (1 + losses) * losses.max() + rounding + 4 * np.sqrt(d) * (d + 8) * 2.0**-24  # of the rotation
     return rows, np.ceil(2 * error / scale**2 + 1).astype(np.int32)
 
 
@@ -115,11 +115,11 @@ def _integer_product() -> Iterator[Product | None]:
 
 def _is_faster(product: Product) -> bool:
     """Whether integer products are right and FASTER times as fast as those of float32."""
-    whole = np.arange(TILE * TILE).reshape(TILE, TILE) % 251 - 125.0
+    integers = np.arange(TILE * TILE).reshape(TILE, TILE) % 251 - 125.0
     seconds = []
     with one_blas_thread():
         for dtype, multiply in ((np.float32, lambda a, b: a @ b.T), (np.int8, product)):
-            x = whole.astype(dtype)
+            x = integers.astype(dtype)
             for _ in range(3):
                 start = time.perf_counter()
                 try:
@@ -127,5 +127,5 @@ def _is_faster(product: Product) -> bool:
                 except RuntimeError:  # not implemented for this processor
                     return False
                 seconds.append(time.perf_counter() - start)
-    right = np.array_equal(result, whole @ whole.T)
-    return right and FASTER * min(seconds[3:]) < min(seconds[:3])
+    correct = np.array_equal(result, integers @ integers.T)
+    return correct and FASTER * min(seconds[3:]) < min(seconds[:3])

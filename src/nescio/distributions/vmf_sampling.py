@@ -42,19 +42,19 @@ def _samples() -> ArrayOrTensor:
         @staticmethod
         def forward(ctx: Any, mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTensor:
             d, dtype = mean.shape[-1], mean.dtype
-            work = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
-            k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(work)
+            precision = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
+            k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(precision)
             torch.rand(3, device=mean.device)  # samples must differ from means drawn with the same seed
-            s = torch.randn(draws, *mean.shape, dtype=work, device=mean.device)
+            s = torch.randn(draws, *mean.shape, dtype=precision, device=mean.device)
             if d < NARROW:
                 mu = torch.nn.functional.normalize(mu, dim=1)  # a float32 row has length one to 1e-7 only
                 s -= torch.einsum("snd,nd->sn", s, mu)[..., None] * mu
-            below = _rejection(k, d)  # after s, because its number of draws depends on all rows
-            tilt = _tilt(below, k, d) if ctx.needs_input_grad[1] else None
-            w, radius = (1 - below).to(work), (below * (2 - below)).sqrt().to(work)
-            along = torch.einsum("snd,nd->sn", s, mu)
-            across = radius / (torch.linalg.vector_norm(s, dim=-1).square() - along.square()).sqrt()
-            s.mul_(across[..., None]).addcmul_((w - across * along)[..., None], mu)
+            complement = _rejection(k, d)  # after s, because its number of draws depends on all rows
+            tilt = _tilt(complement, k, d) if ctx.needs_input_grad[1] else None
+            w, radius = (1 - complement).to(precision), (complement * (2 - complement)).sqrt().to(precision)
+            radial_part = torch.einsum("snd,nd->sn", s, mu)
+            tangential_part = radius / (torch.linalg.vector_norm(s, dim=-1).square() - radial_part.square()).sqrt()
+            s.mul_(tangential_part[..., None]).addcmul_((w - tangential_part * radial_part)[..., None], mu)
             ctx.save_for_backward(s, mu, w, radius, tilt)
             return s.to(dtype)
 
@@ -63,13 +63,13 @@ def _samples() -> ArrayOrTensor:
         def backward(ctx: Any, gradient: ArrayOrTensor) -> ArrayOrTensor:
             s, mu, w, radius, tilt = ctx.saved_tensors
             g = gradient.to(s.dtype)
-            along = torch.einsum("snd,nd->sn", g, mu)
-            turn = torch.einsum("sn,snd->nd", w, g) - torch.einsum("sn,snd->nd", along, s)
-            turn += (along * w).sum(0)[:, None] * mu
+            radial_part = torch.einsum("snd,nd->sn", g, mu)
+            rotation = torch.einsum("sn,snd->nd", w, g) - torch.einsum("sn,snd->nd", radial_part, s)
+            rotation += (radial_part * w).sum(0)[:, None] * mu
             if tilt is None:
-                return turn.to(gradient.dtype), None, None
-            across = torch.einsum("snd,snd->sn", g, s) - w * along  # the gradient along √(1 − w²)·v
-            return turn.to(gradient.dtype), (tilt * (along - w * across / radius**2)).sum(0), None
+                return rotation.to(gradient.dtype), None, None
+            tangential_part = torch.einsum("snd,snd->sn", g, s) - w * radial_part  # the gradient along √(1 − w²)·v
+            return rotation.to(gradient.dtype), (tilt * (radial_part - w * tangential_part / radius**2)).sum(0), None
 
     return Samples
 
@@ -80,39 +80,39 @@ def _rejection(kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     All rows get new proposals while one of them needs it, so that draws do not depend on other rows.
     """
     torch = sys.modules["torch"]
-    half = torch.full((), (d - 1) / 2, dtype=torch.float64, device=kappa.device)
-    beta = torch.distributions.Beta(half, half, validate_args=False)
+    shape = torch.full((), (d - 1) / 2, dtype=torch.float64, device=kappa.device)
+    beta = torch.distributions.Beta(shape, shape, validate_args=False)
     b = (d - 1) / (2 * kappa + (4 * kappa**2 + (d - 1) ** 2).sqrt())
-    edge = 2 * b / (1 + b)  # 1 − x₀, x₀ = (1 − b)/(1 + b) the proposals' mode
-    below, missing = torch.empty_like(kappa), torch.ones_like(kappa, dtype=torch.bool)
-    while bool(missing.any()):
-        tried = beta.sample((TRIES, *kappa.shape))
-        offer = 2 * b * tried / (1 - (1 - b) * tried)
-        margin = kappa * (edge - offer) + (d - 1) * ((edge + (1 - edge) * offer) / (edge * (2 - edge))).log()
+    peak = 2 * b / (1 + b)  # 1 − x₀, x₀ = (1 − b)/(1 + b) the proposals' mode
+    complement, pending = torch.empty_like(kappa), torch.ones_like(kappa, dtype=torch.bool)
+    while bool(pending.any()):
+        betas = beta.sample((TRIES, *kappa.shape))
+        proposals = 2 * b * betas / (1 - (1 - b) * betas)
+        margin = kappa * (peak - proposals) + (d - 1) * ((peak + (1 - peak) * proposals) / (peak * (2 - peak))).log()
         accepted = margin >= torch.rand_like(margin).log()
-        first = accepted.int().argmax(0, keepdim=True)
-        below = torch.where(missing & accepted.any(0), offer.gather(0, first)[0], below)
-        missing = missing & ~accepted.any(0)
-    return below
+        first_accepted = accepted.int().argmax(0, keepdim=True)
+        complement = torch.where(pending & accepted.any(0), proposals.gather(0, first_accepted)[0], complement)
+        pending = pending & ~accepted.any(0)
+    return complement
 
 
-def _tilt(below: ArrayOrTensor, kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
+def _tilt(complement: ArrayOrTensor, kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """dw/dκ at fixed F(w; κ), by Gauss–Legendre quadrature over the angle θ = arccos w from θ outwards.
 
     With p(θ) ∝ exp(κ·cos θ)·sin^(d−2) θ: dw/dκ = sin θ·∫ |cos u − A_d(κ)|·p(u)/p(θ) du over u < θ where w is above its
     mean A, over u > θ where it is below. The two integrals are equal; from here nothing cancels.
     """
     torch = sys.modules["torch"]
-    nodes, weights = (torch.as_tensor(values, device=below.device) for values in _quadrature())
-    theta = 2 * (below / 2).sqrt().clamp(max=1).asin()
-    w, mean = 1 - below, mean_resultant(kappa, d)
+    nodes, weights = (torch.as_tensor(values, device=complement.device) for values in _quadrature())
+    theta = 2 * (complement / 2).sqrt().clamp(max=1).asin()
+    w, mean = 1 - complement, mean_resultant(kappa, d)
     width = REACH / (d - 2 + kappa * mean).clamp_min(1e-12).sqrt()
-    left = w > mean
-    reach = torch.where(left, -torch.minimum(theta, width), torch.minimum(math.pi - theta, width))[..., None]
-    u = theta[..., None] + reach * nodes
-    above = kappa[..., None] * (u.cos() - w[..., None]) + (d - 2) * (u.sin() / theta.sin()[..., None]).log()
-    inside = (u.cos() - mean[..., None]).abs() * above.exp()
-    return theta.sin() * (inside @ weights) * reach[..., 0].abs()
+    above_mean = w > mean
+    interval = torch.where(above_mean, -torch.minimum(theta, width), torch.minimum(math.pi - theta, width))[..., None]
+    u = theta[..., None] + interval * nodes
+    log_ratio = kappa[..., None] * (u.cos() - w[..., None]) + (d - 2) * (u.sin() / theta.sin()[..., None]).log()
+    integrand = (u.cos() - mean[..., None]).abs() * log_ratio.exp()
+    return theta.sin() * (integrand @ weights) * interval[..., 0].abs()
 
 
 @lru_cache(maxsize=1)

@@ -138,10 +138,10 @@ def _polynomial(coefficients: list[float], p: ArrayOrTensor) -> ArrayOrTensor:
 
 
 def _high_resultant(
-    kappa: ArrayOrTensor, t: ArrayOrTensor, p: ArrayOrTensor, order: float, slope: list[float]
+    kappa: ArrayOrTensor, t: ArrayOrTensor, p: ArrayOrTensor, order: float, derivative: list[float]
 ) -> ArrayOrTensor:
     """A at a high order: minus the derivative of the expansion of log C, without cancellation."""
-    return kappa / (order + t) - kappa * (p / order) ** 2 * (0.5 + p * _polynomial(slope, p))
+    return kappa / (order + t) - kappa * (p / order) ** 2 * (0.5 + p * _polynomial(derivative, p))
 
 
 def _log_normalizer(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
@@ -153,8 +153,8 @@ def _log_normalizer(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTens
         # v·log κ − log I_v is that of v + 1 less log(κ/A_v), and κ/A_v = 2(v + 1) + κ·A_{v+1}.
         ratio, product = _high_resultant(kappa, t, p, order, slope), 1.0
         for step in range(steps):
-            below = 2 * (order - step) + kappa * ratio
-            ratio, product = kappa / below, product * below
+            denominator = 2 * (order - step) + kappa * ratio
+            ratio, product = kappa / denominator, product * denominator
         value = value - xp.log(product)
     return value - (d / 2) * math.log(2 * math.pi)
 
@@ -174,38 +174,38 @@ def _resultant_slope(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTen
     t = xp.sqrt(order**2 + kappa**2)
     p = order / t
     value, powers = _polynomial(slope, p), range(len(slope) - 1, 0, -1)
-    tangent = _polynomial([0.0, *(n * c for n, c in zip(powers, slope, strict=False))], p)
-    bend = p * (1 - p**2) * (p + p**2 * (3 * value + p * tangent))
-    change = p / (order + t) + (bend - p**2 * (0.5 + p * value)) / order**2
+    second_derivative = _polynomial([0.0, *(n * c for n, c in zip(powers, slope, strict=False))], p)
+    curvature = p * (1 - p**2) * (p + p**2 * (3 * value + p * second_derivative))
+    resultant_slope = p / (order + t) + (curvature - p**2 * (0.5 + p * value)) / order**2
     ratio = _high_resultant(kappa, t, p, order, slope) if steps else 0.0
     for step in range(steps):
-        below = 2 * (order - step) + kappa * ratio
-        ratio, change = kappa / below, (2 * (order - step) - kappa**2 * change) / below**2
-    return change
+        denominator = 2 * (order - step) + kappa * ratio
+        ratio, resultant_slope = kappa / denominator, (2 * (order - step) - kappa**2 * resultant_slope) / denominator**2
+    return resultant_slope
 
 
 def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
     a, b = (d - 1) / 2, (d + 1) / 2
 
     def log_bound(r: ArrayOrTensor) -> ArrayOrTensor:
-        room = (1 - r) * (1 + r)
-        return xp.log(r * (a + xp.sqrt((a * r) ** 2 + b**2 * room)) / room)
+        complement = (1 - r) * (1 + r)
+        return xp.log(r * (a + xp.sqrt((a * r) ** 2 + b**2 * complement)) / complement)
 
-    inside = (r > 0) & (r < 1)
-    target = log_bound(xp.where(inside, r, 0.5))
-    x, miss = target, target - log_bound(_mean_resultant(xp.exp(target), d, xp))
-    step, gain = miss, xp.ones_like(miss)
+    interior = (r > 0) & (r < 1)
+    target = log_bound(xp.where(interior, r, 0.5))
+    x, error = target, target - log_bound(_mean_resultant(xp.exp(target), d, xp))
+    step, log_slope = error, xp.ones_like(error)
     for _ in range(STEPS):
         x = x + step
-        last, miss = miss, target - log_bound(_mean_resultant(xp.exp(x), d, xp))
+        previous_error, error = error, target - log_bound(_mean_resultant(xp.exp(x), d, xp))
         # The slope of log_bound(A) in log κ is near 1 everywhere; the secant's is kept where rounding leaves one.
-        slope = (last - miss) / xp.where(step == 0, 1.0, step)
-        gain = xp.where((slope > 0.5) & (slope < 2), slope, gain)
-        step = xp.where(abs(miss) < abs(last), miss / gain, 0.0)
+        slope = (previous_error - error) / xp.where(step == 0, 1.0, step)
+        log_slope = xp.where((slope > 0.5) & (slope < 2), slope, log_slope)
+        step = xp.where(abs(error) < abs(previous_error), error / log_slope, 0.0)
         if not (abs(step) > 1e-15).any():
             break
     kappa = xp.exp(x + step)
-    return xp.where(inside, kappa, xp.where(r >= 1, math.inf, xp.where(r == 0, 0.0, math.nan)))
+    return xp.where(interior, kappa, xp.where(r >= 1, math.inf, xp.where(r == 0, 0.0, math.nan)))
 
 
 # ---- in and out of the two namespaces
@@ -249,16 +249,16 @@ def _chunked(function: Function, x: ArrayOrTensor, d: int, xp: ModuleType) -> Ar
     size = math.prod(x.shape)
     if size <= CHUNK or (xp is not np and x.device.type != "cpu"):
         return function(x, d, xp)
-    flat = x.reshape(-1)
-    pieces = [function(flat[start : start + CHUNK], d, xp) for start in range(0, size, CHUNK)]
+    flattened = x.reshape(-1)
+    pieces = [function(flattened[start : start + CHUNK], d, xp) for start in range(0, size, CHUNK)]
     return xp.concatenate(pieces).reshape(x.shape)
 
 
-def _check_range(values: ArrayOrTensor, high: float) -> None:
-    bad = ~((values >= 0) & (values <= high))
-    if bad.any():
-        name = "mean resultant length" if high == 1 else "concentration"
-        raise BadInput(f"A {name} is at most {high:g} and at least 0; {values[bad].flat[0]:g} is not.")
+def _check_range(values: ArrayOrTensor, maximum: float) -> None:
+    invalid = ~((values >= 0) & (values <= maximum))
+    if invalid.any():
+        name = "mean resultant length" if maximum == 1 else "concentration"
+        raise BadInput(f"A {name} is at most {maximum:g} and at least 0; {values[invalid].flat[0]:g} is not.")
 
 
 @lru_cache(maxsize=1)

@@ -15,8 +15,8 @@ N = TypeVar("N", bound=nn.Module)
 
 def mlp(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Sequential:
     """Two linear layers with a ReLU, and before it batch-norm, between them."""
-    between = [nn.BatchNorm1d(hidden), nn.ReLU()] if norm else [nn.ReLU()]
-    return nn.Sequential(nn.Linear(inputs, hidden, bias=not norm), *between, nn.Linear(hidden, outputs))
+    activation = [nn.BatchNorm1d(hidden), nn.ReLU()] if norm else [nn.ReLU()]
+    return nn.Sequential(nn.Linear(inputs, hidden, bias=not norm), *activation, nn.Linear(hidden, outputs))
 
 
 def unit(z: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ def info_nce(z: Tensor, t: float, partners: bool = False) -> Tensor:
     with torch.autocast(z.device.type, enabled=False):
         products = t * (z @ z.mT)
         positive = products.diagonal(b, -2, -1)
-        hidden = torch.eye(b if not partners else 2 * b, dtype=torch.bool, device=z.device)
-        sums = products.masked_fill(hidden if partners else hidden.repeat(2, 2), -torch.inf).logsumexp(-1)
+        excluded = torch.eye(b if not partners else 2 * b, dtype=torch.bool, device=z.device)
+        sums = products.masked_fill(excluded if partners else excluded.repeat(2, 2), -torch.inf).logsumexp(-1)
         return sums.unflatten(-1, (2, b)).sum(-2) - (1 + partners) * positive
 
 
@@ -72,6 +72,6 @@ def of_all_processes(rows: Tensor) -> Tensor:
     """The rows of all processes, in the same order on each."""
     if not dist.is_initialized():
         return rows
-    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
+    gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, rows.contiguous())
+    return torch.cat(gathered)

@@ -19,10 +19,10 @@ class RadialFlows(nn.Module):
 
     def __init__(self, classes: int, width: int, count: int) -> None:
         super().__init__()
-        reach = 1 / math.sqrt(width)
-        self.centres = nn.Parameter(torch.empty(classes, count, width).uniform_(-reach, reach))
-        self.softness = nn.Parameter(torch.empty(classes, count, 1).uniform_(-reach, reach))  # a before softplus
-        self.strength = nn.Parameter(torch.empty(classes, count, 1).uniform_(-reach, reach))  # β + a before softplus
+        bound = 1 / math.sqrt(width)
+        self.centres = nn.Parameter(torch.empty(classes, count, width).uniform_(-bound, bound))
+        self.softness = nn.Parameter(torch.empty(classes, count, 1).uniform_(-bound, bound))  # a before softplus
+        self.strength = nn.Parameter(torch.empty(classes, count, 1).uniform_(-bound, bound))  # β + a before softplus
 
     def forward(self, z: Tensor) -> Tensor:
         """(n, c) log-densities of rows (n, d)."""
@@ -33,10 +33,10 @@ class RadialFlows(nn.Module):
         for centre, softness, strength in zip(*(values.double().unbind(1) for values in parameters), strict=True):
             a = softplus(softness)
             beta = softplus(strength) - a
-            apart = z - centre
-            r = apart.norm(dim=2, keepdim=True)
+            difference = z - centre
+            r = difference.norm(dim=2, keepdim=True)
             h = 1 / (a + r)
-            z = z + beta * h * apart
+            z = z + beta * h * difference
             log_det = log_det + (width - 1) * torch.log1p(beta * h) + torch.log1p(beta * h - beta * h.square() * r)
         normal = -0.5 * (z.square().sum(2) + width * math.log(2 * math.pi))
         return normal + log_det.squeeze(2)
@@ -56,11 +56,11 @@ def masses(flows: RadialFlows, reach: float = 16.0, cells: int = 100, rounds: in
     edge = torch.arange(cells, dtype=torch.float64, device=flows.centres.device) * size + size / 2 - reach
     centres = torch.cartesian_prod(edge, edge)
     quarters = torch.cartesian_prod(edge.new_tensor([-0.25, 0.25]), edge.new_tensor([-0.25, 0.25]))
-    total = edge.new_zeros(len(flows.centres))
+    integrals = edge.new_zeros(len(flows.centres))
     for _ in range(rounds):
         mass = flows(centres).exp() * size**2
-        fine = (mass > 1e-4).any(1)
-        total += mass[~fine].sum(0)
-        centres = (centres[fine][:, None] + size * quarters).flatten(0, 1)
+        refined = (mass > 1e-4).any(1)
+        integrals += mass[~refined].sum(0)
+        centres = (centres[refined][:, None] + size * quarters).flatten(0, 1)
         size /= 2
-    return total + flows(centres).exp().sum(0) * size**2
+    return integrals + flows(centres).exp().sum(0) * size**2

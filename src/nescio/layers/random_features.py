@@ -62,7 +62,7 @@ class RandomFeatureGP(nn.Module):
     def fit(self, rows: Iterable[Tensor]) -> None:
         """The exact precision I + Σ ΦᵀΦ over all rows, given in batches, and its inverse."""
         precision = RIDGE * torch.eye(len(self.phases), dtype=torch.float64, device=self.phases.device)
-        for x in (some for batch in rows for some in batch.split(AT_ONCE)):
+        for x in (chunk for batch in rows for chunk in batch.split(AT_ONCE)):
             expanded = self.expand(x).double()
             with torch.autocast(x.device.type, enabled=False):
                 precision += expanded.T @ expanded

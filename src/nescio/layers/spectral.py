@@ -62,12 +62,12 @@ class BoundedScale(nn.Module):
 
 
 @torch.no_grad()
-def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], times: int) -> tuple[list[Tensor], list[Tensor]]:
+def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], steps: int) -> tuple[list[Tensor], list[Tensor]]:
     """Power iterations of many matrices; returns new tensors for the bounds, because the backward of an earlier forward
     pass may still need the old ones."""
     lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
     matrices = [matrix.to(left.dtype) for matrix, left in zip(matrices, lefts, strict=True)]
-    for _ in range(times):
+    for _ in range(steps):
         rights = _units([matrix.mT @ left for matrix, left in zip(matrices, lefts, strict=True)])
         lefts = _units([matrix @ right for matrix, right in zip(matrices, rights, strict=True)])
     torch._foreach_copy_([bound.left for bound in bounds], lefts)
@@ -117,14 +117,14 @@ class _Shrink(torch.autograd.Function):
         factors, *tensors = ctx.saved_tensors
         n = ctx.n
         weights, lefts, rights = tensors[:n], tensors[n : 2 * n], tensors[2 * n :]
-        shrunk = [g / factor.to(g.dtype) for g, factor in zip(gradients, factors, strict=True)]
-        along = torch.stack([(g * weight).sum() for g, weight in zip(shrunk, weights, strict=True)]).to(factors)
-        pulls = _scaled(lefts, torch.where(factors > 1, -along / (factors * ctx.target), 0.0))
-        moved = [
-            g.flatten(1).addr(pull.to(g.dtype), right.to(g.dtype)).view_as(g)
-            for g, pull, right in zip(shrunk, pulls, rights, strict=True)
+        scaled = [g / factor.to(g.dtype) for g, factor in zip(gradients, factors, strict=True)]
+        products = torch.stack([(g * weight).sum() for g, weight in zip(scaled, weights, strict=True)]).to(factors)
+        corrections = _scaled(lefts, torch.where(factors > 1, -products / (factors * ctx.target), 0.0))
+        weight_gradients = [
+            g.flatten(1).addr(correction.to(g.dtype), right.to(g.dtype)).view_as(g)
+            for g, correction, right in zip(scaled, corrections, rights, strict=True)
         ]
-        return (None, None, *moved, *[None] * (2 * n))
+        return (None, None, *weight_gradients, *[None] * (2 * n))
 
 
 def bounded_scales(bounds: Sequence[BoundedScale], scales: Sequence[Tensor]) -> list[Tensor]:
@@ -141,20 +141,20 @@ class _Bounds:
     """All bounds of a network: computes all bounded weights before a forward pass, and releases them after it."""
 
     def __init__(self, module: nn.Module) -> None:
-        lists = [part.parametrizations["weight"] for part in module.modules() if parametrize.is_parametrized(part)]  # type: ignore[index]
-        self.weights = [each for each in lists if isinstance(each[0], Bounded)]  # type: ignore[index]
-        self.scales = [each for each in lists if isinstance(each[0], BoundedScale)]  # type: ignore[index]
+        lists = [group.parametrizations["weight"] for group in module.modules() if parametrize.is_parametrized(group)]  # type: ignore[index]
+        self.weights = [layer for layer in lists if isinstance(layer[0], Bounded)]  # type: ignore[index]
+        self.scales = [layer for layer in lists if isinstance(layer[0], BoundedScale)]  # type: ignore[index]
 
     def make(self, *_: object) -> None:
         for lists, function in ((self.weights, bounded), (self.scales, bounded_scales)):
             if lists:
-                bounds = [each[0] for each in lists]
-                for bound, weight in zip(bounds, function(bounds, [each.original for each in lists]), strict=True):
+                bounds = [layer[0] for layer in lists]
+                for bound, weight in zip(bounds, function(bounds, [layer.original for layer in lists]), strict=True):
                     bound.ready = weight
 
     def clear_weights(self, *_: object) -> None:
-        for each in (*self.weights, *self.scales):
-            each[0].ready = None
+        for bound in (*self.weights, *self.scales):
+            bound[0].ready = None
 
 
 def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
@@ -189,11 +189,11 @@ def _set_leading_vectors(bound: Bounded, matrix: Tensor) -> None:
     matrix = matrix.double()
     if not matrix.isfinite().all():
         return  # a network whose weights will raise an error
-    wide = matrix.shape[0] <= matrix.shape[1]
-    gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
+    is_wide = matrix.shape[0] <= matrix.shape[1]
+    gram = matrix @ matrix.mT if is_wide else matrix.mT @ matrix
     shorter = torch.linalg.eigh(gram).eigenvectors[:, -1]  # values ascend
-    (longer,) = _units([(matrix.mT if wide else matrix) @ shorter])
-    left, right = (shorter, longer) if wide else (longer, shorter)
+    (longer,) = _units([(matrix.mT if is_wide else matrix) @ shorter])
+    left, right = (shorter, longer) if is_wide else (longer, shorter)
     bound.left.copy_(left)
     bound.right.copy_(right)
 
@@ -204,8 +204,8 @@ def share_above_bound(module: nn.Module) -> float | None:
     bounded."""
     bounds = _Bounds(module)
     layers = [*bounds.weights, *bounds.scales]
-    acting = [not torch.equal(layer[0](layer.original), layer.original) for layer in layers]
-    return sum(acting) / len(acting) if acting else None
+    exceeds = [not torch.equal(layer[0](layer.original), layer.original) for layer in layers]
+    return sum(exceeds) / len(exceeds) if exceeds else None
 
 
 @torch.no_grad()
@@ -225,12 +225,12 @@ def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
     norms = layer_norms(module)
     count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in norms)
     largest = max(norms.values(), default=0.0)
-    seen = f"largest singular value {largest:.3f}, target {target}, {count} of {len(norms)} layers"
-    return seen, target is not None and 0 < count == len(norms) and largest <= ROUNDING * target
+    description = f"largest singular value {largest:.3f}, target {target}, {count} of {len(norms)} layers"
+    return description, target is not None and 0 < count == len(norms) and largest <= ROUNDING * target
 
 
 @torch.no_grad()
-def operator_norm(conv: nn.Conv2d, size: tuple[int, int], times: int = 100) -> float:
+def operator_norm(conv: nn.Conv2d, size: tuple[int, int], steps: int = 100) -> float:
     """The largest singular value of a convolution as a linear map of images (height, width), by power iteration.
 
     The reshaped kernel bounded in the papers is a different map; the values differ by up to a factor of the kernel's
@@ -238,7 +238,7 @@ def operator_norm(conv: nn.Conv2d, size: tuple[int, int], times: int = 100) -> f
     """
     x = torch.randn(1, conv.in_channels, *size, device=conv.weight.device)
     norm = 0.0
-    for _ in range(times):
+    for _ in range(steps):
         x = x / x.norm()
         y = nn.functional.conv2d(x, conv.weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
         norm = float(y.norm())

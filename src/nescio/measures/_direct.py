@@ -61,7 +61,7 @@ def energy(predictions: Predictions) -> Array:
 def mutual_information(predictions: Predictions) -> Array:
     """Disagreement of the draws: entropy of their mean minus their mean entropy, in nats (Jensen–Shannon divergence).
 
-    H(mean_i p_i) - mean_i H(p_i). i runs over draws when one member or none is named, else over members, each with
+    H(mean_i p_i) - mean_i H(p_i). i runs over draws if there is at most one member, else over members, each with
     the mean of its draws. Exactly 0 for one draw.
     """
     return _measure(predictions, "mutual_information")
@@ -85,9 +85,9 @@ def dempster_shafer(predictions: Predictions) -> Array:
 def _measure(predictions: Predictions, name: str) -> Array:
     u = summary(predictions).u
     if name not in u and predictions.logits is None:
-        raise Undefined(f"{name} needs the probabilities of all classes, and there are only predicted classes.")
+        raise Undefined(f"{name} needs the probabilities of all classes, but only predicted classes are available.")
     if name not in u:
-        raise Undefined(f"{name} needs logits, and there are only probabilities.")
+        raise Undefined(f"{name} needs logits, but only probabilities are available.")
     return u[name]
 
 
@@ -98,10 +98,10 @@ def _measure(predictions: Predictions, name: str) -> Array:
 def norm(predictions: Predictions) -> Array:
     """Minus the length of the raw embedding: −‖e‖; short embeddings are less confident (URL §4.1, Fig. 11)."""
     if predictions.embeddings is None:
-        raise Undefined("There are no embeddings, and norm is their length.")
+        raise Undefined("norm is the length of the embeddings, and there are none.")
     embeddings = predictions.embeddings
-    parts = blocks(len(embeddings), max(1, BLOCK_VALUES // embeddings.shape[1]))
-    return np.concatenate([-np.linalg.norm(np.asarray(embeddings[block], np.float64), axis=1) for block in parts])
+    slices = blocks(len(embeddings), max(1, BLOCK_VALUES // embeddings.shape[1]))
+    return np.concatenate([-np.linalg.norm(np.asarray(embeddings[block], np.float64), axis=1) for block in slices])
 
 
 # ---- computed by the network
@@ -129,5 +129,5 @@ def tta(predictions: Predictions) -> Array:
     The log of the mean is computed when predicting and stored as variants["tta"] (test-time augmentation, UIMNET §4).
     """
     if "tta" not in predictions.variants:
-        raise Undefined("There is no variant named tta: the network predicts augmented copies when it predicts.")
+        raise Undefined("There is no variant named tta: augmented copies are predicted together with the images.")
     return np.asarray(-np.exp(np.asarray(predictions.variants["tta"], np.float64)).max(1))

@@ -16,8 +16,8 @@ from nescio.measures._spec import measure
 from nescio.measures.row_tools import embeddings_of, select_in_distribution
 from nescio.predictions import Predictions
 
-MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the cache
-DIGITS = 12  # decimals of a mean of similarities: means of other fractions that are equal stay equal
+MARKS = 1 << 21  # membership flags in one block of rows, so that the block fits the cache
+DIGITS = 12  # decimals to which mean similarities are rounded, so that equal means tie
 
 
 @measure("fitted", needs=("embeddings",), example={"k": 5}, scorecard_options=lambda rows: {"k": min(10, rows)})
@@ -38,7 +38,7 @@ class NeighbourDistance:
     refs: Points
     ks: Sequence[int]
     metric: str
-    several: bool  # k was a sequence
+    k_is_sequence: bool
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -52,17 +52,17 @@ class NeighbourDistance:
         """Mean distance of each reference to the nearest other references."""
         if max(self.ks) >= len(self.refs):
             raise Undefined(f"{len(self.refs)} references: leave-one-out needs more than {max(self.ks)}.")
-        return self._distances(ref, "reference", others=True)
+        return self._distances(ref, "reference", exclude_self=True)
 
-    def _distances(self, predictions: Predictions, what: str, others: bool = False) -> Array:
-        embeddings = embeddings_of(predictions, f"the {what} predictions")
-        queries = prepare_points(embeddings, self.metric, f"the {what} embeddings", self.refs)
-        neighbours = nearest_rows(self.refs, queries, sorted(set(self.ks)), others=others)
+    def _distances(self, predictions: Predictions, name: str, exclude_self: bool = False) -> Array:
+        embeddings = embeddings_of(predictions, f"the {name} predictions")
+        queries = prepare_points(embeddings, self.metric, f"the {name} embeddings", self.refs)
+        neighbours = nearest_rows(self.refs, queries, sorted(set(self.ks)), exclude_self=exclude_self)
         return self._aggregate(distances(self.refs, queries, neighbours))
 
-    def _aggregate(self, away: Array) -> Array:
-        means = np.stack([away[:, :k].mean(1) for k in self.ks])
-        return means if self.several else means[0]
+    def _aggregate(self, neighbour_distances: Array) -> Array:
+        means = np.stack([neighbour_distances[:, :k].mean(1) for k in self.ks])
+        return means if self.k_is_sequence else means[0]
 
 
 @measure("fitted", needs=("embeddings",), example={"k": 5})
@@ -81,8 +81,8 @@ def knn(train: Predictions, k: int = 50) -> KthNeighbour:
 class KthNeighbour(NeighbourDistance):
     """Squared distance of unit-length embeddings to the k-th nearest reference."""
 
-    def _aggregate(self, away: Array) -> Array:
-        return np.asarray(2 * away[:, : self.ks[0]].max(1))
+    def _aggregate(self, neighbour_distances: Array) -> Array:
+        return np.asarray(2 * neighbour_distances[:, : self.ks[0]].max(1))
 
     def leave_one_out(self, ref: Predictions) -> Array:
         in_distribution = select_in_distribution(ref, "knn")
@@ -116,10 +116,10 @@ def neighborhood_inconsistency(
     dtype = np.min_scalar_type(len(refs[0]) - 1)
     lists = np.empty((len(refs), len(tests[0]), cuts[-1]), dtype)
     for m, (ref, test) in enumerate(zip(references, queries, strict=True)):
-        there = prepare_points(ref, metric, f"the reference embeddings of member {m}")
-        lists[m] = nearest_rows(there, prepare_points(test, metric, f"the test embeddings of member {m}", there), cuts)
-    agreed = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))
-    u = np.stack([1 - agreed[size] for size in ks])
+        bank = prepare_points(ref, metric, f"the reference embeddings of member {m}")
+        lists[m] = nearest_rows(bank, prepare_points(test, metric, f"the test embeddings of member {m}", bank), cuts)
+    means = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))
+    u = np.stack([1 - means[size] for size in ks])
     return u if np.ndim(k) else u[0]
 
 
@@ -146,44 +146,44 @@ def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, un
     return u
 
 
-def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str = "jaccard") -> Array:
-    """(len(cuts), n) mean similarity of sets over pairs of members, the same to the last bit in any order of members.
+def consistency(neighbours: Array, cuts: Sequence[int], n_refs: int, similarity: str = "jaccard") -> Array:
+    """(len(cuts), n) mean similarity of neighbour sets over pairs of members, exactly equal for any member order.
 
     lists (m, n, k) holds neighbours as indices below n_refs; for every cut, rising, the first of a row are its set.
     A set becomes a row of bits: the size of an intersection is the number of ones in AND.
     """
-    m, n, _ = lists.shape
+    m, n, _ = neighbours.shape
     pairs = m * (m - 1) // 2
-    one = 1 << (62 - pairs.bit_length())  # sums of whole numbers of 1/one do not depend on their order, and fit 64 bits
+    one = 1 << (62 - pairs.bit_length())  # sums of integer multiples of 1/one are exact and fit 64 bits
     total = np.zeros((len(cuts), n), np.int64)
     tables = [_similarities(cut, similarity, one) for cut in cuts]
 
     def add_block(block: slice) -> None:
-        inside = np.zeros((m, block.stop - block.start, n_refs), bool)
-        start = 0
-        for number, cut in enumerate(cuts):
-            np.put_along_axis(inside, lists[:, block, start:cut].astype(np.intp), True, axis=2)
-            start = cut
-            bits = _as_words(np.packbits(inside, axis=2))
+        is_neighbour = np.zeros((m, block.stop - block.start, n_refs), bool)
+        first = 0
+        for cut_number, cut in enumerate(cuts):
+            np.put_along_axis(is_neighbour, neighbours[:, block, first:cut].astype(np.intp), True, axis=2)
+            first = cut
+            bits = _as_words(np.packbits(is_neighbour, axis=2))
             for member in range(m - 1):
-                shared = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
-                total[number, block] += tables[number][shared].sum(0)
+                intersection_sizes = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
+                total[cut_number, block] += tables[cut_number][intersection_sizes].sum(0)
 
     map_on_threads(add_block, blocks(n, max(1, MARKS // (m * n_refs))))
     return np.asarray(np.round(total / (one * pairs), DIGITS))
 
 
-def _similarities(k: int, similarity: str, one: int) -> Array:
-    """(k + 1,) the similarity of two sets of k that share 0, 1, … k rows, in whole numbers of 1/one."""
-    shared = np.arange(k + 1)
-    return np.round(shared / (2 * k - shared if similarity == "jaccard" else k) * one).astype(np.int64)
+def _similarities(k: int, similarity: str, unit: int) -> Array:
+    """(k + 1,) the similarity of two sets of k that share 0, 1, … k rows, in integer multiples of 1/unit."""
+    sizes = np.arange(k + 1)
+    return np.round(sizes / (2 * k - sizes if similarity == "jaccard" else k) * unit).astype(np.int64)
 
 
 def _as_words(octets: Array) -> Array:
     """Bytes as 64-bit words, filled up with zeros."""
-    spare = -octets.shape[-1] % 8
-    if spare:
-        octets = np.concatenate([octets, np.zeros((*octets.shape[:-1], spare), np.uint8)], axis=-1)
+    padding = -octets.shape[-1] % 8
+    if padding:
+        octets = np.concatenate([octets, np.zeros((*octets.shape[:-1], padding), np.uint8)], axis=-1)
     return octets.view(np.uint64)
 
 
@@ -192,7 +192,7 @@ def neighbour_counts(k: int | Sequence[int], n_refs: int) -> list[int]:
     if sizes.ndim != 1 or not len(sizes) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
         raise BadInput(f"k is {k}; it must be a whole number of at least 1, or a list of these.")
     if sizes.max() > n_refs:
-        raise BadInput(f"k is {sizes.max()}, but there are only {n_refs} references: choose a smaller k or give more.")
+        raise BadInput(f"k is {sizes.max()}, but there are only {n_refs} references: choose a smaller k.")
     return [int(size) for size in sizes]
 
 
@@ -205,20 +205,20 @@ def check_members(refs: Sequence[Predictions], tests: Sequence[Predictions], sim
         raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
 
 
-def align_members(members: Sequence[Predictions], what: str) -> list[Array]:
+def align_members(members: Sequence[Predictions], role: str) -> list[Array]:
     """The embeddings of every member in the order of the first member's index."""
     if len(members) < 2:
-        raise Undefined("It compares several networks: at least two members are needed.")
+        raise Undefined("The measure compares networks: give at least two members.")
     index = members[0].index
     order = np.argsort(index, kind="stable")
     aligned = []
     for number, member in enumerate(members):
-        embeddings = embeddings_of(member, f"the {what} predictions of member {number}")
+        embeddings = embeddings_of(member, f"the {role} predictions of member {number}")
         if not np.array_equal(member.index, index):
             member_order = np.argsort(member.index, kind="stable")
             if len(member_order) != len(order) or not np.array_equal(member.index[member_order], index[order]):
                 raise BadInput(
-                    f"The {what} predictions of member {number} and of member 0 have different rows: index differs."
+                    f"The {role} predictions of member {number} and of member 0 have different rows: index differs."
                 )
             rows = np.empty_like(order)
             rows[order] = member_order

@@ -17,7 +17,7 @@ from nescio.files import parse_json
 from nescio.measures._spec import registry
 from nescio.predictions import Predictions
 
-LOGIT_MEASURES = (  # what an exported file computes from its logits alone
+LOGIT_MEASURES = (  # measures that an exported file computes from its logits alone
     *("msp", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
 )
 PORTABLE = (
@@ -36,12 +36,12 @@ class FittedScore:
 
     @property
     def width(self) -> int:
-        """The number of features of an embedding; 0 for a score that reads none."""
+        """The number of features of an embedding; 0 if the score uses no embeddings."""
         return int(self.arrays["width"])
 
     @property
     def contents(self) -> str:
-        """The arrays and their shapes, in words."""
+        """The names and shapes of the arrays, as text."""
         shapes = (f"{name} {' × '.join(map(str, x.shape))}" for name, x in self.arrays.items() if x.ndim)
         return ", ".join(shapes)
 
@@ -49,12 +49,12 @@ class FittedScore:
         """Write a .safetensors file and return its SHA-256."""
         from safetensors.numpy import save
 
-        goal = Path(path)
-        if goal.suffix != ".safetensors":
-            raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; a fitted score is kept as .safetensors.")
+        target = Path(path)
+        if target.suffix != ".safetensors":
+            raise BadInput(f"{target} ends in {target.suffix or 'nothing'}; a fitted score is kept as .safetensors.")
         arrays = {name: np.array(x, np.float64, order="C") for name, x in self.arrays.items()}
         content = save(arrays, {META: json.dumps({"measure": self.measure})})
-        goal.write_bytes(content)
+        target.write_bytes(content)
         return sha256(content).hexdigest()
 
     @staticmethod
@@ -85,7 +85,7 @@ def portable(measure: str, fitted: Any) -> FittedScore:
 
 
 def fit(measure: str, train: Predictions) -> Any:
-    """The measure fitted to reference rows, as scorecards fit it."""
+    """Fit the measure to reference rows, as scorecards do."""
     registered = registry[measure]
     if registered.kind != "fitted":
         raise BadInput(f"The measure {measure!r} is not fitted to reference rows: leave them out.")

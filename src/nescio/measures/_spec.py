@@ -1,4 +1,4 @@
-"""Registry of measures, with what reports need to know about each."""
+"""Registry of measures and of their properties in reports."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from nescio.registry import Registry, is_plugin_code, plugin_fault, source_file
 Kind = Literal[
     "plain",  # f(predictions) -> u (n,)
     "fitted",  # f(reference, **options) -> (f(predictions) -> u)
-    "ensemble",  # f(…lists of Predictions, one per member…) -> u
+    "ensemble",  # f(references, tests) -> u, both lists with one Predictions per member
     "gallery",  # f(predictions, views, siblings) -> u; the other rows are the gallery
     "tuned",  # f(labelled rows that the network was not trained on, **options) -> (f(predictions) -> u)
 ]
-ENSEMBLES = "An ensemble is no measure: `nescio.stack` joins the predictions of its networks into one."
+ENSEMBLES = "An ensemble is not a measure: `nescio.stack` combines the predictions of its networks."
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,11 +34,11 @@ FIELDS = [registered.name for registered in fields(Predictions)]
 class Traits(TypedDict, total=False):
     """Optional properties of a measure."""
 
-    example: Mapping[str, Any]  # options for 120 rows, 4 classes and 6 features, if its defaults need more
-    fallback: str  # a field that can replace missing ones
+    example: Mapping[str, Any]  # options for test data of 120 rows, 4 classes and 6 features, if the defaults need more
+    fallback: str  # a field that can replace missing required fields
     equivalent_to: str  # the measure with the same ranking, under which reports show it
     needs_draws: bool  # it needs several draws
-    slow: bool  # as slow as all others together: skipped for large predictions unless requested
+    slow: bool  # as slow as all other measures together: skipped for large predictions unless requested
     trains: bool  # it trains a network: skipped unless requested
     scorecard_options: Callable[[int], Mapping[str, Any]]  # number of reference rows → options on a scorecard
 
@@ -50,8 +50,8 @@ class Measure:
     name: str
     function: Callable[..., Any]
     kind: Kind
-    needs: tuple[str, ...]  # fields of Predictions that it needs
-    example: Mapping[str, Any] = field(default_factory=dict)  # for the rest see Traits
+    needs: tuple[str, ...]  # required fields of Predictions
+    example: Mapping[str, Any] = field(default_factory=dict)  # this and all other fields: see Traits
     fallback: str | None = None
     equivalent_to: str | None = None
     needs_draws: bool = False
@@ -70,7 +70,7 @@ class Measure:
         for name in self.needs:
             value = getattr(predictions, name)
             if name not in but and (value is None or (isinstance(value, Mapping) and not value)):
-                raise Undefined(f"{self.name} needs {name}, and there are none in these predictions.")
+                raise Undefined(f"{self.name} needs {name}, but the predictions contain none.")
 
     def compute(self, predictions: Predictions) -> Array:
         """u (n,) of a plain measure; Undefined if the predictions lack a field."""
@@ -78,14 +78,14 @@ class Measure:
         return self.checked(self.function, predictions)
 
     def checked(self, score: Callable[[Predictions], ArrayLike], predictions: Predictions) -> Array:
-        """u (n,) by this measure or its fitted form; FaultyPart if it is not one number per row."""
+        """u (n,) by this measure or its fitted form; FaultyPart unless the measure returns one number per row."""
         with self._naming_faults():
             u = np.asarray(score(predictions))
         if u.shape != (len(predictions),) or u.dtype.kind not in "fiub":
             is_number = u.dtype.kind in "fiub"
-            what = f"shape {u.shape} of {u.dtype}" if is_number else type(u.item() if u.ndim == 0 else u).__name__
+            form = f"shape {u.shape} of {u.dtype}" if is_number else type(u.item() if u.ndim == 0 else u).__name__
             raise FaultyPlugin(
-                f"The measure {self.name} ({source_file(self.function)}) returns {what} for {len(predictions)} rows: "
+                f"The measure {self.name} ({source_file(self.function)}) returns {form} for {len(predictions)} rows: "
                 "it must give one number per row."
             )
         if not (finite := np.isfinite(u)).all():
@@ -104,19 +104,19 @@ class Measure:
             return self.function(rows, **({} if self.scorecard_options is None else self.scorecard_options(len(rows))))
 
     def fit_checked(self, rows: Predictions) -> Callable[[Predictions], Array]:
-        """`fit`, with checked numbers unless it offers leave_one_out."""
+        """Fit the measure; check its numbers unless it offers leave_one_out."""
         fitted = self.fit(rows)
         return fitted if hasattr(fitted, "leave_one_out") else partial(self.checked, fitted)
 
     @contextmanager
     def _naming_faults(self) -> Iterator[None]:
-        """Turn errors of plug-in code into one that names the measure and its file; `checked` refuses overflows."""
+        """Turn errors of plug-in code into one that names the measure and its file; `checked` reports overflows."""
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 yield
         except (Undefined, MemoryError):
             raise
-        except Exception as error:  # another's code can raise anything
+        except Exception as error:  # plug-in code can raise any error
             if not is_plugin_code(self.function):
                 raise
             raise plugin_fault("measure", self.name, self.function, error) from error
@@ -160,8 +160,8 @@ def measure(
 
     def register(function: F) -> F:
         if kind not in get_args(Kind):
-            where = f"The measure {name or function.__name__} ({source_file(function)})"
-            raise BadInput(f"{where} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
+            subject = f"The measure {name or function.__name__} ({source_file(function)})"
+            raise BadInput(f"{subject} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
         label = name or function.__name__
         registry.add(label, Measure(label, function, kind, needs, **traits))
         return function
@@ -170,7 +170,7 @@ def measure(
 
 
 def cached(function: Callable[Concatenate[Predictions, P], T]) -> Callable[Concatenate[Predictions, P], T]:
-    """Cache the results of a function of predictions and hashable options on the predictions: measures share work."""
+    """Cache the results of a function on its predictions, by its hashable options, so that measures share them."""
     parameters = signature(function)
 
     @wraps(function)
@@ -192,14 +192,14 @@ SCORE = "scores/"
 
 
 def score_names(predictions: Predictions) -> list[str]:
-    """Names of the scores in predictions that no registered measure reads."""
+    """Names of the scores in predictions that belong to no registered measure."""
     return [
         _called(score) for score in predictions.scores if score not in registry or "scores" not in registry[score].needs
     ]
 
 
 def _called(score: str) -> str:
-    """The score's name, such as `logdet`, or `scores/entropy` if a measure has the same name."""
+    """The reported name of a score: such as `logdet`, or `scores/entropy` if a measure has the same name."""
     return f"{SCORE}{score}" if score in registry else score
 
 
@@ -211,8 +211,8 @@ def find_measure(name: str, predictions: Predictions) -> Measure:
     if score in predictions.scores:
         return Measure(_called(score), partial(stored_score, score, " in these predictions"), "plain", ("scores",))
     if score != name:
-        there = ", ".join(f"{SCORE}{name}" for name in predictions.scores) or "none"
-        raise BadInput(f"There is no score named {score!r} in these predictions. There are: {there}.")
+        available = ", ".join(f"{SCORE}{name}" for name in predictions.scores) or "none"
+        raise BadInput(f"There is no score named {score!r} in these predictions. There are: {available}.")
     return registry[name]  # raises the error
 
 
@@ -226,17 +226,17 @@ def uncertainty(name: str, predictions: Predictions) -> Array:
     measure = find_measure(name, predictions)
     if measure.kind != "plain":
         names = ", ".join(sorted(registered.name for registered in registry.parts() if registered.kind == "plain"))
-        why = (
+        reason = (
             "must be fitted first" if measure.kind in ("fitted", "tuned") else "needs more than one set of predictions"
         )
-        raise BadInput(f"The measure {name!r} {why}; take one of {names}.")
+        raise BadInput(f"The measure {name!r} {reason}; take one of {names}.")
     return measure.compute(predictions)
 
 
-def stored_score(name: str, missing: str, predictions: Predictions) -> Array:
-    """A score in the predictions, read-only; `missing` completes the error if there is none."""
+def stored_score(name: str, ending: str, predictions: Predictions) -> Array:
+    """A score in the predictions, read-only; `ending` completes the error if there is none."""
     if name not in predictions.scores:
-        raise Undefined(f"There is no score named {name}{missing}.")
+        raise Undefined(f"There is no score named {name}{ending}.")
     score = np.asarray(predictions.scores[name], np.float64).view()
     score.flags.writeable = False
     return score

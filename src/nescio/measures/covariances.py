@@ -1,4 +1,4 @@
-"""Whiteners of covariances: inverse Cholesky factors, or the principal axes of covariances of few rows."""
+"""Whiteners of covariances: inverse Cholesky factors, or principal axes for covariances of few rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nescio.arrays.parallel import map_on_threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 
-FIRST_JITTER = 1e-12  # of the mean variance, if a covariance cannot be factored otherwise; then ten times more
-SMALL_TRIANGLE = 64  # rows of a triangle that is inverted at once
-NEAR = 1e-4  # share of a row's squared length below which the rest is computed without cancellation
+FIRST_JITTER = 1e-12  # first jitter as a share of the mean variance; raised tenfold until the factoring succeeds
+SMALL_TRIANGLE = 64  # maximum rows of a triangle that is inverted in one call
+NEAR = 1e-4  # share of a row's squared length below which the remainder is computed without cancellation
 
 
 @dataclass(frozen=True, eq=False)
 class Axes:
-    """A covariance of few rows: variances (r,) along orthonormal axes (r, d), and `rest` in every other direction."""
+    """A covariance of few rows: variances (r,) along orthonormal axes (r, d), and `rest` along all other directions."""
 
     axes: Array
     variances: Array
@@ -35,23 +35,23 @@ def dense_whitener(whitener: Whitener, d: int) -> Array:
     """W (d, d) with Σ⁻¹ = Wᵀ·W."""
     if not isinstance(whitener, Axes):
         return np.asarray(whitener)
-    axes, rest = whitener.axes, 1 / math.sqrt(whitener.rest)
-    return rest * np.eye(d) + (axes.T * (1 / np.sqrt(whitener.variances) - rest)) @ axes
+    axes, other_variance = whitener.axes, 1 / math.sqrt(whitener.rest)
+    return other_variance * np.eye(d) + (axes.T * (1 / np.sqrt(whitener.variances) - other_variance)) @ axes
 
 
-def squared_distances(away: Array, whitener: Whitener) -> tuple[Array, float]:
+def squared_distances(differences: Array, whitener: Whitener) -> tuple[Array, float]:
     """aᵀ·Σ⁻¹·a of every row a, and log det Σ."""
     if not isinstance(whitener, Axes):
-        white = away @ whitener.T
-        return np.einsum("nd,nd->n", white, white), -2 * float(np.log(np.diagonal(whitener)).sum())
-    along = away @ whitener.axes.T
-    length = np.einsum("nd,nd->n", away, away)
-    left = length - np.einsum("nr,nr->n", along, along)
-    near = left < NEAR * length  # the difference has too few digits for rows that are nearly along the axes
-    left[near] = ((away[near] - along[near] @ whitener.axes) ** 2).sum(1)
-    others = away.shape[1] - len(whitener.axes)
-    log_det = float(np.log(whitener.variances).sum()) + others * math.log(whitener.rest)
-    return along**2 @ (1 / whitener.variances) + left / whitener.rest, log_det
+        whitened = differences @ whitener.T
+        return np.einsum("nd,nd->n", whitened, whitened), -2 * float(np.log(np.diagonal(whitener)).sum())
+    coordinates = differences @ whitener.axes.T
+    length = np.einsum("nd,nd->n", differences, differences)
+    remainder = length - np.einsum("nr,nr->n", coordinates, coordinates)
+    imprecise = remainder < NEAR * length  # for rows nearly along the axes the difference cancels
+    remainder[imprecise] = ((differences[imprecise] - coordinates[imprecise] @ whitener.axes) ** 2).sum(1)
+    n_other = differences.shape[1] - len(whitener.axes)
+    log_det = float(np.log(whitener.variances).sum()) + n_other * math.log(whitener.rest)
+    return coordinates**2 @ (1 / whitener.variances) + remainder / whitener.rest, log_det
 
 
 def whiteners_of(covariances: Sequence[Whitener], jitter: float) -> list[Whitener]:
@@ -63,7 +63,7 @@ def whiteners_of(covariances: Sequence[Whitener], jitter: float) -> list[Whitene
         try:
             return map_on_threads(partial(_whitener, jitter), covariances)
         except np.linalg.LinAlgError:
-            jitter = max(10 * jitter, FIRST_JITTER * (scale if scale > 0 else 1.0))  # rounding may leave it below 0
+            jitter = max(10 * jitter, FIRST_JITTER * (scale if scale > 0 else 1.0))  # rounding may make it negative
 
 
 def _whitener(jitter: float, covariance: Whitener) -> Whitener:
@@ -73,7 +73,7 @@ def _whitener(jitter: float, covariance: Whitener) -> Whitener:
         if jitter == 0:
             raise np.linalg.LinAlgError
         if jitter <= _rounding(axes.shape[1]) * ((variances @ axes**2).max() + jitter):
-            _factor((axes.T * variances) @ axes, jitter)  # undecided: check the pivots
+            _factor((axes.T * variances) @ axes, jitter)  # too close to decide: check the pivots
         return Axes(axes, variances + jitter, jitter)
     return _lower_inverse(_factor(covariance, jitter))
 
@@ -86,22 +86,22 @@ def _lower_inverse(factor: Array) -> Array:
     d = len(factor)
     if d <= SMALL_TRIANGLE:
         return np.linalg.inv(factor.T).T  # an upper triangle is its own LU factor, so this is back-substitution
-    first, last = slice(d // 2), slice(d // 2, d)
+    upper, lower = slice(d // 2), slice(d // 2, d)
     inverse = np.zeros_like(factor)
-    inverse[first, first], inverse[last, last] = (
-        _lower_inverse(factor[first, first]),
-        _lower_inverse(factor[last, last]),
+    inverse[upper, upper], inverse[lower, lower] = (
+        _lower_inverse(factor[upper, upper]),
+        _lower_inverse(factor[lower, lower]),
     )
-    inverse[last, first] = -inverse[last, last] @ (factor[last, first] @ inverse[first, first])
+    inverse[lower, upper] = -inverse[lower, lower] @ (factor[lower, upper] @ inverse[upper, upper])
     return inverse
 
 
 def _factor(covariance: Array, jitter: float) -> Array:
     """The Cholesky factor of Σ + jitter·I."""
-    raised = covariance + jitter * np.eye(len(covariance))
-    factor = np.linalg.cholesky(raised)
+    jittered = covariance + jitter * np.eye(len(covariance))
+    factor = np.linalg.cholesky(jittered)
     # A pivot at the rounding error of its variance means that the matrix is singular.
-    if (np.diagonal(factor) ** 2 <= _rounding(len(raised)) * np.diagonal(raised)).any():
+    if (np.diagonal(factor) ** 2 <= _rounding(len(jittered)) * np.diagonal(jittered)).any():
         raise np.linalg.LinAlgError
     return factor
 

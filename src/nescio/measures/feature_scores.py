@@ -1,9 +1,9 @@
 """Post-hoc OOD scores of embeddings and logits, fitted on training rows.
 
-All run in row blocks in float64. Products with axes or weights have the precision of the stored embeddings, at least
-float32. Shared results (means and scatter of the reference, the last layer, distances, the residual) are computed once
-and cached on the predictions. f is the embedding, f̂ = f/‖f‖, z the logits (their mean over draws), ŷ = argmax z. For
-several networks see `over_members`.
+All are computed in row blocks in float64. Products with axes or weights have the precision of the stored embeddings,
+at least float32. Shared results (means and scatter of the reference, the last layer, distances, the residual) are
+computed once and cached on the predictions. f is the embedding, f̂ = f/‖f‖, z the logits (their mean over draws),
+ŷ = argmax z. For several networks see `over_members`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predi
             f"There are {len(trains)} training and {len(tests)} test predictions: give one of each per member."
         )
     if any(not np.array_equal(test.index, tests[0].index) for test in tests):
-        raise BadInput("The members' test predictions have different rows or another order: join them first.")
+        raise BadInput("The members' test predictions have different rows or another order: align them first.")
     registered = registry[name]
     if registered.kind not in ("fitted", "plain"):
-        raise BadInput(f"{name} is not a score of one network, so it has no mean over members.")
+        raise BadInput(f"{name} cannot be averaged over members: it is not a score of a single network.")
 
     function = registered.function
     scores = [
@@ -65,9 +65,9 @@ def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predi
 
 
 def energy_of(predictions: Predictions, name: str, classes: int | None = None) -> Array:
-    """(n,) log Σ exp z, averaged over draws; refuses probabilities, and logits of another number of classes."""
+    """(n,) log Σ exp z, averaged over draws; raises an error for probabilities or another number of classes."""
     if predictions.logits is None or "energy" not in summary(predictions).u:
-        raise Undefined(f"{name} needs unnormalised logits, and there are none.")
+        raise Undefined(f"{name} needs unnormalised logits, but there are none.")
     if classes is not None and predictions.classes != classes:
         raise BadInput(
             f"logits has {predictions.classes} classes, the reference has {classes}: they must come from one network."
@@ -80,7 +80,7 @@ def energy_of(predictions: Predictions, name: str, classes: int | None = None) -
 
 @measure("fitted", needs=("embeddings", "labels"), equivalent_to="mahalanobis")
 def mds(train: Predictions) -> Fit:
-    """`mahalanobis`, by its name in OOD benchmarks. Lee et al. (2018)."""
+    """`mahalanobis` under its name in OOD benchmarks. Lee et al. (2018)."""
     return mahalanobis(train)
 
 
@@ -88,7 +88,7 @@ def mds(train: Predictions) -> Fit:
 def mds_plus(train: Predictions) -> Fit:
     """Squared Mahalanobis distance to the nearest class mean, of unit-length embeddings.
 
-    min_c (f̂ − μ_c)ᵀ Σ⁻¹ (f̂ − μ_c), means and the tied covariance of f̂ too. Müller & Hein (2025), Mahalanobis++.
+    min_c (f̂ − μ_c)ᵀ Σ⁻¹ (f̂ − μ_c), with means and tied covariance of f̂. Müller & Hein (2025), Mahalanobis++.
     """
     rows_by_class(train, "mds_plus")
     return class_distances(train, unit=True)
@@ -118,25 +118,25 @@ class Relative:
     distances: NearestMean
 
     def __call__(self, predictions: Predictions) -> Array:
-        nearest, whole = self.distances.squares(predictions)
-        return np.asarray(nearest - whole)
+        to_class, to_mean = self.distances.squares(predictions)
+        return np.asarray(to_class - to_mean)
 
     @property
     def arrays(self) -> dict[str, Array]:
         return self.distances.arrays
 
     def leave_one_out(self, train: Predictions) -> Array:
-        """u of the fitted rows, each scored without itself.
+        """u of the fitted rows, each scored by a fit without that row.
 
         Without a row of N, q = aᵀΣ⁻¹a, a = x − μ, becomes k·q/(1 − k·q/N), k = N/(N − 1); see `NearestMean`.
         """
         rows = np.concatenate(self.distances.groups)
-        n, whole = len(rows), np.array(self.distances.squares(train)[1])
+        n, to_mean = len(rows), np.array(self.distances.squares(train)[1])
         if n < 2:
             raise Undefined("Leave-one-out needs at least 2 reference rows.")
         k = n / (n - 1)
-        whole[rows] *= k / np.maximum(1 - k * whole[rows] / n, np.finfo(float).eps)
-        return np.asarray(self.distances.leave_one_out(train) - whole)
+        to_mean[rows] *= k / np.maximum(1 - k * to_mean[rows] / n, np.finfo(float).eps)
+        return np.asarray(self.distances.leave_one_out(train) - to_mean)
 
 
 # ---- outside the principal space
@@ -146,7 +146,7 @@ class Relative:
 def residual(train: Predictions, dims: int | None = None) -> Fit:
     """Length of the embedding outside the principal space of the training rows: ‖Rᵀ(f − o)‖.
 
-    o = −W⁺·b is where all logits are 0; the columns of R are eigenvectors of Σ (f − o)(f − o)ᵀ after the first `dims`
+    At o = −W⁺·b all logits are 0; the columns of R are eigenvectors of Σ (f − o)(f − o)ᵀ after the first `dims`
     (d/2, at most 1000). Wang et al. (2022).
     """
     return _fit_residual(train, dims)
@@ -159,15 +159,15 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     α = mean of the largest logit over mean of the residual, on training rows. Wang et al. (2022), virtual-logit
     matching.
     """
-    outside = _fit_residual(train, dims)
+    fitted = _fit_residual(train, dims)
     in_distribution = select_in_distribution(train, "vim")
-    most = -summary(in_distribution).u["max_logit"]
-    alpha = float(most.mean() / max(float(outside(in_distribution).mean()), TINY))
+    largest_logit = -summary(in_distribution).u["max_logit"]
+    alpha = float(largest_logit.mean() / max(float(fitted(in_distribution).mean()), TINY))
 
     def uncertainty_of(test: Predictions) -> Array:
-        return alpha * outside(test) - energy_of(test, "vim")
+        return alpha * fitted(test) - energy_of(test, "vim")
 
-    return exportable(uncertainty_of, len(outside.origin), origin=outside.origin, axes=outside.axes, alpha=alpha)
+    return exportable(uncertainty_of, len(fitted.origin), origin=fitted.origin, axes=fitted.axes, alpha=alpha)
 
 
 @cached
@@ -179,9 +179,9 @@ def _fit_residual(train: Predictions, dims: int | None) -> Residual:
         raise BadInput(f"The principal space has {dims} dimensions; it must have from 1 to {d - 1}.")
     rcond = layer.rounding * max(layer.weight.shape)
     origin = np.linalg.lstsq(layer.weight, -layer.bias, rcond=rcond)[0]
-    away = reference.mean - origin
+    offset = reference.mean - origin
     with one_blas_thread():
-        _, axes = np.linalg.eigh(reference.total + reference.n * np.outer(away, away))
+        _, axes = np.linalg.eigh(reference.total + reference.n * np.outer(offset, offset))
     return Residual(origin, np.ascontiguousarray(axes[:, : d - dims]))
 
 
@@ -216,7 +216,7 @@ def _residual_lengths(predictions: Predictions, fitted: Residual) -> Array:
 
 @measure("fitted", needs=("embeddings", "logits"))
 def fdbd(train: Predictions) -> Fit:
-    """Minus the mean distance to the decision boundaries, for the distance from the mean of the training rows.
+    """Minus the mean distance to the decision boundaries, relative to the distance from the training mean.
 
     −mean_{c≠ŷ} (z_ŷ − z_c)/‖w_ŷ − w_c‖ / ‖f − μ‖; a class with the logit −inf has no boundary. Liu & Qin (2024), fast
     decision boundary detector.
@@ -224,19 +224,19 @@ def fdbd(train: Predictions) -> Fit:
     layer, mean = recover_last_layer(train), moments(train).mean
     w = layer.weight
     squares = (w**2).sum(1)
-    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
-    near = apart <= 1e-7 * np.sqrt(squares.max())  # the class itself, or one with equal weights
-    inverse = np.where(near, 0, 1 / np.where(near, 1, apart))
+    weight_distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
+    same_boundary = weight_distances <= 1e-7 * np.sqrt(squares.max())  # the same class, or one with equal weights
+    inverse = np.where(same_boundary, 0, 1 / np.where(same_boundary, 1, weight_distances))
 
     def uncertainty_of(test: Predictions) -> Array:
         energy_of(test, "fdbd", len(w))
 
         def score(f: Array, block: slice) -> Array:
             z = logits_of(test, block)
-            top = z.argmax(1)
-            gaps = z[np.arange(len(z)), top][:, None] - z
+            predicted = z.argmax(1)
+            gaps = z[np.arange(len(z)), predicted][:, None] - z
             finite = np.isfinite(gaps)
-            means = np.vecdot(np.where(finite, gaps, 0), inverse[top]) / np.maximum(finite.sum(1) - 1, 1)
+            means = np.vecdot(np.where(finite, gaps, 0), inverse[predicted]) / np.maximum(finite.sum(1) - 1, 1)
             return np.asarray(-means / np.maximum(np.linalg.norm(f - mean, axis=1), TINY))
 
         return by_blocks(test, score, "fdbd", len(mean))
@@ -246,9 +246,9 @@ def fdbd(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"))
 def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
-    """Minus the alignment of the embedding with the weights of its class, and minus its length: neural collapse.
+    """Neural-collapse score: minus the alignment of the embedding with the weights of its class, minus its length.
 
-    −(w_ŷ·(f − μ)/‖f − μ‖ + α·‖f‖₁). Liu & Qin (2025); α is not tuned here.
+    −(w_ŷ·(f − μ)/‖f − μ‖ + α·‖f‖₁). Liu & Qin (2025); α is fixed.
     """
     layer, mean = recover_last_layer(train), moments(train).mean
 
@@ -256,9 +256,9 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
         energy_of(test, "nci", len(layer.weight))
 
         def score(f: Array, block: slice) -> Array:
-            away = f - mean
-            along = np.vecdot(layer.weight[logits_of(test, block).argmax(1)], away)
-            return np.asarray(-along / np.maximum(np.linalg.norm(away, axis=1), TINY) - alpha * np.abs(f).sum(1))
+            offsets = f - mean
+            alignment = np.vecdot(layer.weight[logits_of(test, block).argmax(1)], offsets)
+            return np.asarray(-alignment / np.maximum(np.linalg.norm(offsets, axis=1), TINY) - alpha * np.abs(f).sum(1))
 
         return by_blocks(test, score, "nci", len(mean))
 
@@ -269,7 +269,7 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
 def gradnorm(predictions: Predictions) -> Array:
     """Minus the length of the last layer's gradient towards a uniform prediction: −‖f‖₁·Σ_j |p_j − 1/c|.
 
-    The closed form of a backward pass. Huang, Geng & Li (2021).
+    Closed form, without a backward pass. Huang, Geng & Li (2021).
     """
     lengths = by_blocks(predictions, lambda f, _: np.abs(f).sum(1), "gradnorm")
     return np.asarray(-lengths * distance_to_uniform(predictions))
@@ -280,9 +280,9 @@ def gradnorm(predictions: Predictions) -> Array:
 
 @measure("fitted", needs=("embeddings", "logits", "labels"))
 def she(train: Predictions) -> Fit:
-    """Minus the inner product with the mean embedding of the training rows that are rightly predicted as class ŷ.
+    """Minus the inner product with the mean embedding of the correctly predicted training rows of class ŷ.
 
-    −f·S_ŷ; a class without right rows has no pattern and no similarity. Zhang et al. (2023), simplified Hopfield
+    −f·S_ŷ; for a class without correct rows the score is 0. Zhang et al. (2023), simplified Hopfield
     energy.
     """
     embeddings, groups = rows_by_class(train, "she")
@@ -290,13 +290,13 @@ def she(train: Predictions) -> Fit:
     assert labels is not None
     patterns = np.zeros((train.classes, embeddings.shape[1]))
     for rows in groups:
-        right = rows[predicted[rows] == labels[rows]]
-        for block in row_blocks(embeddings, len(right)):
-            patterns[labels[rows[0]]] += float64_rows(embeddings, right[block]).sum(0) / len(right)
+        correct_rows = rows[predicted[rows] == labels[rows]]
+        for block in row_blocks(embeddings, len(correct_rows)):
+            patterns[labels[rows[0]]] += float64_rows(embeddings, correct_rows[block]).sum(0) / len(correct_rows)
 
     def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None:
-            raise Undefined("she needs predicted classes, and there are no logits.")
+            raise Undefined("she needs predicted classes, but there are no logits.")
         classes = summary(test).predicted
         return by_blocks(test, lambda f, block: -np.vecdot(f, patterns[classes[block]]), "she", patterns.shape[1])
 
@@ -310,15 +310,15 @@ def kl_matching(train: Predictions) -> Fit:
     Hendrycks et al. (2022), KL matching.
     """
     if train.logits is None:
-        raise Undefined("kl_matching compares probabilities, and the reference has none.")
+        raise Undefined("kl_matching compares probabilities, but the reference has none.")
     train = select_in_distribution(train, "kl_matching")
     predicted = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
     for block in train.blocks(1024):
         np.add.at(sums, predicted[block], mean_probs(train, block))
         counts += np.bincount(predicted[block], minlength=train.classes)
-    present = counts > 0
-    logs = np.log(np.maximum(sums[present] / counts[present, None], TINY)).T
+    predicted_classes = counts > 0
+    logs = np.log(np.maximum(sums[predicted_classes] / counts[predicted_classes, None], TINY)).T
 
     def uncertainty_of(test: Predictions) -> Array:
         if test.logits is None or test.classes != len(sums):
@@ -358,9 +358,9 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
         columns = bank.astype(dtype)
 
         def score(f: Array, block: slice) -> Array:
-            near = f.astype(dtype) @ columns
-            near.partition(size - k, axis=1)
-            return np.asarray(-energy[block] * near[:, size - k :].mean(1, dtype=np.float64))
+            similarities = f.astype(dtype) @ columns
+            similarities.partition(size - k, axis=1)
+            return np.asarray(-energy[block] * similarities[:, size - k :].mean(1, dtype=np.float64))
 
         return by_blocks(test, score, "nnguide", len(bank), unit=True)
 
@@ -386,12 +386,12 @@ def sirc(train: Predictions) -> WithArrays:
     sigma = float(reference.std())
     if sigma == 0:
         raise Undefined("sirc needs training rows that differ: their embeddings have the same length.")
-    start = float(reference.mean()) - 3 * sigma
+    threshold = float(reference.mean()) - 3 * sigma
 
     def uncertainty_of(test: Predictions) -> Array:
         if "msp" not in summary(test).u:
             raise Undefined("sirc needs the confidence of every prediction, and there is none.")
         uncertainty = np.log(np.maximum(summary(test).u["msp"], TINY))
-        return np.asarray(uncertainty + np.logaddexp(0, -(familiarity(test) - start) / sigma))
+        return np.asarray(uncertainty + np.logaddexp(0, -(familiarity(test) - threshold) / sigma))
 
-    return exportable(uncertainty_of, embeddings_of(train, "sirc").shape[1], start=start, sigma=sigma)
+    return exportable(uncertainty_of, embeddings_of(train, "sirc").shape[1], start=threshold, sigma=sigma)

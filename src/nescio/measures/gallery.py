@@ -1,11 +1,10 @@
-"""Scores of an image among all others of its set, the gallery.
+"""Scores of an image in retrieval from a gallery: all other rows of its predictions.
 
-Retrieval searches for an image among others, the gallery: here all other rows of its predictions. These scores use all
-rows and no labels.
+These scores use all rows and no labels.
 
 Proved: if an embedding e of length one becomes e′, every cosine changes by at most δ = ‖e′ − e‖. If the first
-similarity is more than 2δ above the j-th, e′ retrieves one of the j − 1 nearest rows of e. Only observed: images that
-keep their neighbours, and whose nearest has few rivals, usually have a nearest row of their class.
+similarity is more than 2δ above the j-th, e′ retrieves one of the j − 1 nearest rows of e. Only
+observed: images with stable neighbours and a large margin usually have a nearest row of their class.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from nescio.metrics import ranks
 from nescio.predictions import Predictions
 
 Search = Callable[[Array, Array, Sequence[int]], Array]
-K = 20  # neighbours that views should have in common
-J = 50  # rank of the rival of the nearest neighbour; both were chosen on validation classes of CUB-200-2011
+K = 20  # number of neighbours compared between views
+J = 50  # rank of the neighbour that the margin compares with the nearest; K and J: tuned on classes of CUB-200-2011
 MARGIN, CONSISTENCY, UNCERTAINTY = "gallery_margin", "gallery_consistency", "gallery_uncertainty"
 
 
@@ -41,13 +40,13 @@ def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
         gallery_points,
         gallery_points if queries is gallery else prepare_points(queries, like=gallery_points),
         cuts,
-        others=True,
+        exclude_self=True,
     )
 
 
 @measure("gallery", needs=("embeddings",), example={"j": 5})
 def gallery_margin(predictions: Predictions, j: int = J) -> Array:
-    """Minus the lead of the nearest other row over the j-th nearest.
+    """Minus the difference of the cosines of the nearest and the j-th nearest other row.
 
     u(x) = −(s_1 − s_j), with s_1 ≥ s_2 ≥ … the cosines of x and the other rows.
     """
@@ -106,7 +105,7 @@ def gallery_scores(
     j: int = J,
     search: Search = search_rows,
 ) -> GalleryScores:
-    """All gallery scores, from one search and one more per view or sibling.
+    """All gallery scores, from one neighbour search, and one per view or sibling.
 
     Views in the predictions come first. Without views and siblings only the margin is defined. The margin needs more
     than j rows, the consistency more than k. `search` may run on another device.
@@ -122,41 +121,41 @@ def gallery_scores(
     if n <= j:
         reasons[MARGIN] = f"The gallery has {n} rows, and j is {j}: the margin needs more than j rows."
     if not others:
-        reasons[CONSISTENCY] = "It compares an image with its views: give views, or sibling networks."
+        reasons[CONSISTENCY] = "The consistency compares images with their views: give views, or sibling networks."
     elif n <= k:
         reasons[CONSISTENCY] = f"The gallery has {n} rows, and k is {k}: the consistency needs more than k rows."
     if reasons:
         reasons[UNCERTAINTY] = reasons.get(CONSISTENCY, reasons.get(MARGIN, ""))
-    near = search(
+    nearest = search(
         embeddings, embeddings, sorted({1, *(() if MARGIN in reasons else (j - 1, j)), *(() if n <= k else (k,))})
     )
     gallery_points, u = prepare_points(embeddings), dict[str, Array]()
     if MARGIN not in reasons:
-        u[MARGIN] = -np.diff(distances(gallery_points, gallery_points, near[:, [0, j - 1]]))[:, 0]
+        u[MARGIN] = -np.diff(distances(gallery_points, gallery_points, nearest[:, [0, j - 1]]))[:, 0]
     if CONSISTENCY not in reasons:
         spaces = [(embeddings, view) for view in rows[: len(views)]] + [
             (sibling, sibling) for sibling in rows[len(views) :]
         ]
         u[CONSISTENCY] = jaccard_distances(
-            [_intersection_sizes(near[:, :k], search(*space, (k,))) for space in spaces], k
+            [_intersection_sizes(nearest[:, :k], search(*space, (k,))) for space in spaces], k
         )
     if not reasons:
         u[UNCERTAINTY] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)
-    return GalleryScores(u, near[:, 0], reasons)
+    return GalleryScores(u, nearest[:, 0], reasons)
 
 
 def _intersection_sizes(a: Array, b: Array) -> Array:
-    """(n,) |A ∩ B| of the rows of two (n, k) lists, whose entries differ within a row."""
-    both = np.sort(np.concatenate([a, b], axis=1), axis=1)
-    return np.asarray(np.count_nonzero(both[:, 1:] == both[:, :-1], axis=1))
+    """(n,) |A ∩ B| for the rows of two (n, k) lists without repeated entries in a row."""
+    merged = np.sort(np.concatenate([a, b], axis=1), axis=1)
+    return np.asarray(np.count_nonzero(merged[:, 1:] == merged[:, :-1], axis=1))
 
 
-def jaccard_distances(shared: Sequence[Array], k: int) -> Array:
+def jaccard_distances(shared_sizes: Sequence[Array], k: int) -> Array:
     """(n,) 1 − mean over v of |A ∩ A_v| / |A ∪ A_v|, all sets of size k, from the sizes (n,) of the intersections.
 
-    The sum is of whole numbers over one denominator: equal means are equal to the last bit, in any order of v.
+    Sums integers over one denominator, so that equal means are exactly equal in any order of v.
     """
-    unit = lcm(*range(k, 2 * k + 1))  # |A ∪ A_v| is one of these
-    distance = np.array([unit - unit // (2 * k - both) * both for both in range(k + 1)], object)
-    total = np.sum([distance[both] for both in shared], axis=0)
-    return np.asarray(total / (unit * len(shared)), np.float64)
+    unit = lcm(*range(k, 2 * k + 1))  # all possible values of |A ∪ A_v|
+    distance = np.array([unit - unit // (2 * k - size) * size for size in range(k + 1)], object)
+    total = np.sum([distance[size] for size in shared_sizes], axis=0)
+    return np.asarray(total / (unit * len(shared_sizes)), np.float64)

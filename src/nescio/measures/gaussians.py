@@ -1,8 +1,8 @@
 """Uncertainty as distance to class means, or as low density under one Gaussian per class.
 
-Everything is computed in float64, since covariances square the condition of the data. Row blocks keep the memory at
-components × d², whatever the number of rows. Blocks, classes or components are spread over the threads. BLAS uses one
-thread, because its own threads wait for each other on products as narrow as these.
+Everything is computed in float64, since covariances square the condition number of the data. Row blocks keep the
+memory at components × d² for any number of rows. Threads share the blocks, classes or components. BLAS uses one
+thread, because its threads would mostly wait for each other in narrow products.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from nescio.measures.row_tools import (
 )
 from nescio.predictions import Predictions
 
-MAX_ARRAY_BYTES = 1 << 30  # bytes of the whiteners in an exported file
+MAX_ARRAY_BYTES = 1 << 30  # maximum bytes of the whiteners in an exported file
 
 
 @measure("fitted", needs=("embeddings", "labels"))
 @one_blas_thread()
 def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
-    """Minus the log-density of a Gaussian for every true class: u = −log Σ_c λ_c·N(φ; μ_c, Σ_c).
+    """Minus the log-density under one Gaussian per true class: u = −log Σ_c λ_c·N(φ; μ_c, Σ_c).
 
     λ_c are the class shares of the reference, or 1/c with `priors=False`. Σ_c is the unbiased covariance plus
     `jitter` on the diagonal, the same for all classes and increased until every Σ_c can be factored. A class with
-    one row has no covariance and takes the pooled one. Only in-distribution rows count. The Σ_c of few rows is
-    kept by its axes (Woodbury's identity), which takes rows × d for each of them instead of d × d.
+    one row uses the pooled covariance. Only in-distribution rows count. The Σ_c of few rows is stored by its axes
+    (Woodbury's identity), which needs rows × d numbers instead of d × d.
     UIMNET §4 (on validation rows); DDU, Mukhoti et al. 2021 (on training rows).
     """
     embeddings, groups = rows_by_class(train, "gmm")
     counts = np.array([len(rows) for rows in groups])
     if counts.max() < 2:
-        raise BadInput("Every class of the reference has one row only, so gmm finds no covariance; give more rows.")
+        raise BadInput("Every class of the reference has only one row, which gives no covariance: give more rows.")
     d, means = embeddings.shape[1], np.stack(map_on_threads(partial(mean_row, embeddings), groups))
     pooled = np.empty(0)  # covariance of classes with one row
     if counts.min() == 1:
@@ -79,7 +79,7 @@ def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
     Σ = Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ/n is tied over the classes, plus `jitter`, increased until Σ can be
     factored. Rows with in_distribution = False are left out. Lee et al. 2018.
     """
-    rows_by_class(train, "mahalanobis")  # refuses a reference without labels
+    rows_by_class(train, "mahalanobis")  # raises an error for a reference without labels
     return class_distances(train, jitter=jitter)
 
 
@@ -91,7 +91,7 @@ class GaussianDensity:
     means: Array
     whiteners: Sequence[Whitener]
     weights: Array
-    log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
+    log_likelihoods: list[float] = field(default_factory=list)  # mean per row before every step of the fit
 
     def __call__(self, predictions: Predictions) -> Array:
         return by_blocks(predictions, lambda x, _: -log_sum_exp(self.joint(x)), "a density", self.means.shape[1])
@@ -108,7 +108,7 @@ class GaussianDensity:
 
 @dataclass(frozen=True, eq=False)
 class ClassDensity(GaussianDensity):
-    """One Gaussian per class, with the rows that it was fitted on."""
+    """One Gaussian per class, with the numbers of the rows that it was fitted to."""
 
     groups: Sequence[Array] = ()  # the rows of every class
     priors: bool = True
@@ -119,38 +119,38 @@ class ClassDensity(GaussianDensity):
         classes, d = self.means.shape
         if 8 * classes * d * d > MAX_ARRAY_BYTES:
             raise BadInput(f"gmm of {classes} classes and {d} features is too large for a file: use mds or rmds.")
-        whole = [dense_whitener(whitener, d) for whitener in self.whiteners]
+        matrices = [dense_whitener(whitener, d) for whitener in self.whiteners]
         log_dets = np.array([squared_distances(np.zeros((1, d)), whitener)[1] for whitener in self.whiteners])
         constants = log_weights(self.weights) - 0.5 * (log_dets + d * math.log(2 * math.pi))
-        return {"means": self.means, "whiteners": np.stack(whole), "constants": constants, "width": np.array(d)}
+        return {"means": self.means, "whiteners": np.stack(matrices), "constants": constants, "width": np.array(d)}
 
     @one_blas_thread()
     def leave_one_out(self, train: Predictions) -> Array:
-        """u of the fitted rows, each by a density without itself; other rows are scored as new ones.
+        """u of the fitted rows, each under the density fitted without it; other rows are scored as usual.
 
         Without row i, class c of n rows has the mean μ − a/(n − 1), a = x_i − μ, and the scatter S − n/(n − 1)·aaᵀ.
-        With s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the square becomes (n − 2)·k²·s/r and log det Σ gains
+        With s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the squared distance becomes (n − 2)·k²·s/r and log det Σ gains
         log r + d·log((n − 1)/(n − 2)) (the matrix determinant lemma and Sherman and Morrison's identity).
         """
         embeddings, d = embeddings_of(train, "a density", self.means.shape[1]), self.means.shape[1]
         u = self(train)
-        total = sum(len(rows) for rows in self.groups)
+        n_rows = sum(len(rows) for rows in self.groups)
 
         def without_itself(c: int) -> None:
             rows, n = self.groups[c], len(self.groups[c])
             x = float64_rows(embeddings, rows)
             joint = self.joint(x)
-            if self.priors:  # the reference has one row less
-                joint += math.log(total / (total - 1))
-            if n < 3:  # its class has no row left, or one row without a covariance
+            if self.priors:  # the reference has one row fewer
+                joint += math.log(n_rows / (n_rows - 1))
+            if n < 3:  # without row i the class has at most one row, and no covariance
                 joint[:, c] = -np.inf
             else:
                 square, log_det = squared_distances(x - self.means[c], self.whiteners[c])
                 s, k = square / (n - 1), n / (n - 1)
-                rest = np.maximum(1 - k * s, d * np.finfo(float).eps)
-                square = (n - 2) * k**2 * s / rest
-                log_det = log_det + np.log(rest) + d * math.log((n - 1) / (n - 2))
-                weight = (n - 1) / (total - 1) if self.priors else self.weights[c]
+                remainder = np.maximum(1 - k * s, d * np.finfo(float).eps)
+                square = (n - 2) * k**2 * s / remainder
+                log_det = log_det + np.log(remainder) + d * math.log((n - 1) / (n - 2))
+                weight = (n - 1) / (n_rows - 1) if self.priors else self.weights[c]
                 joint[:, c] = math.log(weight) - 0.5 * (square + log_det + d * math.log(2 * math.pi))
             if len(self.means) > 1 or n > 2:
                 u[rows] = -log_sum_exp(joint)
@@ -166,19 +166,19 @@ class NearestMean:
     means: Array
     whitener: Array
     groups: Sequence[Array]  # the rows of every class
-    spread: Array  # (d,) variances of all rows along the whitened axes …
-    middle: Array  # (d,) … about their mean
-    unit: bool  # rows are taken at length one
+    spread: Array  # (d,) variances of all rows along the whitened axes
+    middle: Array  # (d,) mean of all rows
+    unit: bool  # rows are normalised to unit length
 
     @one_blas_thread()
     def leave_one_out(self, train: Predictions) -> Array:
-        """u of the fitted rows, each by means and covariance without itself.
+        """u of the fitted rows, each by means and covariance fitted without it.
 
         Without row i, N·Σ loses k·aaᵀ, k = n/(n − 1), a = x_i − μ: a square q(b) = bᵀΣ⁻¹b becomes
-        (N − 1)/N·(q(b) + (bᵀΣ⁻¹a)²·k/N/r), r = 1 − k·q(a)/N, and its own class mean moves to μ − a/(n − 1).
+        (N − 1)/N·(q(b) + (bᵀΣ⁻¹a)²·k/N/r), r = 1 − k·q(a)/N, and the mean of its class becomes μ − a/(n − 1).
         """
         embeddings = embedding_rows(train, "mahalanobis", self.unit, self.means.shape[1])
-        u, total = np.array(self(train)), sum(len(rows) for rows in self.groups)
+        u, n_rows = np.array(self(train)), sum(len(rows) for rows in self.groups)
         for c, rows in enumerate(self.groups):
             if len(rows) < 2:
                 continue
@@ -186,14 +186,14 @@ class NearestMean:
             for block in blocks(len(rows), max(1, BLOCK_BYTES // (8 * self.means.shape[1]))):
                 x = float64_rows(embeddings, rows[block])
                 whitened = (x - self.means[c]) @ self.whitener.T
-                rest = np.maximum(1 - k * (whitened**2).sum(1) / total, np.finfo(float).eps)
-                best = np.full(len(x), np.inf)
-                for other, mean in enumerate(self.means):
-                    away = whitened * k if other == c else (x - mean) @ self.whitener.T
-                    along = np.einsum("nd,nd->n", away, whitened)
-                    square = (away**2).sum(1) + along**2 * k / total / rest
-                    best = np.minimum(best, square * (total - 1) / total)
-                u[rows[block]] = best
+                remainder = np.maximum(1 - k * (whitened**2).sum(1) / n_rows, np.finfo(float).eps)
+                smallest = np.full(len(x), np.inf)
+                for other_class, mean in enumerate(self.means):
+                    differences = whitened * k if other_class == c else (x - mean) @ self.whitener.T
+                    products = np.einsum("nd,nd->n", differences, whitened)
+                    square = (differences**2).sum(1) + products**2 * k / n_rows / remainder
+                    smallest = np.minimum(smallest, square * (n_rows - 1) / n_rows)
+                u[rows[block]] = smallest
         return u
 
     def __call__(self, predictions: Predictions) -> Array:
@@ -207,7 +207,7 @@ class NearestMean:
         return arrays | {"unit": np.array(self.unit), "width": np.array(self.means.shape[1])}
 
     def squares(self, predictions: Predictions) -> tuple[Array, Array]:
-        """Squared distances (n,) to the nearest class mean, and to the mean of all by the covariance of all."""
+        """Squared distances (n,) to the nearest class mean, and, under the covariance of all rows, to their mean."""
         return _nearest_squares(predictions, self)
 
 
@@ -219,7 +219,7 @@ def _nearest_squares(predictions: Predictions, fitted: NearestMean) -> tuple[Arr
     def score(x: Array, _: slice) -> Array:
         white = (x - fitted.middle) @ fitted.whitener.T
         nearest = np.argmin(lengths - 2 * white.astype(dtype) @ columns, axis=1)
-        # The expanded square is good for finding the class, not for a small distance to it.
+        # The expanded square finds the nearest class, but is inaccurate for small distances.
         return np.stack([((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / fitted.spread)], axis=1)
 
     squares = by_blocks(predictions, score, "mahalanobis", fitted.means.shape[1], fitted.unit)
@@ -249,7 +249,7 @@ class ReferenceMoments:
 
     @property
     def total(self) -> Array:
-        """(d, d) Σ_i (φ_i − μ)(φ_i − μ)ᵀ, μ the mean of all: a sum, so that no digits are lost."""
+        """(d, d) Σ_i (φ_i − μ)(φ_i − μ)ᵀ, μ the mean of all, as a sum of positive terms: without cancellation."""
         away = (self.means - self.mean) * np.sqrt(self.counts)[:, None]
         return np.asarray(self.within + away.T @ away)
 
@@ -273,13 +273,13 @@ def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0)
     """Squared distances to class means under one covariance, and to the mean of all."""
     reference = moments(train, unit)
     whitener = dense_whitener(whiteners_of([reference.within / reference.n], jitter)[0], reference.means.shape[1])
-    # Turned so that the covariance of all rows is a diagonal too: one product gives both kinds of distance.
-    spread, axes = np.linalg.eigh(whitener @ (reference.total / reference.n) @ whitener.T)
+    # Rotated so that the covariance of all rows is diagonal too: one product gives both kinds of distance.
+    variances, axes = np.linalg.eigh(whitener @ (reference.total / reference.n) @ whitener.T)
     return NearestMean(
-        reference.means, axes.T @ whitener, reference.groups, np.maximum(spread, 1), reference.mean, unit
+        reference.means, axes.T @ whitener, reference.groups, np.maximum(variances, 1), reference.mean, unit
     )
 
 
 def log_weights(weights: Array) -> Array:
-    """log w, a weight of zero as the log of the smallest normal number."""
+    """log w; for w = 0 the log of the smallest normal number."""
     return np.asarray(np.log(np.maximum(weights, np.finfo(float).tiny)))

@@ -54,11 +54,11 @@ def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array
         raise BadInput(f"GEN needs at least one class and γ above 0, not {top} and {gamma}.")
 
     def of_rows(block: slice) -> Array:
-        p, most, uncertainty = _probs(predictions, block)
+        p, confidence, uncertainty = _probs(predictions, block)
         c = p.shape[1]
-        rest = min(top, c) - 1
-        heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
-        return np.asarray(((heads * (1 - heads)) ** gamma).sum(1) + (most * uncertainty) ** gamma)
+        n_other = min(top, c) - 1
+        largest = np.partition(p, c - n_other, axis=1)[:, c - n_other :] if n_other else p[:, :0]
+        return np.asarray(((largest * (1 - largest)) ** gamma).sum(1) + (confidence * uncertainty) ** gamma)
 
     return _map_blocks(predictions, of_rows)
 
@@ -108,8 +108,8 @@ def _power_sum(predictions: Predictions, alpha: float) -> Array:
 @cached
 def distance_to_uniform(predictions: Predictions) -> Array:
     """(n,) Σ_j |p_j − 1/c|."""
-    even = 1 / predictions.classes
-    return _map_blocks(predictions, lambda block: np.abs(mean_probs(predictions, block) - even).sum(1))
+    uniform = 1 / predictions.classes
+    return _map_blocks(predictions, lambda block: np.abs(mean_probs(predictions, block) - uniform).sum(1))
 
 
 # ---- one pass over the rows
@@ -117,8 +117,8 @@ def distance_to_uniform(predictions: Predictions) -> Array:
 
 def _map_blocks(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
     """u (n,), read-only, from a function of row blocks."""
-    parts = blocks(len(predictions), max(1, BLOCK // _logits(predictions).shape[2]))
-    u = np.concatenate(map_on_threads(of_rows, parts))
+    slices = blocks(len(predictions), max(1, BLOCK // _logits(predictions).shape[2]))
+    u = np.concatenate(map_on_threads(of_rows, slices))
     settle(u)
     u.flags.writeable = False
     return u
@@ -133,11 +133,11 @@ def _logits(predictions: Predictions) -> Array:
 def _probs(predictions: Predictions, block: slice) -> tuple[Array, Array, Array]:
     """(p (b, c) with 0 for the most probable class, p of that one, one minus it without cancellation)."""
     p = mean_probs(predictions, block)
-    rows, first = np.arange(len(p)), p.argmax(1)
-    most = p[rows, first]
-    p[rows, first] = 0
-    others = p.sum(1)
-    return p, most, complement_of(most, others) if predictions.normalized else others
+    rows, predicted = np.arange(len(p)), p.argmax(1)
+    confidence = p[rows, predicted]
+    p[rows, predicted] = 0
+    other_mass = p.sum(1)
+    return p, confidence, complement_of(confidence, other_mass) if predictions.normalized else other_mass
 
 
 def _pnorm(z: Array, power: float) -> Array:
@@ -149,12 +149,12 @@ def _pnorm(z: Array, power: float) -> Array:
         z[masked] = 0
     else:
         z -= z.mean(2, keepdims=True)
-    most = z.max(2)
+    maximum = z.max(2)
     np.abs(z, out=z)
     scale = z.max(2)
     z /= np.where(scale > 0, scale, 1)[:, :, None]
     norm = (z**power).sum(2) ** (1 / power) * scale
-    return np.asarray(-np.where(norm > 0, most / np.where(norm > 0, norm, 1), 0).mean(1))
+    return np.asarray(-np.where(norm > 0, maximum / np.where(norm > 0, norm, 1), 0).mean(1))
 
 
 # ---- parts of the uncertainty of several draws
@@ -218,9 +218,9 @@ def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
             out[score]["total"][block], out[score]["aleatoric"][block] = total, aleatoric
             out[score]["epistemic"][block] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
         # These two without the difference of large numbers: members with the same predicted class give exactly 0.
-        top = mean.argmax(1)[:, None]
-        lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in member_probs]
-        out["zero_one"]["epistemic"][block] = np.mean(lost, axis=0)
+        predicted = mean.argmax(1)[:, None]
+        losses = [p.max(1) - np.take_along_axis(p, predicted, 1)[:, 0] for p in member_probs]
+        out["zero_one"]["epistemic"][block] = np.mean(losses, axis=0)
         out["brier"]["epistemic"][block] = np.mean([((p - mean) ** 2).sum(1) for p in member_probs], axis=0)
 
     map_on_threads(decompose, blocks(n, max(1, BLOCK // predictions.classes)))

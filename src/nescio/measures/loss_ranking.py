@@ -104,28 +104,28 @@ def _learn(x: Array, losses: Array, steps: int, batch: int, rate: float, rng: np
     for inputs, outputs in pairwise(sizes):
         layers += [rng.normal(0, np.sqrt(2 / inputs), (inputs, outputs)), np.zeros(outputs)]
     layers = [layer.astype(np.float32) for layer in layers]
-    first, second = ([np.zeros_like(layer) for layer in layers] for _ in range(2))
-    best, least = layers, np.inf
+    means, squares = ([np.zeros_like(layer) for layer in layers] for _ in range(2))
+    best_layers, lowest_cost = layers, np.inf
     rate *= float(np.sqrt(batch / 256))
     for step in track(range(1, steps + 1), "loss order"):
         rows = rng.choice(training_rows, min(batch, len(training_rows)) // 2 * 2, replace=False)
         gradients = _gradients(layers, x[rows], losses[rows])
-        now = rate * min(1, step / (WARM_UP * steps)) * 0.5 * (1 + np.cos(np.pi * step / steps))
-        layers = [_adam(*arrays, step, now) for arrays in zip(layers, gradients, first, second, strict=True)]
+        scheduled = rate * min(1, step / (WARM_UP * steps)) * 0.5 * (1 + np.cos(np.pi * step / steps))
+        layers = [_adam(*arrays, step, scheduled) for arrays in zip(layers, gradients, means, squares, strict=True)]
         if step % max(1, steps // LOOKS) == 0:
             cost = _cost(_forward(layers, x[held_out])[-1], losses[held_out])[0]
-            best, least = (layers, cost) if cost < least else (best, least)
-    return best
+            best_layers, lowest_cost = (layers, cost) if cost < lowest_cost else (best_layers, lowest_cost)
+    return best_layers
 
 
-def _adam(layer: Array, gradient: Array, first: Array, second: Array, step: int, rate: float) -> Array:
+def _adam(layer: Array, gradient: Array, first_moment: Array, second_moment: Array, step: int, rate: float) -> Array:
     """One step of AdamW; the moments are changed in place."""
-    for moment, value, beta in ((first, gradient, BETAS[0]), (second, gradient**2, BETAS[1])):
+    for moment, value, beta in ((first_moment, gradient, BETAS[0]), (second_moment, gradient**2, BETAS[1])):
         moment *= beta
         moment += (1 - beta) * value
-    size = np.sqrt(second / (1 - BETAS[1] ** step)) + EPSILON
+    size = np.sqrt(second_moment / (1 - BETAS[1] ** step)) + EPSILON
     decayed = layer * np.float32(1 - rate * DECAY)
-    return np.asarray(decayed - np.float32(rate / (1 - BETAS[0] ** step)) * first / size, np.float32)
+    return np.asarray(decayed - np.float32(rate / (1 - BETAS[0] ** step)) * first_moment / size, np.float32)
 
 
 def _forward(layers: Sequence[Array], x: Array) -> list[Array]:
@@ -135,8 +135,8 @@ def _forward(layers: Sequence[Array], x: Array) -> list[Array]:
     h1 = np.where(h1 > 0, h1, SLOPE * h1)
     h2 = h1 @ w2 + b2
     h2 = np.where(h2 > 0, h2, SLOPE * h2)
-    last = (h2 @ w3 + b3)[:, 0]
-    return [h1, h2, last, np.logaddexp(0, last) + FLOOR]
+    raw = (h2 @ w3 + b3)[:, 0]
+    return [h1, h2, raw, np.logaddexp(0, raw) + FLOOR]
 
 
 def _cost(u: Array, losses: Array) -> tuple[float, Array]:
@@ -154,8 +154,8 @@ def _cost(u: Array, losses: Array) -> tuple[float, Array]:
 def _gradients(layers: Sequence[Array], x: Array, losses: Array) -> list[Array]:
     """Gradients of the mean cost of pairs by every layer."""
     _, _, w2, _, w3, _ = layers
-    h1, h2, last, u = _forward(layers, x)
-    by_last = (_cost(u, losses)[1] / (1 + np.exp(-last)))[:, None].astype(x.dtype)
+    h1, h2, raw, u = _forward(layers, x)
+    by_last = (_cost(u, losses)[1] / (1 + np.exp(-raw)))[:, None].astype(x.dtype)
     by_h2 = by_last @ w3.T * np.where(h2 > 0, np.float32(1), np.float32(SLOPE))
     by_h1 = by_h2 @ w2.T * np.where(h1 > 0, np.float32(1), np.float32(SLOPE))
     return [x.T @ by_h1, by_h1.sum(0), h1.T @ by_h2, by_h2.sum(0), h2.T @ by_last, by_last.sum(0)]

@@ -57,9 +57,9 @@ def gaussian_mixture(
     sample = _sample(rows, seed)
     centres, nearest = _cluster(sample, components, seed)
     counts = np.bincount(nearest, minlength=components)
-    spread = (sample - centres[nearest]).T @ (sample - centres[nearest])
-    spread = _shrink_covariance(spread, len(sample), _sphere_of(spread / len(sample)))
-    whiteners = whiteners_of([spread], FLOOR * mean_variance(spread)) * components
+    covariance = (sample - centres[nearest]).T @ (sample - centres[nearest])
+    covariance = _shrink_covariance(covariance, len(sample), _sphere_of(covariance / len(sample)))
+    whiteners = whiteners_of([covariance], FLOOR * mean_variance(covariance)) * components
     model = GaussianDensity(centres, whiteners, counts / counts.sum())
     for _ in track(range(iterations), "fitting a Gaussian mixture"):
         sums, likelihood = _gaussian_sums(model, rows)
@@ -89,8 +89,8 @@ def vmf_mixture(
     rows = _Rows(UnitRows(embeddings))
     sample = _sample(rows, seed)
     _, nearest = _cluster(sample, components, seed, sphere=True)
-    hard = np.eye(components)[nearest]
-    model = _sphere_model(hard.T @ sample, hard.sum(0), [])
+    one_hot = np.eye(components)[nearest]
+    model = _sphere_model(one_hot.T @ sample, one_hot.sum(0), [])
 
     def expect(number: int) -> tuple[Array, Array, float]:
         x = rows[number]
@@ -124,19 +124,19 @@ def choose_components(
     """
     if not candidates:
         raise BadInput("candidates is empty: give at least one number of components.")
-    fit: Callable[..., Fit] = vmf_mixture if metric == "cosine" else gaussian_mixture
+    fit_mixture: Callable[..., Fit] = vmf_mixture if metric == "cosine" else gaussian_mixture
     n = len(embeddings_of(ref, "a mixture"))
     fold = np.random.default_rng(seed).permutation(n) % FOLDS
     held_out = {count: np.empty(n) for count in sorted(set(candidates))}
     for number in range(FOLDS):
-        held_out_rows, others = ref.take(fold == number), ref.take(fold != number)
+        held_out_rows, training_rows = ref.take(fold == number), ref.take(fold != number)
         for count, values in held_out.items():
-            values[fold == number] = -fit(others, count, seed)(held_out_rows)
+            values[fold == number] = -fit_mixture(training_rows, count, seed)(held_out_rows)
     means = {count: float(values.mean()) for count, values in held_out.items()}
-    best = held_out[max(means, key=lambda count: means[count])]
-    behind = {count: best - values for count, values in held_out.items()}
-    enough = [count for count, lost in behind.items() if lost.mean() <= lost.std() / math.sqrt(n)]
-    return ComponentChoice(enough[0], means)
+    best_likelihoods = held_out[max(means, key=lambda count: means[count])]
+    deficits = {count: best_likelihoods - values for count, values in held_out.items()}
+    sufficient = [count for count, deficit in deficits.items() if deficit.mean() <= deficit.std() / math.sqrt(n)]
+    return ComponentChoice(sufficient[0], means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,13 +180,13 @@ def _gaussian_sums(model: GaussianDensity, rows: _Rows) -> tuple[tuple[Array, Ar
     scatters, likelihood = np.zeros((components, d, d)), 0.0
 
     def gather(k: int) -> None:
-        owned = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to one component entirely
-        weight = belongs[owned, k]
-        away = x[owned] - model.means[k]
+        member_rows = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to one component entirely
+        weight = belongs[member_rows, k]
+        differences = x[member_rows] - model.means[k]
         counts[k] += weight.sum()
-        shifts[k] += weight @ away
-        away *= np.sqrt(weight)[:, None]
-        scatters[k] += away.T @ away
+        shifts[k] += weight @ differences
+        differences *= np.sqrt(weight)[:, None]
+        scatters[k] += differences.T @ differences
 
     for number in range(len(rows)):
         x = rows[number]
@@ -211,10 +211,10 @@ def _gaussian_model(model: GaussianDensity, counts: Array, shifts: Array, scatte
     return GaussianDensity(model.means + shifts, whiteners, counts / n, model.log_likelihoods)
 
 
-def _shrink_covariance(scatter: Array, count: float, other: Array) -> Array:
+def _shrink_covariance(scatter: Array, count: float, target: Array) -> Array:
     """The covariance of `count` rows, topped up to BORROWED·d rows with another covariance."""
-    missing = max(0.0, BORROWED * len(scatter) - count)
-    return np.asarray((scatter + missing * other) / (count + missing))
+    n_missing = max(0.0, BORROWED * len(scatter) - count)
+    return np.asarray((scatter + n_missing * target) / (count + n_missing))
 
 
 def _sphere_of(covariance: Array) -> Array:
@@ -256,21 +256,21 @@ def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tupl
             candidates = np.searchsorted(np.cumsum(closest), rng.random(tries) * total).clip(max=len(x) - 1)
         else:  # fewer different rows than components
             candidates = rng.integers(len(x), size=1)
-        after = np.minimum(closest[:, None], distances(x[candidates]))
-        best = int(np.argmin(after.sum(0)))
+        new_squares = np.minimum(closest[:, None], distances(x[candidates]))
+        best = int(np.argmin(new_squares.sum(0)))
         chosen.append(int(candidates[best]))
-        closest = after[:, best]
+        closest = new_squares[:, best]
     centres = x[chosen]
     nearest = np.argmin(distances(centres), axis=1)
     for _ in range(SEED_ROUNDS):
-        hard = np.eye(components)[nearest]
-        counts = hard.sum(0)
-        sums = hard.T @ x
+        one_hot = np.eye(components)[nearest]
+        counts = one_hot.sum(0)
+        sums = one_hot.T @ x
         lengths = np.linalg.norm(sums, axis=1) if sphere else counts
-        usable = (counts > 0) & (lengths > 0)
-        centres = np.where(usable[:, None], sums / np.where(usable, lengths, 1)[:, None], centres)
-        last, nearest = nearest, np.argmin(distances(centres), axis=1)
-        if np.array_equal(last, nearest):
+        nonempty = (counts > 0) & (lengths > 0)
+        centres = np.where(nonempty[:, None], sums / np.where(nonempty, lengths, 1)[:, None], centres)
+        previous, nearest = nearest, np.argmin(distances(centres), axis=1)
+        if np.array_equal(previous, nearest):
             break
     return centres, nearest
 

@@ -71,8 +71,8 @@ def by_blocks(
     """u (n,) of all rows, block by block on the threads; `unit`: of unit-length embeddings."""
     embeddings = embedding_rows(predictions, name, unit, d)
     with one_blas_thread():
-        scored = map_on_threads(lambda block: score(float64_rows(embeddings, block), block), row_blocks(embeddings))
-    return np.concatenate(scored)
+        scores = map_on_threads(lambda block: score(float64_rows(embeddings, block), block), row_blocks(embeddings))
+    return np.concatenate(scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +135,8 @@ def mean_row(embeddings: Embeddings, rows: Array) -> Array:
 
 def add_scatter(scatter: Array, embeddings: Embeddings, rows: Array, mean: Array) -> Array:
     for block in row_blocks(embeddings, len(rows)):
-        away = float64_rows(embeddings, rows[block]) - mean
-        scatter += away.T @ away
+        differences = float64_rows(embeddings, rows[block]) - mean
+        scatter += differences.T @ differences
     return scatter
 
 
@@ -144,13 +144,13 @@ def scatter_within(embeddings: Embeddings, groups: Sequence[Array], means: Array
     """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ, d rows or more at a time, since a sum is d × d."""
     rows, d = np.concatenate(groups), embeddings.shape[1]
     group_of_row = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    parts = blocks(len(rows), max(d, BLOCK_BYTES // (8 * d)))
+    slices = blocks(len(rows), max(d, BLOCK_BYTES // (8 * d)))
 
     def work(worker: int, workers: int) -> Array:
         scatter = np.zeros((d, d))
-        for block in parts[worker::workers]:
-            away = float64_rows(embeddings, rows[block]) - means[group_of_row[block]]
-            scatter += away.T @ away
+        for block in slices[worker::workers]:
+            differences = float64_rows(embeddings, rows[block]) - means[group_of_row[block]]
+            scatter += differences.T @ differences
         return scatter
 
     return np.asarray(sum(run_on_threads(work)))

@@ -40,8 +40,8 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
     """
     layer = _layer(train, "react", quantile)
     embeddings = embeddings_of(select_in_distribution(train, "react"), "react")
-    cut = float(np.quantile(np.asarray(embeddings), quantile))
-    return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react", cut=cut)
+    limit = float(np.quantile(np.asarray(embeddings), quantile))
+    return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, limit), "react", cut=limit)
 
 
 @measure("fitted", needs=("embeddings", "logits"))
@@ -53,10 +53,10 @@ def ash(train: Predictions, quantile: float = 0.9) -> WithArrays:
     layer = _layer(train, "ash", quantile)
 
     def shape(f: Array) -> Array:
-        kth = f.shape[1] - _left(f.shape[1], quantile)
-        before = f.sum(1)
-        f = np.where(f >= np.partition(f, kth, axis=1)[:, kth, None], f, 0)
-        return np.asarray(f * np.exp(_ratio(before, f.sum(1)))[:, None])
+        n_zeroed = f.shape[1] - _left(f.shape[1], quantile)
+        row_sums = f.sum(1)
+        f = np.where(f >= np.partition(f, n_zeroed, axis=1)[:, n_zeroed, None], f, 0)
+        return np.asarray(f * np.exp(_ratio(row_sums, f.sum(1)))[:, None])
 
     return _reread(layer.weight, layer.bias, shape, "ash", left=_left(layer.weight.shape[1], quantile))
 
@@ -74,9 +74,9 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
         energy_of(test, "scale", len(layer.bias))
 
         def score(f: Array, block: slice) -> Array:
-            kth = f.shape[1] - _left(f.shape[1], quantile)
-            top = np.partition(f, kth, axis=1)[:, kth:].sum(1)
-            factor = np.exp(_ratio(f.sum(1), top))
+            n_smaller = f.shape[1] - _left(f.shape[1], quantile)
+            largest_sum = np.partition(f, n_smaller, axis=1)[:, n_smaller:].sum(1)
+            factor = np.exp(_ratio(f.sum(1), largest_sum))
             return -log_sum_exp(factor[:, None] * (logits_of(test, block) - layer.bias) + layer.bias)
 
         return by_blocks(test, score, "scale", layer.weight.shape[1])
@@ -117,7 +117,7 @@ def _lowest_feature(predictions: Predictions) -> float:
     return min(map_on_threads(lambda block: float(embeddings[block].min()), row_blocks(embeddings)))
 
 
-def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: float) -> WithArrays:
+def _reread(weight: Array, bias: Array, shape: Shape, name: str, **constants: float) -> WithArrays:
     """−log Σ_j exp of W·shape(f) + b; `numbers` are those that the shape depends on."""
 
     def uncertainty_of(test: Predictions) -> Array:
@@ -126,7 +126,7 @@ def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: floa
         columns = weight.T.astype(dtype)
         return by_blocks(test, lambda f, _: -log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns))
 
-    return exportable(uncertainty_of, weight.shape[1], weight=weight, bias=bias, **numbers)
+    return exportable(uncertainty_of, weight.shape[1], weight=weight, bias=bias, **constants)
 
 
 def _left(d: int, quantile: float) -> int:
@@ -134,6 +134,6 @@ def _left(d: int, quantile: float) -> int:
     return max(1, d - round(quantile * d))
 
 
-def _ratio(before: Array, after: Array) -> Array:
+def _ratio(all_features: Array, large_features: Array) -> Array:
     """s₁/s₂, and 1 for a row of zeros."""
-    return np.asarray(np.where(after > 0, before / np.where(after > 0, after, 1), 1))
+    return np.asarray(np.where(large_features > 0, all_features / np.where(large_features > 0, large_features, 1), 1))

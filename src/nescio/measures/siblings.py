@@ -104,28 +104,28 @@ class Spaces:
 
         k_nc  some of the k only
         """
-        selected = list(range(len(self.tests)) if members is None else members)
+        chosen_members = list(range(len(self.tests)) if members is None else members)
         ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
         if self.collapsed is not None:
             names = (*(f"nc@{k}" for k in ks), *(f"dist@{k}" for k in self.k_dist), "norm", "ll", "fv")
-            return SiblingScores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(selected))
+            return SiblingScores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(chosen_members))
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
-        if len(selected) < 2:
+        if len(chosen_members) < 2:
             reasons |= dict.fromkeys((f"nc@{k}" for k in ks), ALONE) | {"fv": NO_VARIANCE}
         else:
-            agreed = consistency(self.neighbours[selected], ks, self.references, self.similarity)
-            u |= {f"nc@{k}": 1 - row for k, row in zip(ks, agreed, strict=True)}
-        u |= {f"dist@{k}": row for k, row in zip(self.k_dist, self.dist[selected].mean(0), strict=True)}
-        u["norm"] = self.norm[selected].mean(0)
+            mean_similarity = consistency(self.neighbours[chosen_members], ks, self.references, self.similarity)
+            u |= {f"nc@{k}": 1 - row for k, row in zip(ks, mean_similarity, strict=True)}
+        u |= {f"dist@{k}": row for k, row in zip(self.k_dist, self.dist[chosen_members].mean(0), strict=True)}
+        u["norm"] = self.norm[chosen_members].mean(0)
         if self.ll is not None:
-            u["ll"] = self.ll[selected].mean(0)
-        if len(selected) > 1:
+            u["ll"] = self.ll[chosen_members].mean(0)
+        if len(chosen_members) > 1:
             try:
-                u["fv"] = measures.feature_variance([self.tests[member] for member in selected], self.metric)
+                u["fv"] = measures.feature_variance([self.tests[member] for member in chosen_members], self.metric)
             except BadInput as reason:  # members of different widths
                 reasons["fv"] = str(reason)
-        return SiblingScores(self.tests[0].index, u, reasons, len(selected))
+        return SiblingScores(self.tests[0].index, u, reasons, len(chosen_members))
 
 
 def member_spaces(
@@ -148,29 +148,29 @@ def member_spaces(
     check_members(refs, tests, similarity)
     reference_rows, test_rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
     m, n, r = len(refs), len(tests[0]), len(refs[0])
-    near, far = (tuple(sorted(set(neighbour_counts(list(k), r)))) for k in (k_nc, k_dist))
-    cuts = sorted({*near, *far})
-    neighbours = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
-    dist, norm = np.empty((m, len(far), n)), np.empty((m, n))
+    ks_nc, ks_dist = (tuple(sorted(set(neighbour_counts(list(k), r)))) for k in (k_nc, k_dist))
+    cuts = sorted({*ks_nc, *ks_dist})
+    neighbours = np.empty((m, n, ks_nc[-1]), np.min_scalar_type(r - 1))
+    dist, norm = np.empty((m, len(ks_dist), n)), np.empty((m, n))
     reasons, collapsed = _no_mixture(components, r), None
     for member in track(range(m), "members"):
         references = prepare_points(reference_rows[member], metric, f"the reference embeddings of member {member}")
         queries = prepare_points(test_rows[member], metric, f"the test embeddings of member {member}", references)
-        different = np.count_nonzero(references.first_equal == np.arange(r))
-        if r > 1 and different <= max(1, COLLAPSED * r):
+        n_different = np.count_nonzero(references.first_equal == np.arange(r))
+        if r > 1 and n_different <= max(1, COLLAPSED * r):
             collapsed = (
-                f"Member {member} gives {r:,} references {different} different "
-                f"embedding{'s' if different > 1 else ''}: it has collapsed, so distances mean nothing."
+                f"Member {member} gives {r:,} references {n_different} different "
+                f"embedding{'s' if n_different > 1 else ''}: it has collapsed, so distances mean nothing."
             )
             break
-        lists = nearest_rows(references, queries, cuts)
-        neighbours[member] = lists[:, : near[-1]]
-        away = distances(references, queries, lists[:, : far[-1]])
-        dist[member] = [away[:, :k].mean(1) for k in far]
+        nearest = nearest_rows(references, queries, cuts)
+        neighbours[member] = nearest[:, : ks_nc[-1]]
+        reference_distances = distances(references, queries, nearest[:, : ks_dist[-1]])
+        dist[member] = [reference_distances[:, :k].mean(1) for k in ks_dist]
         norm[member] = measures.norm(Predictions(embeddings=test_rows[member]))
     in_order = [Predictions(index=tests[0].index, embeddings=rows) for rows in test_rows]
     ll = None if reasons or collapsed else member_densities(refs, in_order, metric, components, seed)
-    return Spaces(metric, similarity, r, in_order, near, far, neighbours, dist, norm, ll, reasons, collapsed)
+    return Spaces(metric, similarity, r, in_order, ks_nc, ks_dist, neighbours, dist, norm, ll, reasons, collapsed)
 
 
 def member_densities(
@@ -185,9 +185,9 @@ def member_densities(
     return np.stack([fit(Predictions(embeddings=embeddings)) for fit, embeddings in zip(fitted, rows, strict=True)])
 
 
-def aligned_embeddings(members: Sequence[Predictions], what: str) -> list[Array]:
+def aligned_embeddings(members: Sequence[Predictions], role: str) -> list[Array]:
     """The embeddings of every member in the row order of the first, which all must have."""
-    return align_members(members, what) if len(members) != 1 else [embeddings_of(members[0], f"the {what} predictions")]
+    return align_members(members, role) if len(members) != 1 else [embeddings_of(members[0], f"the {role} predictions")]
 
 
 def _no_mixture(components: int, r: int) -> dict[str, str]:
@@ -213,10 +213,10 @@ def rankings_agree(u: ArrayLike, loss: ArrayLike) -> Array:
         raise BadInput(f"u has shape {a.shape}, loss {b.shape}: both must be (candidates, rows).")
     if len(a) < 2:
         raise Undefined("A ranking needs at least two candidates.")
-    one, other = np.triu_indices(len(a), 1)
-    x, y = np.sign(a[one] - a[other]), np.sign(b[one] - b[other])
+    first, second = np.triu_indices(len(a), 1)
+    x, y = np.sign(a[first] - a[second]), np.sign(b[first] - b[second])
     pairs = np.abs(x).sum(0) * np.abs(y).sum(0)
-    ranked = pairs > 0
-    if not ranked.any():
+    comparable = pairs > 0
+    if not comparable.any():
         raise Undefined("In every row all candidates have the same value: there is no ranking.")
-    return np.asarray((x * y).sum(0)[ranked] / np.sqrt(pairs[ranked]))
+    return np.asarray((x * y).sum(0)[comparable] / np.sqrt(pairs[comparable]))

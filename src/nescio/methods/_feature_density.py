@@ -50,12 +50,12 @@ class FeatureDensity(Method):
     def own_gaussians(self, x: Tensor, y: Tensor) -> Evidence:
         """Check that the likeliest Gaussian of an image is that of its class."""
         share = float((self.gaussians.log_joint(self.features(x)).argmax(1) == y).float().mean())
-        seen = f"the likeliest Gaussian is that of the image's class for {share:.0%} of training images"
-        return Evidence(seen, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the interval from chance to 100 %
+        observed = f"the likeliest Gaussian is that of the image's class for {share:.0%} of training images"
+        return Evidence(observed, share > 0.2 + 0.8 / self.spec.classes)  # a fifth of the interval from chance to 100 %
 
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
         """Check that the Gaussians were fitted and separate training images from noise."""
         moved = float((self.gaussians.means - start.gaussians.means).norm(dim=1).mean())
         near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_images(x)))
-        seen = f"median −log density {near:.3g} on training images, {far:.3g} on noise; means moved by {moved:.3g}"
-        return Evidence(seen, moved > 1e-3 and far > near + 1)
+        observed = f"median −log density {near:.3g} on training images, {far:.3g} on noise; means moved by {moved:.3g}"
+        return Evidence(observed, moved > 1e-3 and far > near + 1)

@@ -93,27 +93,27 @@ class Probabilistic(Method[ProbabilisticHParams]):
         labels = torch.cat([y, y])
         mean, kappa = self.embed(torch.cat([x, blur(x)]))
         loss, other_loss = (float(self.distribution_loss(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
-        falls = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
+        falling_share = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
         losses = f"loss {loss:.4f}, with κ of another image {other_loss:.4f}"
         return {
             "κ differs": self.kappa_differs(kappa),
             "κ fits its image": Evidence(losses, loss < other_loss),
-            "κ falls on blurred images": Evidence(f"it is lower on {falls:.0%} of them", falls > 0.8),
+            "κ falls on blurred images": Evidence(f"it is lower on {falling_share:.0%} of them", falling_share > 0.8),
         }
 
     def kappa_differs(self, kappa: Tensor) -> Evidence:
-        low, high = kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)).tolist()
-        return Evidence(f"κ is {low:.3g} to {high:.3g} in 90% of images", high > 1.05 * low)
+        lower, upper = kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)).tolist()
+        return Evidence(f"κ is {lower:.3g} to {upper:.3g} in 90% of images", upper > 1.05 * lower)
 
     def sampling_evidence(self, x: Tensor) -> dict[str, Evidence]:
         mean, kappa = self.embed(x.flatten(0, -4))
-        seen = float((self.draw_samples(mean, kappa) * mean).sum(-1).mean())
-        due = float(mean_resultant(kappa, mean.shape[1]).mean())
-        words = f"mean cosine of samples and means {seen:.3f}, A_d(κ) is {due:.3f}"
-        return {"samples spread according to κ": Evidence(words, abs(seen - due) < 0.05 * (1 - due))}
+        measured = float((self.draw_samples(mean, kappa) * mean).sum(-1).mean())
+        expected = float(mean_resultant(kappa, mean.shape[1]).mean())
+        observed = f"mean cosine of samples and means {measured:.3f}, A_d(κ) is {expected:.3f}"
+        return {"samples spread according to κ": Evidence(observed, abs(measured - expected) < 0.05 * (1 - expected))}
 
 
 def blur(x: Tensor) -> Tensor:
     """Replaces every pixel by the mean of its neighbourhood, a third of the image wide."""
-    reach = max(1, x.shape[-1] // 6)
-    return avg_pool2d(x, 2 * reach + 1, 1, reach, count_include_pad=False)
+    radius = max(1, x.shape[-1] // 6)
+    return avg_pool2d(x, 2 * radius + 1, 1, radius, count_include_pad=False)

@@ -22,7 +22,7 @@ def bounded(spec: NetworkSpec, hparams: SpectralHParams) -> NetworkSpec:
 def bound_acts(method: Method[SpectralHParams]) -> Evidence:
     """Check that the bound has an effect. The default bound passes without one, because small backbones stay below."""
     share = share_above_bound(method.features) or 0.0
-    seen = f"{share:.0%} of layers would exceed the bound without it"
+    observed = f"{share:.0%} of layers would exceed the bound without it"
     if not share:
-        seen += ": it has no effect on this network; choose a smaller one"
-    return Evidence(seen, share > 0 or method.spec.spectral == type(method.hparams)().bound)
+        observed += ": it has no effect on this network; choose a smaller one"
+    return Evidence(observed, share > 0 or method.spec.spectral == type(method.hparams)().bound)

@@ -185,10 +185,10 @@ class Method(nn.Module, Generic[H]):
             {"params": [], "rate": hparams.lr, "decay": hparams.weight_decay, **factors}
             for factors in ({}, *(factors for _, factors in entries))
         ]
-        group_of = {id(weight): number for number, (weights, _) in enumerate(entries, 1) for weight in weights}
+        group_numbers = {id(weight): number for number, (weights, _) in enumerate(entries, 1) for weight in weights}
         for weight in self.parameters():
             if weight.requires_grad:
-                groups[group_of.get(id(weight), 0)]["params"].append(weight)
+                groups[group_numbers.get(id(weight), 0)]["params"].append(weight)
         return groups
 
     def probs(self, logits: Tensor) -> Tensor:
@@ -213,9 +213,9 @@ class _Located:
             x, y = self.features.with_known(x, maps, self.spec.void)
             if not len(y):
                 raise BadInput(f"No pixel of a batch of {len(x)} images has a label: make the batch larger.")
-            if (most := int(y.max())) >= self.spec.classes:
+            if (largest_label := int(y.max())) >= self.spec.classes:
                 raise BadInput(
-                    f"A label map has the label {most}, and there are {self.spec.classes} classes: if it "
+                    f"A label map has the label {largest_label}, and there are {self.spec.classes} classes: if it "
                     "marks pixels that do not count, name it as `void` in the file."
                 )
             yield x, y, index
@@ -304,12 +304,12 @@ def classifiers() -> list[str]:
 
 def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tensor]:
     """The first images and labels, gathered from as many batches as `rows` needs."""
-    xs, ys, have = [], [], 0
+    xs, ys, count = [], [], 0
     for x, y, _ in batches:
         xs.append(x)
         ys.append(y)
-        have += len(x)
-        if rows is None or have >= rows:
+        count += len(x)
+        if rows is None or count >= rows:
             break
     return torch.cat(xs)[:rows], torch.cat(ys)[:rows]
 
@@ -347,20 +347,22 @@ def _fault(method: Method, output: object, rows: int | None, finished: bool) -> 
     if logits is None and method.classifies:
         return "no logits: give them, or set classifies = False for features alone"
     if logits is not None and logits.ndim != 3:
-        cure = ": add the axis of draws, logits[:, None]" if logits.ndim == 2 else ""
-        return f"logits of shape {tuple(logits.shape)}, and (rows, draws, classes) is needed{cure}"
-    first = logits if logits is not None else embeddings
-    if first is None:
+        remedy = ": add the axis of draws, logits[:, None]" if logits.ndim == 2 else ""
+        return f"logits of shape {tuple(logits.shape)}, and (rows, draws, classes) is needed{remedy}"
+    tensor = logits if logits is not None else embeddings
+    if tensor is None:
         return "neither logits nor embeddings: give one of them"
-    if rows is not None and len(first) != rows:
-        return f"{len(first)} rows for {rows} images: give one per image"
-    if embeddings is not None and len(embeddings) != len(first):
-        return f"embeddings of {len(embeddings)} rows and logits of {len(first)}: give one row each per image"
+    if rows is not None and len(tensor) != rows:
+        return f"{len(tensor)} rows for {rows} images: give one per image"
+    if embeddings is not None and len(embeddings) != len(tensor):
+        return f"embeddings of {len(embeddings)} rows and logits of {len(tensor)}: give one row each per image"
     if finished and method.scores and tuple(output.scores) != method.scores:
         names = ", ".join(output.scores) or "none"
         return f"the scores {names}, and the class names {', '.join(method.scores)} in scores: write the same names"
     for name, score in output.scores.items():
-        if score.shape != (len(first),):
-            cure = f", such as {name}.squeeze(1)" if score.shape == (len(first), 1) else ""
-            return f"the score {name} of shape {tuple(score.shape)}, and ({len(first)},) is needed, one per row{cure}"
+        if score.shape != (len(tensor),):
+            remedy = f", such as {name}.squeeze(1)" if score.shape == (len(tensor), 1) else ""
+            return (
+                f"the score {name} of shape {tuple(score.shape)}, and ({len(tensor)},) is needed, one per row{remedy}"
+            )
     return ""

@@ -70,14 +70,14 @@ class BYOL(SelfSupervised[BYOLHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        z, before = (network.online(x.flatten(0, 1)) for network in (self, start))  # type: ignore[operator, union-attr]
-        turned = 1 - float((unit(self.predictor(z)) * unit(z)).sum(1).mean())
-        gone = distance(self.predictor, start.predictor)  # type: ignore[arg-type]
-        seen = f"it changed by {gone:.1%} of its norm and turns projections by 1 − cos = {turned:.2f}"
+        z, initial_z = (network.online(x.flatten(0, 1)) for network in (self, start))  # type: ignore[operator, union-attr]
+        rotation = 1 - float((unit(self.predictor(z)) * unit(z)).sum(1).mean())
+        relative_change = distance(self.predictor, start.predictor)  # type: ignore[arg-type]
+        observed = f"it changed by {relative_change:.1%} of its norm and turns projections by 1 − cos = {rotation:.2f}"
         return {
-            "views found": views_found(z.chunk(2), before.chunk(2)),
+            "views found": views_found(z.chunk(2), initial_z.chunk(2)),
             "not collapsed": not_collapsed(z),
             "target lags": momentum_copy_lags(self.target, self.online, start.target),  # type: ignore[arg-type]
             "target learns nothing": no_gradient(self, self.target, x, y),
-            "predictor used": Evidence(seen, gone > 0.01 and turned > 0.01),
+            "predictor used": Evidence(observed, relative_change > 0.01 and rotation > 0.01),
         }

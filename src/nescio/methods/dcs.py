@@ -42,8 +42,8 @@ class DCS(Method[DCSHParams]):
     def __init__(self, hparams: DCSHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         self.head = nn.Linear(self.features.num_features, hparams.width)
-        apart = hparams.margin / math.sqrt(2 * hparams.width)  # so that centroids start about a margin from each other
-        self.centroids = nn.Parameter(apart * torch.randn(spec.classes, hparams.width))
+        scale = hparams.margin / math.sqrt(2 * hparams.width)  # so that centroids start about a margin from each other
+        self.centroids = nn.Parameter(scale * torch.randn(spec.classes, hparams.width))
 
     def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
         return [([*self.head.parameters(), self.centroids], {"rate": self.hparams.lr * self.hparams.output})]
@@ -52,14 +52,14 @@ class DCS(Method[DCSHParams]):
         """(b, c) distances to the centroids, from differences: inner products would lose precision at small
         distances."""
         with torch.autocast(embeddings.device.type, enabled=False):
-            place = nn.functional.linear(embeddings.float(), self.head.weight, self.head.bias)
-            return (place[:, None] - self.centroids).norm(dim=2)
+            points = nn.functional.linear(embeddings.float(), self.head.weight, self.head.bias)
+            return (points[:, None] - self.centroids).norm(dim=2)
 
     def distance_loss(self, distances: Tensor, y: Tensor) -> Tensor:
         """The distance loss: near the centroid of the image's class, and a margin away from all others."""
-        own = one_hot(y, self.spec.classes).bool()
-        others = (self.hparams.margin - distances[~own]).clamp_min(0).square()
-        return distances[own].square().mean() + others.mean()
+        true_class = one_hot(y, self.spec.classes).bool()
+        other_distances = (self.hparams.margin - distances[~true_class]).clamp_min(0).square()
+        return distances[true_class].square().mean() + other_distances.mean()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         distances = self.distances(self.features(x))
@@ -72,16 +72,16 @@ class DCS(Method[DCSHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        moved = float((self.centroids - start.centroids).norm(dim=1).mean())
+        movement = float((self.centroids - start.centroids).norm(dim=1).mean())
         distances = self.distances(self.features(x))
         true_class = one_hot(y, self.spec.classes).bool()
-        near, far = float(distances[true_class].median()), float(distances[~true_class].median())
-        between = float(torch.pdist(self.centroids).median())
+        to_own, to_others = float(distances[true_class].median()), float(distances[~true_class].median())
+        between_centroids = float(torch.pdist(self.centroids).median())
         return {
-            "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-2),
+            "centroids moved": Evidence(f"by {movement:.3g} on average", movement > 1e-2),
             "distance loss": Evidence(
-                f"median distance {near:.3g} to the class's centroid, {far:.3g} to others, "
-                f"{between:.3g} between centroids",
-                2 * near < far,
+                f"median distance {to_own:.3g} to the class's centroid, {to_others:.3g} to others, "
+                f"{between_centroids:.3g} between centroids",
+                2 * to_own < to_others,
             ),
         }

@@ -72,18 +72,20 @@ class DCU(FeatureDensity):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (network.project(x).chunk(2) for network in (self, start))
-        alone, joint = self.steps.tolist()
-        early, late = deepcopy(self), deepcopy(self)
-        early.done.zero_()
+        trained, untrained = (network.project(x).chunk(2) for network in (self, start))
+        n_alone, n_joint = self.steps.tolist()
+        first, second = deepcopy(self), deepcopy(self)
+        first.done.zero_()
         with torch.enable_grad():
-            first, then_joint = (gradient_of(network.loss(x, y), network.features) for network in (early, late))
-        differ = float((then_joint - first).norm() / then_joint.norm())
-        phases = f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones, whose gradients differ by {differ:.1%}"
+            alone, joint = (gradient_of(network.loss(x, y), network.features) for network in (first, second))
+        difference = float((joint - alone).norm() / joint.norm())
+        phases = (
+            f"{n_alone:.0f} steps of pretraining, {n_joint:.0f} joint ones, whose gradients differ by {difference:.1%}"
+        )
         return {
-            **view_evidence(now, then),
+            **view_evidence(trained, untrained),
             "temperature acts": temperature_matters(self, x, y),
-            "two phases": Evidence(phases, min(alone, joint) > 0 and differ > 1e-3),
+            "two phases": Evidence(phases, min(n_alone, n_joint) > 0 and difference > 1e-3),
             "Gaussians of classes": self.own_gaussians(x[0], y),
             "density away from the data": self.density_rises(x[0], start),
         }

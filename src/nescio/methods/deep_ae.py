@@ -33,11 +33,11 @@ class DeepAE(RND):
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
         width = self.hparams.width
         # the bottleneck must be narrower than the features, even if these are narrower than the hidden layers
-        narrow = max(1, round(min(inputs, width) * self.hparams.bottleneck))
-        return mlp(inputs, width, narrow, width, inputs), nn.Identity()
+        bottleneck = max(1, round(min(inputs, width) * self.hparams.bottleneck))
+        return mlp(inputs, width, bottleneck, width, inputs), nn.Identity()
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
-        first, second, *_ = (layer for layer in self.student.modules() if isinstance(layer, nn.Linear))
-        narrow, neighbours = second.out_features, min(first.in_features, first.out_features)
-        seen = f"{narrow} dimensions pass between layers of {neighbours} or more"
-        return {**super().evidence(batches, start), "bottleneck": Evidence(seen, narrow < neighbours)}
+        encoder, decoder, *_ = (layer for layer in self.student.modules() if isinstance(layer, nn.Linear))
+        bottleneck, neighbours = decoder.out_features, min(encoder.in_features, encoder.out_features)
+        observed = f"{bottleneck} dimensions pass between layers of {neighbours} or more"
+        return {**super().evidence(batches, start), "bottleneck": Evidence(observed, bottleneck < neighbours)}

@@ -121,10 +121,10 @@ class DUE(Method[DUEHParams]):
             torch.autocast(x.device.type, enabled=False),
             gpytorch.settings.num_likelihood_samples(self.hparams.samples),
         ):
-            fit = self.likelihood.expected_log_prob(y, latent).mean()
+            likelihood = self.likelihood.expected_log_prob(y, latent).mean()
             divergence = self.gp.variational_strategy.kl_divergence().div(max(1, self.spec.rows))
         clear_cache_hook(self.gp.parts[0])  # with cached results of this step the method cannot be copied
-        return divergence - fit
+        return divergence - likelihood
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)
@@ -137,20 +137,20 @@ class DUE(Method[DUEHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        moved = float((self.gp.points - start.gp.points).norm(dim=1).mean())  # type: ignore[union-attr, operator]
+        movement = float((self.gp.points - start.gp.points).norm(dim=1).mean())  # type: ignore[union-attr, operator]
         near, far = (float(self(images).scores["variance"].mean()) for images in (x, noise_images(x)))
         kl = float(self.gp.variational_strategy.kl_divergence())
         return {
-            "inducing points moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),
+            "inducing points moved": Evidence(f"by {movement:.3g} on average", movement > 1e-3),
             "posterior left the prior": Evidence(f"KL divergence {kl:.3g}", kl > 1e-2),
             "variance away from the data": Evidence(f"{near:.3g} on training images, {far:.3g} on noise", far > near),
         }
 
 
 def _up_to(batches: Batches, rows: int) -> Batches:
-    have = 0
+    count = 0
     for batch in batches:
         yield batch
-        have += len(batch[0])
-        if have >= rows:
+        count += len(batch[0])
+        if count >= rows:
             return

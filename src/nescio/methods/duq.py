@@ -42,10 +42,10 @@ def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
     kernels, because kernels of distant images underflow in float32. Above FAR it grows linearly with the distance
     instead of quadratically, so that outliers cannot make training diverge."""
     true_class = one_hot(y, log_kernels.shape[1]).bool()
-    near = log_kernels.neg().clamp_max(FAR)
-    pull = near + 2 * (FAR * (-log_kernels).clamp_min(FAR)).sqrt() - 2 * FAR
-    rest = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
-    return torch.where(true_class, pull, rest).sum(1).mean()
+    distances = log_kernels.neg().clamp_max(FAR)
+    attraction = distances + 2 * (FAR * (-log_kernels).clamp_min(FAR)).sqrt() - 2 * FAR
+    repulsion = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
+    return torch.where(true_class, attraction, repulsion).sum(1).mean()
 
 
 @contextmanager
@@ -102,15 +102,15 @@ class DUQ(Method[DUQHParams]):
         with torch.autocast(embeddings.device.type, enabled=False):
             return torch.einsum("bj,mcj->bmc", embeddings.float(), self.weight.float())
 
-    def log_kernels(self, placed: Tensor) -> Tensor:
+    def log_kernels(self, embeddings: Tensor) -> Tensor:
         """(b, c) log K_c."""
-        with torch.autocast(placed.device.type, enabled=False):
-            return -(placed - self.sums / self.counts).square().mean(1) / (2 * self.hparams.lengthscale**2)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return -(embeddings - self.sums / self.counts).square().mean(1) / (2 * self.hparams.lengthscale**2)
 
     @torch.no_grad()
-    def follow(self, placed: Tensor, y: Tensor) -> None:
+    def follow(self, embeddings: Tensor, y: Tensor) -> None:
         """Adds the counts and sums of the images of a batch or micro-batch."""
-        class_rows = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
+        class_rows = of_all_processes(embeddings[torch.arange(len(y), device=y.device), :, y])  # (b, width)
         classes = one_hot(of_all_processes(y), self.spec.classes).to(class_rows)
         with torch.autocast(class_rows.device.type, enabled=False):
             self.new_counts += classes.sum(0)
@@ -119,9 +119,9 @@ class DUQ(Method[DUQHParams]):
     @torch.no_grad()
     def after_step(self, done: float) -> None:
         """Moves every centroid towards the images of its class, after a complete batch."""
-        for kept, new in ((self.counts, self.new_counts), (self.sums, self.new_sums)):
-            kept.lerp_(new, 1 - self.hparams.momentum)
-            new.zero_()
+        for average, batch_sum in ((self.counts, self.new_counts), (self.sums, self.new_sums)):
+            average.lerp_(batch_sum, 1 - self.hparams.momentum)
+            batch_sum.zero_()
 
     def penalty(self, x: Tensor, log_kernels: Tensor) -> Tensor:
         """(‖∇_x Σ_c K_c‖₂ − 1)², the mean over images."""
@@ -132,23 +132,23 @@ class DUQ(Method[DUQHParams]):
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, its gradient penalty, and the embeddings of the images."""
         x = x.detach().requires_grad_()
-        placed = self.class_embeddings(self.features(x))
-        log_kernels = self.log_kernels(placed)
+        embeddings = self.class_embeddings(self.features(x))
+        log_kernels = self.log_kernels(embeddings)
         with torch.autocast(x.device.type, enabled=False):
-            fit = one_against_rest(log_kernels, y)
+            cross_entropy = one_against_rest(log_kernels, y)
         if self.hparams.penalized < 1:  # a second gradient costs a dozen times as much as the first
             x = x[: max(LEAST, math.ceil(self.hparams.penalized * len(x)))].detach().requires_grad_()
             with fixed_averages(self.features):
                 log_kernels = self.log_kernels(self.class_embeddings(self.features(x)))
         penalty = self.penalty(x, log_kernels)
-        return fit + self.hparams.penalty * penalty, penalty, placed
+        return cross_entropy + self.hparams.penalty * penalty, penalty, embeddings
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return self.losses(x, y)[0]
 
     def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
-        loss, _, placed = self.losses(x, y)
-        self.follow(placed, y)  # before the step, which adds them to the averages
+        loss, _, embeddings = self.losses(x, y)
+        self.follow(embeddings, y)  # before the step, which adds them to the averages
         step(loss)
         return loss
 
@@ -159,15 +159,15 @@ class DUQ(Method[DUQHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        moved = float((self.sums / self.counts - start.sums / start.counts).norm(dim=0).mean())
+        movement = float((self.sums / self.counts - start.sums / start.counts).norm(dim=0).mean())
         kernels = self.log_kernels(self.class_embeddings(self.features(x))).exp()
         true_class = one_hot(y, self.spec.classes).bool()
-        mine, others = float(kernels[true_class].mean()), float(kernels[~true_class].mean())
+        own_class, other_classes = float(kernels[true_class].mean()), float(kernels[~true_class].mean())
         with torch.enable_grad():
             penalty = float(self.losses(x, y)[1].detach())
-        seen = f"mean kernel {mine:.2f} of an image's own class, {others:.2f} of others"
+        observed = f"mean kernel {own_class:.2f} of an image's own class, {other_classes:.2f} of others"
         return {
-            "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),
-            "centroids separate": Evidence(seen, mine > 2 * others),
+            "centroids moved": Evidence(f"by {movement:.3g} on average", movement > 1e-3),
+            "centroids separate": Evidence(observed, own_class > 2 * other_classes),
             "gradient penalty": Evidence(f"{penalty:.3g} on average", penalty > 0),
         }

@@ -67,9 +67,9 @@ class ELK(Probabilistic):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        moved = float((self.log_k - start.log_k).abs().max())  # type: ignore[operator]
+        movement = float((self.log_k - start.log_k).abs().max())  # type: ignore[operator]
         return {
-            "classes' concentrations learnt": Evidence(f"log k moved by up to {moved:.2g}", moved > 1e-3),
+            "classes' concentrations learnt": Evidence(f"log k moved by up to {movement:.2g}", movement > 1e-3),
             "temperature acts": temperature_matters(self, x, y, "t"),
             **self.kappa_evidence(x, y),
         }

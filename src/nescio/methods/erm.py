@@ -15,5 +15,5 @@ class ERM(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         before, after = accuracy_of(start, batches), accuracy_of(self, batches)
-        guess = max(before, 1 / self.spec.classes)
-        return {"learnt": Evidence(f"training accuracy {before:.2f} before, {after:.2f} after", after > 2 * guess)}
+        chance = max(before, 1 / self.spec.classes)
+        return {"learnt": Evidence(f"training accuracy {before:.2f} before, {after:.2f} after", after > 2 * chance)}

@@ -10,9 +10,9 @@ from nescio.methods.base import Batches, Method, check_output
 
 def gradient_of(loss: Tensor, network: nn.Module) -> Tensor:
     """The gradient of a loss for the trainable parameters of a network, as one vector; 0 for unused parameters."""
-    learn = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(loss, learn, allow_unused=True)
-    pairs = zip(gradients, learn, strict=True)
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
+    pairs = zip(gradients, trainable, strict=True)
     return torch.cat([(torch.zeros_like(p) if g is None else g).double().flatten() for g, p in pairs])
 
 
@@ -23,11 +23,11 @@ def noise_images(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def accuracy_of(method: Method, batches: Batches) -> float:
-    right = total = 0
+    correct = total = 0
     for x, y, _ in batches:
         output = method(x)
         check_output(method, output, len(y))
         logits = output.logits
-        right += int((method.probs(logits).argmax(1) == y).sum())
+        correct += int((method.probs(logits).argmax(1) == y).sum())
         total += len(y)
-    return right / total
+    return correct / total

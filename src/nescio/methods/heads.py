@@ -51,10 +51,10 @@ class ManyHeads(Method[HeadsHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         p = self.logits(self.features(x)).softmax(-1)
-        apart = float((p - p.mean(1, keepdim=True)).abs().sum(-1).mean() / 2)
-        right = (p.argmax(2) == y[:, None]).float().mean(0)
-        worst, chance = float(right.min()), 1 / self.spec.classes
+        distance = float((p - p.mean(1, keepdim=True)).abs().sum(-1).mean() / 2)
+        accuracies = (p.argmax(2) == y[:, None]).float().mean(0)
+        worst, chance = float(accuracies.min()), 1 / self.spec.classes
         return {
-            "heads differ": Evidence(f"a head's probabilities differ from the mean by {apart:.2%}", apart > 1e-3),
+            "heads differ": Evidence(f"a head's probabilities differ from the mean by {distance:.2%}", distance > 1e-3),
             "every head learnt": Evidence(f"the worst is right on {worst:.0%} of training images", worst > 2 * chance),
         }

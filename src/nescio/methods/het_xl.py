@@ -58,9 +58,9 @@ class HetXL(Method[HetXLHParams]):
 
     def noises(self, embeddings: Tensor, normals: Tensor) -> Tensor:
         """ε (b, s, d) of standard normals (b, s, R + d): one for each column of V, one for each dimension."""
-        low, diagonal = self.factors(embeddings)
-        common, own = normals.split([self.hparams.rank, normals.shape[2] - self.hparams.rank], 2)
-        return common @ low.mT + own * diagonal.sqrt()[:, None]
+        factor, diagonal = self.factors(embeddings)
+        shared_normals, own_normals = normals.split([self.hparams.rank, normals.shape[2] - self.hparams.rank], 2)
+        return shared_normals @ factor.mT + own_normals * diagonal.sqrt()[:, None]
 
     def log_probs(self, embeddings: Tensor, normals: Tensor) -> Tensor:
         """log E[softmax], (b, c)."""
@@ -70,9 +70,9 @@ class HetXL(Method[HetXLHParams]):
 
     def log_det(self, embeddings: Tensor) -> Tensor:
         """log det Σ (b,) by the matrix determinant lemma."""
-        low, diagonal = self.factors(embeddings)
+        factor, diagonal = self.factors(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
-            inner = torch.eye(self.hparams.rank, device=low.device) + low.mT @ (low / diagonal[..., None])
+            inner = torch.eye(self.hparams.rank, device=factor.device) + factor.mT @ (factor / diagonal[..., None])
             return diagonal.log().sum(1) + torch.logdet(inner)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ class HetXL(Method[HetXLHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         embeddings = self.features(x)
-        noisy, plain = (self.log_probs(embeddings, noise).exp() for noise in (self.noise, 0 * self.noise))
-        moved, spread = float((noisy - plain).abs().sum(1).mean() / 2), float(self.log_det(embeddings).std())
+        noisy, noiseless = (self.log_probs(embeddings, noise).exp() for noise in (self.noise, 0 * self.noise))
+        change, spread = float((noisy - noiseless).abs().sum(1).mean() / 2), float(self.log_det(embeddings).std())
         tau = float(self.log_tau.exp())
         return {
-            "covariance acts": Evidence(f"noise changes a predicted probability by {moved:.2%}", moved > 1e-3),
+            "covariance acts": Evidence(f"noise changes a predicted probability by {change:.2%}", change > 1e-3),
             "covariance differs": Evidence(f"log det Σ has a standard deviation of {spread:.3g}", spread > 1e-2),
             "noise follows Σ": self.noise_evidence(embeddings[:JUDGED]),
             "temperature learnt": Evidence(f"τ went from 1 to {tau:.3f}", abs(tau - 1) > 1e-3),
@@ -101,11 +101,11 @@ class HetXL(Method[HetXLHParams]):
 
     def noise_evidence(self, embeddings: Tensor) -> Evidence:
         """The variances that noise gives the logits of each image, drawn and by wΣwᵀ."""
-        low, diagonal = self.factors(embeddings)
+        factor, diagonal = self.factors(embeddings)
         w = self.head.weight.float()
-        due = (w @ low).square().sum(2) + diagonal @ w.square().T
+        expected = (w @ factor).square().sum(2) + diagonal @ w.square().T
         generator = torch.Generator().manual_seed(0)
         normals = torch.randn(1, DRAWN, self.noise.shape[2], generator=generator).to(embeddings)
-        seen = (self.noises(embeddings, normals.expand(len(embeddings), -1, -1)) @ w.T).var(1)
-        off = float((seen / due - 1).abs().mean())
-        return Evidence(f"variances of logits lie {off:.1%} from those by wΣwᵀ", off < 0.15)
+        measured = (self.noises(embeddings, normals.expand(len(embeddings), -1, -1)) @ w.T).var(1)
+        deviation = float((measured / expected - 1).abs().mean())
+        return Evidence(f"variances of logits lie {deviation:.1%} from those by wΣwᵀ", deviation < 0.15)

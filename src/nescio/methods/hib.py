@@ -44,9 +44,9 @@ class HIB(Probabilistic):
         with torch.autocast(mean.device.type, enabled=False):
             scores = self.hparams.t * (samples @ samples.mT) + self.hparams.b  # (samples, b, b)
             log_p = log_mean(logsigmoid(scores))
-            paid = log_p if self.hparams.repulsion == "log p" else -log_mean(logsigmoid(-scores))
-        same = y[:, None] == y
-        return mean_where(paid, ~same) - mean_where(log_p, same.fill_diagonal_(False))
+            negative_loss = log_p if self.hparams.repulsion == "log p" else -log_mean(logsigmoid(-scores))
+        same_label = y[:, None] == y
+        return mean_where(negative_loss, ~same_label) - mean_where(log_p, same_label.fill_diagonal_(False))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

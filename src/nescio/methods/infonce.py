@@ -44,8 +44,8 @@ class InfoNCE(SelfSupervised[InfoNCEHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
+        trained, untrained = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
         return {
-            **view_evidence(now, then),
+            **view_evidence(trained, untrained),
             "temperature acts": temperature_matters(self, x, y, "t"),
         }

@@ -73,5 +73,5 @@ class LossPred(Method[LossPredHParams]):
     @torch.no_grad()
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         rho = self.correlation(*first_batch(batches, ROWS))
-        seen = f"rank correlation {rho:.2f} of predicted and actual losses on training images"
-        return {"loss predicted": Evidence(seen, rho > RELATED)}
+        observed = f"rank correlation {rho:.2f} of predicted and actual losses on training images"
+        return {"loss predicted": Evidence(observed, rho > RELATED)}

@@ -60,9 +60,9 @@ class LossPredOrder(LossPred):
     def ordered(self, predicted: Tensor, losses: Tensor) -> Tensor:
         """The mean cost of pairs (0, 1), (2, 3) …"""
         pairs = slice(0, len(losses) // 2 * 2)
-        first, second = predicted[pairs].view(-1, 2).unbind(1)
+        first_of_pair, second_of_pair = predicted[pairs].view(-1, 2).unbind(1)
         sign = (losses[pairs].view(-1, 2).diff(dim=1)[:, 0] < 0).to(predicted) * 2 - 1
-        return (self.hparams.margin - sign * (first - second)).clamp_min(0).mean()
+        return (self.hparams.margin - sign * (first_of_pair - second_of_pair)).clamp_min(0).mean()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = x if self.frozen_epochs else self.features(x)

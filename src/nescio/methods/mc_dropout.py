@@ -69,8 +69,8 @@ class MCDropout(Method[MCDropoutHParams]):
         for layer in self.dropouts:
             layer.train()
         passes = self.hparams.mc_samples
-        different = passes if self.hparams.position == "activations" else 1  # else passes share features
-        embeddings = torch.stack([self.features(x) for _ in range(different)])
+        n_feature_passes = passes if self.hparams.position == "activations" else 1  # else passes share features
+        embeddings = torch.stack([self.features(x) for _ in range(n_feature_passes)])
         logits = self.head(self.before_head(embeddings.expand(passes, -1, -1))).transpose(0, 1)
         for layer in self.dropouts:
             layer.train(self.training)
@@ -88,9 +88,11 @@ class MCDropout(Method[MCDropoutHParams]):
         self(x)
         for hook in hooks:
             hook.remove()
-        least = min((shares.get(layer, 0.0) for layer in self.dropouts), default=0.0)
-        fired = sum(share > 0 for share in shares.values())
-        seen = f"{fired} of {len(self.dropouts)} layers omit {least:.1%} of their units or more"
+        lowest = min((shares.get(layer, 0.0) for layer in self.dropouts), default=0.0)
+        n_active = sum(share > 0 for share in shares.values())
+        observed = f"{n_active} of {len(self.dropouts)} layers omit {lowest:.1%} of their units or more"
         return {
-            "masks drawn": Evidence(f"{seen} (rate {self.hparams.dropout:.1%})", least > 0.5 * self.hparams.dropout > 0)
+            "masks drawn": Evidence(
+                f"{observed} (rate {self.hparams.dropout:.1%})", lowest > 0.5 * self.hparams.dropout > 0
+            )
         }

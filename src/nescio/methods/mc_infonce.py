@@ -52,9 +52,9 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
+        trained, untrained = (network.features(x.flatten(0, 1)).chunk(2) for network in (self, start))
         return {
-            **view_evidence(now, then),
+            **view_evidence(trained, untrained),
             "temperature acts": temperature_matters(self, x, y, "t"),
             "κ differs": self.kappa_differs(self.embed(x.flatten(0, 1))[1]),
             "κ is identified": self.identified(y),
@@ -65,12 +65,12 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         """Check that the loss is lowest at the true κ, on simulated views. Latents of two views have a known
         similarity, and each view adds noise with its own κ, from d/4 to 8d."""
         d, generator = self.features.num_features, torch.Generator().manual_seed(0)
-        first = unit(torch.randn(WORLD, d, generator=generator).to(y.device))
-        latents = torch.cat([first, sample(first, first.new_full((WORLD,), self.hparams.t), 1)[0]])
-        kappa = d * 4 ** (2.5 * torch.rand(2 * WORLD, generator=generator) - 1).to(first)
+        latent = unit(torch.randn(WORLD, d, generator=generator).to(y.device))
+        latents = torch.cat([latent, sample(latent, latent.new_full((WORLD,), self.hparams.t), 1)[0]])
+        kappa = d * 4 ** (2.5 * torch.rand(2 * WORLD, generator=generator) - 1).to(latent)
         mean = sample(latents, kappa, 1)[0]
-        true = float(self.distribution_loss(mean, kappa, y))
-        others = {"8κ": 8 * kappa, "κ/8": kappa / 8, "κ of other images": kappa.roll(1)}
-        values = {name: float(self.distribution_loss(mean, other, y)) for name, other in others.items()}
-        seen = ", ".join(f"with {name} {value:.3f}" for name, value in values.items())
-        return Evidence(f"loss {true:.3f} with simulated views of known κ, {seen}", true < min(values.values()))
+        loss = float(self.distribution_loss(mean, kappa, y))
+        kappas = {"8κ": 8 * kappa, "κ/8": kappa / 8, "κ of other images": kappa.roll(1)}
+        values = {name: float(self.distribution_loss(mean, wrong, y)) for name, wrong in kappas.items()}
+        observed = ", ".join(f"with {name} {value:.3f}" for name, value in values.items())
+        return Evidence(f"loss {loss:.3f} with simulated views of known κ, {observed}", loss < min(values.values()))

@@ -41,11 +41,11 @@ class MIMO(Method[MIMOHParams]):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         rows = torch.arange(len(x), device=x.device).repeat(self.hparams.repeats)
-        first = rows[torch.randperm(len(rows), device=x.device)]
-        same = torch.rand(len(rows), device=x.device) < self.hparams.repetition
-        columns = [first]
+        first_rows = rows[torch.randperm(len(rows), device=x.device)]
+        repeated = torch.rand(len(rows), device=x.device) < self.hparams.repetition
+        columns = [first_rows]
         for _ in range(self.hparams.inputs - 1):
-            columns.append(torch.where(same, first, first[torch.randperm(len(rows), device=x.device)]))
+            columns.append(torch.where(repeated, first_rows, first_rows[torch.randperm(len(rows), device=x.device)]))
         logits, _ = self.head_logits(torch.cat([x[column] for column in columns], 1))
         targets = torch.stack([y[column] for column in columns], 1)
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) * self.hparams.inputs
@@ -56,15 +56,17 @@ class MIMO(Method[MIMOHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        other, their = torch.flip(x, [0]), torch.flip(y, [0])
-        rows = y != their
-        same_image, others = [], []
+        partner, partner_labels = torch.flip(x, [0]), torch.flip(y, [0])
+        rows = y != partner_labels
+        same_image, other_image = [], []
         for head in range(self.hparams.inputs):
-            images = [x if position == head else other for position in range(self.hparams.inputs)]
+            images = [x if position == head else partner for position in range(self.hparams.inputs)]
             predicted = self.head_logits(torch.cat(images, 1))[0][rows, head].argmax(1)
             same_image.append(float((predicted == y[rows]).float().mean()))
-            others.append(float((predicted == their[rows]).float().mean()))
-        gap = min(a - b for a, b in zip(same_image, others, strict=True))
-        least, most = min(same_image), max(others)
-        seen = f"beside another image, a head predicts its own class in {least:.0%}, the other in {most:.0%}"
-        return {"each head reads its own image": Evidence(seen, len(same_image) > 1 and gap > 0.2)}
+            other_image.append(float((predicted == partner_labels[rows]).float().mean()))
+        gap = min(a - b for a, b in zip(same_image, other_image, strict=True))
+        same_share, other_share = min(same_image), max(other_image)
+        observed = (
+            f"beside another image, a head predicts its own class in {same_share:.0%}, the other in {other_share:.0%}"
+        )
+        return {"each head reads its own image": Evidence(observed, len(same_image) > 1 and gap > 0.2)}

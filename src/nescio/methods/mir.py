@@ -82,12 +82,12 @@ class MIR(FeatureDensity):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        error, before = (float(network.reconstructed(x)[1]) for network in (self, start))
+        error, initial_error = (float(network.reconstructed(x)[1]) for network in (self, start))
         images = x[:, : self.spec.channels]
         mean = float(mse_loss(images.mean(0, keepdim=True).expand_as(images), images))
-        seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
+        observed = f"error {initial_error:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
         return {
-            "reconstructs": Evidence(seen, error < min(before, mean)),
+            "reconstructs": Evidence(observed, error < min(initial_error, mean)),
             "Gaussians of classes": self.own_gaussians(x, y),
             "density away from the data": self.density_rises(x, start),
         }

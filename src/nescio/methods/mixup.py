@@ -56,10 +56,10 @@ class Mixup(Method[MixupHParams]):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         share = float(self.shares(1)[0])
         self.drawn += torch.tensor([1.0, float(0.01 < share < 0.99)]).to(x.device, non_blocking=True)
-        other = torch.randperm(len(x), device=x.device)
-        logits = self.head(self.features(share * x + (1 - share) * x[other]))
+        partner = torch.randperm(len(x), device=x.device)
+        logits = self.head(self.features(share * x + (1 - share) * x[partner]))
         cross_entropy = nn.functional.cross_entropy
-        return share * cross_entropy(logits, y) + (1 - share) * cross_entropy(logits, y[other])
+        return share * cross_entropy(logits, y) + (1 - share) * cross_entropy(logits, y[partner])
 
     def forward(self, x: Tensor) -> Output:
         output = super().forward(x)
@@ -80,11 +80,11 @@ class Mixup(Method[MixupHParams]):
         rows = y != y.flip(0)
         mixed = self.probs(self.head(self.features(0.5 * x + 0.5 * x.flip(0)))[:, None])
         labels = nn.functional.one_hot(y, self.spec.classes).float()
-        broken = float((0.5 * labels + 0.5 * labels.flip(0) - mixed)[rows].square().sum(1).mean())
-        steps, inside = self.drawn.tolist()
-        between = f"‖(y_i + y_j)/2 − f((x_i + x_j)/2)‖² = {broken:.2f}; a one-hot prediction would give 0.50"
-        drawn = f"λ was not almost 0 or 1 in {inside:.0f} of {steps:.0f} steps"
+        violation = float((0.5 * labels + 0.5 * labels.flip(0) - mixed)[rows].square().sum(1).mean())
+        steps, n_mixed = self.drawn.tolist()
+        interpolation = f"‖(y_i + y_j)/2 − f((x_i + x_j)/2)‖² = {violation:.2f}; a one-hot prediction would give 0.50"
+        mixing = f"λ was not almost 0 or 1 in {n_mixed:.0f} of {steps:.0f} steps"
         return {
-            "shares drawn": Evidence(drawn, inside > 0.1 * steps),
-            "learnt between the examples": Evidence(between, broken < 0.27),
+            "shares drawn": Evidence(mixing, n_mixed > 0.1 * steps),
+            "learnt between the examples": Evidence(interpolation, violation < 0.27),
         }

@@ -84,8 +84,8 @@ class MoCo(SelfSupervised[MoCoHParams]):
         with torch.autocast(x.device.type, enabled=False):
             positive = (queries * keys).sum(1, keepdim=True)
             cosines = torch.cat([positive, queries @ self.negatives.T], 1)
-            first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-            return nn.functional.cross_entropy(cosines / self.hparams.temperature, first)
+            targets = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            return nn.functional.cross_entropy(cosines / self.hparams.temperature, targets)
 
     def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
         keys = self.keys(x[1])
@@ -99,8 +99,8 @@ class MoCo(SelfSupervised[MoCoHParams]):
         """Replace the oldest keys by these."""
         size = len(self.negatives)
         keys = keys[-size:]
-        places = (self.pushed + torch.arange(len(keys), device=keys.device)) % size
-        self.negatives.index_copy_(0, places, keys)
+        positions = (self.pushed + torch.arange(len(keys), device=keys.device)) % size
+        self.negatives.index_copy_(0, positions, keys)
         self.pushed += len(keys)
 
     def after_step(self, done: float) -> None:
@@ -108,13 +108,13 @@ class MoCo(SelfSupervised[MoCoHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (network.query(x.flatten(0, 1)).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
+        trained, untrained = (network.query(x.flatten(0, 1)).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
         size, pushed = len(self.negatives), int(self.pushed)
-        new = int(self.queue.ne(start.queue).any(1).sum())  # type: ignore[arg-type]
-        filled = f"{pushed} keys were added, {new} of {size} differ from the initial ones"
+        changed = int(self.queue.ne(start.queue).any(1).sum())  # type: ignore[arg-type]
+        observed = f"{pushed} keys were added, {changed} of {size} differ from the initial ones"
         return {
-            **view_evidence(now, then),
-            "queue replaced": Evidence(filled, new == min(size, pushed) > 0),
+            **view_evidence(trained, untrained),
+            "queue replaced": Evidence(observed, changed == min(size, pushed) > 0),
             "key encoder lags": momentum_copy_lags(self.key, self.query, start.key),  # type: ignore[arg-type]
             "key encoder learns nothing": no_gradient(self, self.key, x, y),
             "temperature acts": temperature_matters(self, x, y),

@@ -50,8 +50,8 @@ class OC(RND):
         total = torch.zeros((), device=self.head.weight.device)
         for weight in self.student.parameters():
             if weight.dim() == 2:
-                wide = weight if weight.shape[0] <= weight.shape[1] else weight.mT
-                total = total + (wide @ wide.mT - torch.eye(len(wide), device=weight.device)).square().sum()
+                matrix = weight if weight.shape[0] <= weight.shape[1] else weight.mT
+                total = total + (matrix @ matrix.mT - torch.eye(len(matrix), device=weight.device)).square().sum()
         return total
 
     def untrained_student(self, start: Method) -> nn.Module:
@@ -62,7 +62,7 @@ class OC(RND):
         return certificates
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
-        before, after = float(start.disorder()), float(self.disorder())  # type: ignore[operator]
-        seen = f"‖WWᵀ − I‖² = {before:.3g} at the start, {after:.3g} after"
-        orthogonality = Evidence(seen, before > 0 and after < 0.5 * before)
+        initial, final = float(start.disorder()), float(self.disorder())  # type: ignore[operator]
+        observed = f"‖WWᵀ − I‖² = {initial:.3g} at the start, {final:.3g} after"
+        orthogonality = Evidence(observed, initial > 0 and final < 0.5 * initial)
         return super().evidence(batches, start) | {"orthogonality": orthogonality}

@@ -97,25 +97,25 @@ class PostNet(Method[PostNetHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         alpha = self.alpha(self.log_densities(self.features(x)))
-        plain = uncertain_cross_entropy(alpha, y).mean().float()  # rounded as the loss is
-        added = float(self.loss(x, y)) - float(plain)
+        cross_entropy = uncertain_cross_entropy(alpha, y).mean().float()  # rounded as the loss is
+        difference = float(self.loss(x, y)) - float(cross_entropy)
         spread = float(Dirichlet(alpha, validate_args=False).entropy().mean())
-        effect = "less" if added * spread < 0 else "more" if added * spread > 0 else "the same"
+        effect = "less" if difference * spread < 0 else "more" if difference * spread > 0 else "the same"
         mass = masses(self.flows.plane())
-        near, far = (
+        on_images, on_noise = (
             float(self.alpha(self.log_densities(self.features(images))).sum(1).log().median())
             for images in (x, noise_images(x))
         )
-        moved = max(
-            float((now - then).abs().max())
-            for now, then in zip(self.flows.parameters(), start.flows.parameters(), strict=True)
+        change = max(
+            float((trained - untrained).abs().max())
+            for trained, untrained in zip(self.flows.parameters(), start.flows.parameters(), strict=True)
         )
-        rewarded = f"an entropy of {spread:.3g} changes the loss by {added:+.2g}: more entropy, {effect} loss"
+        rewarded = f"an entropy of {spread:.3g} changes the loss by {difference:+.2g}: more entropy, {effect} loss"
         integrals = f"{float(mass.min()):.3f} to {float(mass.max()):.3f} in two dimensions"
-        medians = f"median log α₀ {near:.3g} on training images, {far:.3g} on noise"
+        medians = f"median log α₀ {on_images:.3g} on training images, {on_noise:.3g} on noise"
         return {
-            "entropy is rewarded": Evidence(rewarded, added * spread < 0),
-            "flows learnt": Evidence(f"their parameters changed by up to {moved:.3g}", moved > 1e-2),
+            "entropy is rewarded": Evidence(rewarded, difference * spread < 0),
+            "flows learnt": Evidence(f"their parameters changed by up to {change:.3g}", change > 1e-2),
             "densities integrate to 1": Evidence(integrals, bool(((mass - 1).abs() < 0.02).all())),
-            "evidence falls away from the data": Evidence(medians, near > far + 1),
+            "evidence falls away from the data": Evidence(medians, on_images > on_noise + 1),
         }

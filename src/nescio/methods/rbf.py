@@ -53,12 +53,12 @@ class RBF(Method[RBFHParams]):
         output = self(x)
         classes = self.spec.classes
         confident = float(self.probs(output.logits).max(1).values.mean())
-        plain = math.e / (math.e + classes - 1)
-        far = self.probs(self.kernels(1e4 * output.embeddings)[:, None])
+        limit = math.e / (math.e + classes - 1)
+        distant = self.probs(self.kernels(1e4 * output.embeddings)[:, None])
         # a row far away has p = 1/C unless some z is exactly zero
-        faded = float((far.max(1).values < 1 / classes + 0.01).float().mean())
-        seen = f"p = {confident:.2f} on training images; without a scale at most {plain:.2f}"
+        uniform = float((distant.max(1).values < 1 / classes + 0.01).float().mean())
+        observed = f"p = {confident:.2f} on training images; without a scale at most {limit:.2f}"
         return {
-            "fades": Evidence(f"{faded:.0%} of features scaled by 10⁴ get the uniform prediction", faded > 0.9),
-            "confident": Evidence(seen, confident > plain),
+            "fades": Evidence(f"{uniform:.0%} of features scaled by 10⁴ get the uniform prediction", uniform > 0.9),
+            "confident": Evidence(observed, confident > limit),
         }

@@ -83,14 +83,14 @@ class RND(Method[RNDHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         embeddings = self.features(x)
-        near, far = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_images(x))))
+        on_images, on_noise = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_images(x))))
         untrained = float(self.distance(embeddings, self.untrained_student(start)).mean())
-        learnt = f"distance on images: {untrained:.3g} for an untrained student, {near:.3g} for the trained one"
+        training = f"distance on images: {untrained:.3g} for an untrained student, {on_images:.3g} for the trained one"
         pairs = list(zip(self.teacher.parameters(), start.teacher.parameters(), strict=True))  # type: ignore[union-attr]
-        frozen = all(torch.equal(a, b) for a, b in pairs)
-        seen = f"{near:.3g} on training images, {far:.3g} on noise"
+        teacher_unchanged = all(torch.equal(a, b) for a, b in pairs)
+        observed = f"{on_images:.3g} on training images, {on_noise:.3g} on noise"
         return {
-            "student learnt": Evidence(learnt, near < 0.5 * untrained),
-            "student ≠ teacher on noise": Evidence(seen, far > 2 * near),
-            "teacher frozen": Evidence("as at the start" if frozen else "it moved", frozen),
+            "student learnt": Evidence(training, on_images < 0.5 * untrained),
+            "student ≠ teacher on noise": Evidence(observed, on_noise > 2 * on_images),
+            "teacher frozen": Evidence("as at the start" if teacher_unchanged else "it moved", teacher_unchanged),
         }

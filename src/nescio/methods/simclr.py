@@ -46,8 +46,8 @@ class SimCLR(SelfSupervised[SimCLRHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        now, then = (network.project(x).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
+        trained, untrained = (network.project(x).chunk(2) for network in (self, start))  # type: ignore[operator, union-attr]
         return {
-            **view_evidence(now, then),
+            **view_evidence(trained, untrained),
             "temperature acts": temperature_matters(self, x, y),
         }

@@ -56,8 +56,8 @@ class SNGP(Method[SNGPHParams]):
         self.features.train()  # batch-norm must scale as in the first step, or all kernels are 0
         features = self.features(first_batch(batches)[0]).float()
         self.features.eval()
-        some = features[:: -(-len(features) // PAIRED)]  # limits the number of locations
-        self.gp.lengthscale.copy_(torch.pdist(some).mean().clamp_min(1e-6))
+        sample = features[:: -(-len(features) // PAIRED)]  # limits the number of locations
+        self.gp.lengthscale.copy_(torch.pdist(sample).mean().clamp_min(1e-6))
 
     def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
         """The prior already regularises β, so weight decay applies to the network alone."""
@@ -80,19 +80,19 @@ class SNGP(Method[SNGPHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        mass = float((self.gp.precision.diagonal() - RIDGE).sum())  # the number of rows: |Φ| = 1
+        n_rows = float((self.gp.precision.diagonal() - RIDGE).sum())  # the number of rows: |Φ| = 1
         noise = noise_images(x)
         expanded = [self.gp.expand(self.features(images)) for images in (x, noise)]
-        near, far = (float(self.gp.variance(features).mean()) for features in expanded)
+        on_images, on_noise = (float(self.gp.variance(features).mean()) for features in expanded)
         logits = self(noise).logits
         assert logits is not None
         shrunk = 1 - float(logits.abs().mean() / self.gp.mean(expanded[1]).abs().mean())
-        counted = f"by {mass:.0f} rows of Φ; the training set has {self.rows}"
-        variances = f"{near:.3g} on training images, {far:.3g} on noise"
+        observed = f"by {n_rows:.0f} rows of Φ; the training set has {self.rows}"
+        variances = f"{on_images:.3g} on training images, {on_noise:.3g} on noise"
         return {
             "layers are bounded": Evidence(*bound_holds(self.features, self.spec.spectral)),
             "bound acts": bound_acts(self),
-            "precision changed": Evidence(counted, mass > max(1, self.rows) / 2),
+            "precision changed": Evidence(observed, n_rows > max(1, self.rows) / 2),
             "mean-field logits": Evidence(f"on noise {shrunk:.2%} smaller than the posterior mean", shrunk > 1e-4),
-            "variance away from the data": Evidence(variances, far > 1.5 * near),
+            "variance away from the data": Evidence(variances, on_noise > 1.5 * on_images),
         }

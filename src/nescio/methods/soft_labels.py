@@ -26,9 +26,9 @@ class SoftLabels(Method[SoftLabelsHParams]):
     paper = "Szegedy et al., Rethinking the Inception architecture, CVPR 2016"
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        classes, most = self.spec.classes, self.hparams.most
-        target = torch.full((len(y), classes), (1 - most) / (classes - 1), device=y.device)
-        target.scatter_(1, y[:, None], most)
+        classes, target_of_class = self.spec.classes, self.hparams.most
+        target = torch.full((len(y), classes), (1 - target_of_class) / (classes - 1), device=y.device)
+        target.scatter_(1, y[:, None], target_of_class)
         return nn.functional.cross_entropy(self.head(self.features(x)), target)
 
     def forward(self, x: Tensor) -> Output:
@@ -42,6 +42,6 @@ class SoftLabels(Method[SoftLabelsHParams]):
         logits = self(x).logits
         assert logits is not None
         largest = float(self.probs(logits).max(1).values.median())
-        most = self.hparams.most
-        seen = f"the largest softmax is {largest:.3f} on the median training image, ℓ_max is {most:.3f}"
-        return {"ceiling": Evidence(seen, most < 1 and largest < (1 + most) / 2)}
+        target = self.hparams.most
+        observed = f"the largest softmax is {largest:.3f} on the median training image, ℓ_max is {target:.3f}"
+        return {"ceiling": Evidence(observed, target < 1 and largest < (1 + target) / 2)}

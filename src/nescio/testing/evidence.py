@@ -162,7 +162,9 @@ def _groups_well(method: Method, trial: Trial, dataset: Dataset, runtime: Runtim
             for augment in ("none", trial.training.augment)
         )
         reference = prepare_points(plain, "euclidean")
-        first = nearest_rows(reference, prepare_points(changed, "euclidean", like=reference), (1,), others=True)[:, 0]
+        first = nearest_rows(reference, prepare_points(changed, "euclidean", like=reference), (1,), exclude_self=True)[
+            :, 0
+        ]
         return float(np.mean(images.labels[first] == images.labels))
 
     before, after = share_found(initial_method(trial, dataset, runtime)), share_found(method)

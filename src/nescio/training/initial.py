@@ -71,8 +71,8 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
     if method.spec.dense and not any(name.startswith(DENSE) for name in state):  # the weights of a classifier
         state = {name.replace("features.", DENSE, 1): tensor for name, tensor in state.items()}
     if unbounded := any(UNBOUNDED in name for name in state_of_method) and not any(UNBOUNDED in name for name in state):
-        inside = {name.replace(UNBOUNDED, ".weight"): name for name in state_of_method}
-        state = {inside.get(name, name): tensor for name, tensor in state.items()}
+        bare_names = {name.replace(UNBOUNDED, ".weight"): name for name in state_of_method}
+        state = {bare_names.get(name, name): tensor for name, tensor in state.items()}
     fitting = {
         name: tensor
         for name, tensor in state.items()
@@ -95,8 +95,8 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     """A trial's method with the random initial weights of its init seed."""
     dense = trial.task == "segmentation"
     if dense and (trial.classes is not None or dataset.train.maps is None):
-        what = "a choice of classes" if trial.classes is not None else f"{dataset.name}, which has no label maps"
-        raise BadInput(f"Segmentation needs all classes of a dataset with label maps; it cannot be trained on {what}.")
+        data = "a choice of classes" if trial.classes is not None else f"{dataset.name}, which has no label maps"
+        raise BadInput(f"Segmentation needs all classes of a dataset with label maps; it cannot be trained on {data}.")
     if dataset.train.maps is not None and not dense:
         raise BadInput(f"{dataset.name} has a label for every pixel: set task=segmentation.")
     check_compiled(trial.training, trial.method)

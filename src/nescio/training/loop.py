@@ -86,46 +86,46 @@ def _fit(
     step = OptimizerStep(plan, method, optimizer, runtime, average, len(stream))
     update: Callable[[Tensor, Tensor], Tensor] = partial(method.update, step=step)
     if step.can_be_recorded:
-        update = StepGraph(method, step.backward, step.move)
+        update = StepGraph(method, step.backward, step.update_weights)
     seed_everything(seed_for(seed, "steps", runtime.rank))
     epoch, batch, kept = _resume(step_folder, method, optimizer, average, step, runtime, seed)
     buffers = [buffer for buffer in method.buffers() if buffer.is_floating_point()]
     method.train()
     started = saved = time.monotonic()
-    looked, seen, since, losses = started, 0, 0, torch.zeros((), device=runtime.device)
+    last_check, images_seen, n_losses, losses = started, 0, 0, torch.zeros((), device=runtime.device)
 
-    def look() -> None:
-        nonlocal since, looked
-        looked = time.monotonic()
-        mean = _check_loss_value(losses, since, epoch)
+    def report_loss() -> None:
+        nonlocal n_losses, last_check
+        last_check = time.monotonic()
+        mean = _check_loss_value(losses, n_losses, epoch)
         losses.zero_()
-        since = 0
+        n_losses = 0
         if watch:
-            pace = seen / (time.monotonic() - started)
-            left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch_size / plan.accumulate / pace
+            pace = images_seen / (time.monotonic() - started)
+            images_left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch_size / plan.accumulate / pace
             rate, done = optimizer.param_groups[0]["lr"], epoch + batch / len(stream)
             facts: EpochFacts = {"step": step.steps, "epoch": done, "epochs": plan.epochs, "loss": mean, "rate": rate}
-            watch({**facts, "images/s": pace, "left": left})
+            watch({**facts, "images/s": pace, "left": images_left})
 
     while epoch < plan.epochs:
         for x, y, _ in method.as_rows(stream.epoch(epoch, batch)):
             with runtime.autocast():
                 loss = update(x, y)
             losses += loss.detach()
-            seen += plan.batch_size // plan.accumulate
-            batch, since = batch + 1, since + 1
-            slow = watch is not None and time.monotonic() - looked > CHECK_SECONDS
-            if since == CHECK_STEPS * plan.accumulate or slow:
-                look()
-            if step.whole and (due := runtime.largest(_save_due(step_folder, saved, checkpoint_seconds))):
+            images_seen += plan.batch_size // plan.accumulate
+            batch, n_losses = batch + 1, n_losses + 1
+            slow = watch is not None and time.monotonic() - last_check > CHECK_SECONDS
+            if n_losses == CHECK_STEPS * plan.accumulate or slow:
+                report_loss()
+            if step.complete and (due := runtime.largest(_save_due(step_folder, saved, checkpoint_seconds))):
                 runtime.mean(buffers)
                 if step_folder is not None:
                     _save(step_folder, method, optimizer, average, step, epoch, batch, kept)
                 if due == SAVE_AND_STOP:
                     raise Interrupted
                 saved = time.monotonic()
-        if since:
-            look()
+        if n_losses:
+            report_loss()
         runtime.mean(buffers)
         epoch, batch = epoch + 1, 0
         if epoch in trial.kept:
@@ -140,11 +140,11 @@ def _fit(
         for name, content in kept.items():
             step_folder.write(name, content)
     trainable = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
-    facts: Row = {"params": trainable, "seconds": seconds, "images": seen}
+    facts: Row = {"params": trainable, "seconds": seconds, "images": images_seen}
     if method.classifies:
         with evaluating(method), runtime.autocast():
-            some = stream.some(SCORED_MAPS if method.spec.dense else SCORED_ROWS)
-            facts["train_accuracy"] = accuracy_of(method, method.as_rows(some))
+            scored_rows = stream.sample(SCORED_MAPS if method.spec.dense else SCORED_ROWS)
+            facts["train_accuracy"] = accuracy_of(method, method.as_rows(scored_rows))
     return method.eval(), facts | method.facts()
 
 
@@ -164,7 +164,7 @@ def _finish(method: Method, average: WeightAverage | None, stream: TrainingStrea
     set_exact_vectors(method)
     seed_everything(seed_for(seed, "finalize"))
     with evaluating(method), stream.runtime.autocast():
-        method.finalize(method.as_rows(stream.plain()))
+        method.finalize(method.as_rows(stream.unaugmented()))
     return method  # type: ignore[no-any-return]
 
 
@@ -178,9 +178,11 @@ def training_seed(trial: Trial, dataset: datasets.Dataset) -> int:
     """The seed of all random numbers in training. Fields that only change speed and memory keep the images and their
     order."""
     usual = Training()
-    speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
+    speed_fields = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
     data = trial.data if isinstance(trial.data, ContentName) else content_name(trial.data, dataset)
-    return seed_for("train", replace(trial, data=data, training=replace(trial.training, **speed), kept=(), stop=None))
+    return seed_for(
+        "train", replace(trial, data=data, training=replace(trial.training, **speed_fields), kept=(), stop=None)
+    )
 
 
 def begin(
@@ -197,7 +199,7 @@ def begin(
     seed_everything(seed_for(seed, "prepare"))
     # The data flows on the device that the runtime chose; a method sees only batches.
     with evaluating(method), torch.no_grad(), runtime.autocast():
-        method.prepare(method.as_rows(stream.plain()))
+        method.prepare(method.as_rows(stream.unaugmented()))
         # Results of `prepare` may differ in the last bits between GPUs, and averaged gradients would not remove this.
         runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
     return method, stream
@@ -212,7 +214,7 @@ def _check_forward(method: Method, stream: TrainingStream, runtime: Runtime) -> 
     state, copy = random_state(), deepcopy(method).eval()
     try:
         with runtime.autocast():
-            x, _, _ = next(iter(copy.as_rows(stream.some(1))))
+            x, _, _ = next(iter(copy.as_rows(stream.sample(1))))
             output = copy(x[:2])
     except Exception:  # any exception of a user's method
         return

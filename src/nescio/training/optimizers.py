@@ -36,14 +36,14 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
 
 def rate_at(plan: Training, epochs: float) -> float:
     """The learning rate after a number of epochs, as a share of the full rate."""
-    risen = plan.warmup_flat + plan.warmup
-    if epochs < risen:
+    warmup_end = plan.warmup_flat + plan.warmup
+    if epochs < warmup_end:
         done = max(0.0, epochs - plan.warmup_flat + 1e-8) / plan.warmup if plan.warmup else 0.0
         return plan.warmup_from + (1 - plan.warmup_from) * done
     if plan.schedule == "step":
         return plan.step_factor ** int(epochs / plan.step_epochs + 1e-9)
     if plan.schedule == "cosine":
-        done = (epochs - risen) / max(plan.epochs - risen, 1e-8)
+        done = (epochs - warmup_end) / max(plan.epochs - warmup_end, 1e-8)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
     return 1.0
 
@@ -75,7 +75,7 @@ class OptimizerStep:
         self.steps = self.pending = 0
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self.pending == 0
 
     @property
@@ -89,14 +89,14 @@ class OptimizerStep:
         check_loss(self.method, loss)
         self.backward(loss)
         self.pending = (self.pending + 1) % self.plan.accumulate
-        if self.whole:
-            self.move()
+        if self.complete:
+            self.update_weights()
             self.optimizer.zero_grad(set_to_none=True)
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def move(self) -> None:
+    def update_weights(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if self.plan.accumulate > 1:  # only now, so that a method that clips the gradient of a row gets it unscaled
             torch._foreach_div_(gradients, self.plan.accumulate)

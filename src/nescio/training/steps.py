@@ -32,13 +32,13 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
     """The step that trains a trial; its key is a function of the trial, the data's revision and the initial weights."""
     trial = named_trial(trial, root)
     if trial.stop is not None:
-        whole = train_step(replace(trial, stop=None), root)
+        full = train_step(replace(trial, stop=None), root)
         return Step(
-            title_of(trial), STAGE, trial, partial(_kept_weights, trial=trial, whole=whole), (whole,), VERSION, pace
+            title_of(trial), STAGE, trial, partial(_kept_weights, trial=trial, full=full), (full,), VERSION, pace
         )
     revision = datasets.load(trial.data, root).revision
-    start = () if trial.start is None else (start_key(trial.start),)
-    make, parents = partial(_train, trial=trial), (revision, *start)
+    start_keys = () if trial.start is None else (start_key(trial.start),)
+    make, parents = partial(_train, trial=trial), (revision, *start_keys)
     return Step(title_of(trial), STAGE, trial, make, parents, VERSION, pace, distributed=True)
 
 
@@ -53,8 +53,8 @@ def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
 def title_of(trial: Trial) -> str:
     """The title of a trial in progress and failures."""
     bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
-    usual = (0, trial.data_seed, trial.trial)  # already in the title
-    init = "" if trial.init_seed in usual else f", initial seed {trial.init_seed}"
+    default_seeds = (0, trial.data_seed, trial.trial)  # already in the title
+    init = "" if trial.init_seed in default_seeds else f", initial seed {trial.init_seed}"
     end = f", epoch {trial.stop}" if trial.stop else ""
     return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{init}{end}"
 
@@ -69,11 +69,11 @@ def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Fi
     return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
 
-def _kept_weights(step_folder: StepFolder, context: Context, trial: Trial, whole: Step) -> Files:
+def _kept_weights(step_folder: StepFolder, context: Context, trial: Trial, full: Step) -> Files:
     """The weights after one of the epochs that a trial keeps."""
-    facts = facts_of(whole, context.store)
+    facts = facts_of(full, context.store)
     facts.pop("train_accuracy", None)  # known for the last epoch only
-    content = (whole.verified_or_rebuilt(context) / kept_name(trial.stop)).read_bytes()
+    content = (full.verified_or_rebuilt(context) / kept_name(trial.stop)).read_bytes()
     return {WEIGHTS: content, FACTS: json.dumps(facts).encode()}
 
 

@@ -31,22 +31,22 @@ FEATURES = "features"  # the stage of features of frozen backbones, and their na
 FEATURE_BATCH = 256  # batch size for computing features
 
 
-def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
+def usual_batch(rows: int, micro_batches: int = 1, task: str = "classification") -> int:
     """The default batch size: 256, or for fewer than 4096 rows the largest power of two up to a sixteenth of them; 8
     with label maps."""
     batch = Training().batch_size if task == "classification" else 8
-    while batch > rows / 16 and batch > max(8, parts):
+    while batch > rows / 16 and batch > max(8, micro_batches):
         batch //= 2
     return batch
 
 
 def check_batch(plan: Training, rows: int, world: int = 1) -> None:
     """Raises BadInput if a batch cannot be split into equal micro-batches, or the rows do not fill one."""
-    parts = plan.accumulate * world
-    if plan.batch_size % parts:
-        raise BadInput(f"A batch of {plan.batch_size} cannot be cut into {parts} equal parts.")
-    if plan.batch_size // parts < 2:
-        raise BadInput(f"A batch of {plan.batch_size} in {parts} part(s) is too small: batch-norm needs two rows.")
+    n_parts = plan.accumulate * world
+    if plan.batch_size % n_parts:
+        raise BadInput(f"A batch of {plan.batch_size} cannot be cut into {n_parts} equal parts.")
+    if plan.batch_size // n_parts < 2:
+        raise BadInput(f"A batch of {plan.batch_size} in {n_parts} part(s) is too small: batch-norm needs two rows.")
     if rows < plan.batch_size // plan.accumulate:
         raise BadInput(
             f"There are {rows} training rows, fewer than one batch of {plan.batch_size // plan.accumulate}; "
@@ -105,13 +105,13 @@ class TrainingStream:
         )
         return iter(batches)
 
-    def plain(self) -> Batches:
+    def unaugmented(self) -> Batches:
         """Every training row once, in random order, without augmentation."""
         return self.batches(batch=self.plan.batch_size, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
 
-    def some(self, rows: int) -> Batches:
+    def sample(self, rows: int) -> Batches:
         """At least `rows` training rows, in whole batches."""
-        return replace(self.plain(), stop=math.ceil(rows / self.plan.batch_size))
+        return replace(self.unaugmented(), stop=math.ceil(rows / self.plan.batch_size))
 
 
 @dataclass

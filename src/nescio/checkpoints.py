@@ -72,7 +72,7 @@ def _content(file: Path, tensors: bool = True) -> object:
         if not _pickled(file):
             raise BadInput(f"{file} is not a checkpoint: neither safetensors nor what torch.save writes.") from None
         raise BadInput(
-            f"{file} holds more than tensors: other objects in it would run code and are not loaded. "
+            f"{file} contains more than tensors: other objects in it would run code and are not loaded. "
             "Save its state_dict() as .safetensors."
         ) from None
     except Exception as error:  # damaged files fail in as many ways as there are bytes
@@ -94,7 +94,7 @@ def plain(content: object, file: Path) -> State:
     state = {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}
     state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if not state:
-        raise BadInput(f"{file} holds no tensors by name: a state_dict was expected.")
+        raise BadInput(f"{file} contains no named tensors: a state_dict was expected.")
     while prefix := next((start for start in PREFIXES if all(name.startswith(start) for name in state)), ""):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state

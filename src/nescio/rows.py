@@ -90,7 +90,7 @@ class NetworkFacts(TypedDict, total=False):
     train_accuracy: float | None  # the lowest of its members
     undertrained: bool | None  # the training accuracy is far below the reference accuracy
     strength: float | None  # regularisation strength
-    at_bound: float | None  # share of layers that the spectral bound holds back
+    at_bound: float | None  # share of layers that the spectral bound limits
     rows_per_feature: float | None  # training rows of a class, for each feature of a Gaussian
     own_augmentation: bool | None  # trained with other augmentations than the plan's
     hparams: str | None  # searched hyper-parameters
@@ -265,7 +265,7 @@ def from_parquet(
     except (OSError, ValueError, OverflowError) as error:
         raise BadInput(f"{path} is not a Parquet file of rows: {error}.") from None
     if missing := [name for name in needed if name not in schema.names]:
-        raise BadInput(f"{path} has no column {missing[0]}, so it holds no rows of nescio.")
+        raise BadInput(f"{path} has no column {missing[0]}, so it is no table of nescio's rows.")
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in types:
             raise BadInput(

@@ -353,15 +353,15 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
     narrow = saved(tmp_path / "narrow.npz", embeddings=np.load(place / "r0.npz")["embeddings"][:, :5])
     pair = mine(one, two)
     cases = [
-        ([mine(one, other)], "holds other rows than"),
+        ([mine(one, other)], "has other rows than"),
         ([mine(one, other)], "2 are in one of them only, index 1000 first"),
-        ([mine(one, short)], "holds other rows than"),
-        ([mine(one, text)], "One index holds text and the other numbers"),
+        ([mine(one, short)], "has other rows than"),
+        ([mine(one, text)], "One index is text"),
         ([mine(one, none)], "no embeddings (n, d), only labels, logits"),
         ([mine(one, broken)], "not finite in row 7"),
         ([mine(one, zero)], "index 1007 by member 1 of mine has length zero"),
         ([mine(one, one)], "is given twice: a model always agrees with itself"),
-        ([mine(one, twin)], "hold the same embeddings: a model always agrees with itself"),
+        ([mine(one, twin)], "have the same embeddings"),
         ([mine(one, tmp_path / "missing.npz")], "there is no such file or folder"),
         ([pair, "--k", 61], "--k is 61, but there are only 60 references"),
         ([pair, "--k", 0], "--k must be"),

@@ -125,7 +125,7 @@ def test_classes_that_the_tree_does_not_name_are_refused(tree: Hierarchy) -> Non
 def test_names_of_classes(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("n01440764 tench, Tinca tinca\nn01443537 goldfish\n")
     assert names(tmp_path / "names.txt") == ("n01440764", "n01443537")
-    for text, sentence in (("", "is empty"), ("a\n\nb\n", "line 2 is empty"), ("a\nb\na\n", "holds a twice")):
+    for text, sentence in (("", "is empty"), ("a\n\nb\n", "line 2 is empty"), ("a\nb\na\n", "contains a twice")):
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(BadInput, match=sentence):
             names(tmp_path / "bad.txt")

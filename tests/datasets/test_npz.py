@@ -75,7 +75,7 @@ def test_an_npz_of_encoded_images(tmp_path):
         ({"y_test": np.array(list("abca"))}, "have shape .4,. and kind <U1; they must be whole numbers"),
         ({"y_train": np.full((4, 8, 8), "a")}, "kind <U1; they must be whole numbers"),
         ({"y_train": np.array([0, 1, 2, 10**12])}, "has the label 1000000000000: classes are numbered from 0"),
-        ({"y_train": np.int64(3)}, "y_train holds one value"),
+        ({"y_train": np.int64(3)}, "y_train is a single value"),
         ({"void": np.array(["sky"])}, "void has shape .1,. of <U3"),
         ({"y_test": np.array([0, 1, 2, -1])}, "outside 0 to 3"),
         ({"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)}, "no training images"),

@@ -71,7 +71,7 @@ def test_scores_must_be_finite(value):
         (lambda: Float16Counts.count(halves([1.0]), [1]), "shape"),
         (lambda: Float16Counts.count(np.zeros(1, np.float32), [1]), "dtype float32; give one float16 number per row"),
         (lambda: Float16Counts.count(["a"], [1]), "one float16 number per row"),
-        (lambda: Float16Counts.count(halves(1), [2]), "hold truth values"),
+        (lambda: Float16Counts.count(halves(1), [2]), "booleans"),
         (lambda: Float16Counts.count(halves(), np.zeros(0, bool)).ranking(), "no rows"),
     ],
 )

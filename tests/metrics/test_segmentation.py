@@ -61,11 +61,11 @@ def test_a_class_that_is_only_predicted_counts():
 def test_bad_input():
     for bad, message in [
         (lambda: miou([0, 1], [0], 2), "predicted has shape \\(2,\\), labels has \\(1,\\)"),
-        (lambda: miou([0, 2], [0, 1], 2), "predicted holds 2, but there are 2 classes"),
-        (lambda: miou([0, 1], [0, 255], 2), "labels holds 255"),
-        (lambda: miou([0, 1], [0, -1], 2), "labels holds -1"),
-        (lambda: miou([0.5, 1], [0, 1], 2), "hold whole numbers"),
-        (lambda: miou([0, 1], ["a", "b"], 2), "hold whole numbers"),
+        (lambda: miou([0, 2], [0, 1], 2), "predicted contains 2, but there are 2 classes"),
+        (lambda: miou([0, 1], [0, 255], 2), "labels contains 255"),
+        (lambda: miou([0, 1], [0, -1], 2), "labels contains -1"),
+        (lambda: miou([0.5, 1], [0, 1], 2), "whole numbers"),
+        (lambda: miou([0, 1], ["a", "b"], 2), "whole numbers"),
         (lambda: miou([0, 1], [0, 1], 0), "classes is 0"),
     ]:
         with pytest.raises(BadInput, match=message):
@@ -83,7 +83,7 @@ def test_bad_input():
         (([0], [0], None), "classes is None"),
         (([0], [0], 2, "x"), r"void is x;.*whole number"),
         (([[0], [0, 1]], [0], 2), "of different lengths"),
-        (([np.inf], [0], 2), "hold whole numbers"),
+        (([np.inf], [0], 2), "whole numbers"),
     ],
 )
 def test_odd_arguments_are_one_sentence(arguments, sentence):

@@ -65,21 +65,25 @@ def test_no_pickle_is_ever_loaded(tmp_path, as_folder):
     else:
         path = tmp_path / "preds.npz"
         np.savez(path, labels=np.array(trap, object))
-    with pytest.raises(BadInput, match=r"labels.* holds Python objects, which need pickle"):
+    with pytest.raises(BadInput, match=r"labels.* Python objects, .* pickle"):
         Predictions.load(path)
     assert not sprung.exists()
 
 
 PREDICTIONS = [
     ("ragged rows", lambda: Predictions(logits=[[1, 2], [3]]), "of different lengths"),
-    ("objects", lambda: Predictions(logits=np.array([[1, None]], object)), r"logits holds Python objects"),
-    ("text", lambda: Predictions(logits=[["a", "b"]]), r"logits holds text, not numbers"),
+    (
+        "objects",
+        lambda: Predictions(logits=np.array([[1, None]], object)),
+        r"logits must be numbers, got Python objects",
+    ),
+    ("text", lambda: Predictions(logits=[["a", "b"]]), r"logits .*numbers, got text"),
     ("scores not named", lambda: Predictions(scores=[1, 2, 3]), "be a mapping"),
     ("name not printable", lambda: Predictions(scores={"a\nb": [1]}), r"scores.*name 'a\\nb'"),
     ("name not text", lambda: Predictions(scores={3: [1]}), r"scores.*name 3"),
     ("group of objects", lambda: Predictions(groups={"g": [None, 1]}), r"groups/g has shape \(2,\) of Python objects"),
     ("NaN group", lambda: Predictions(groups={"g": [1.0, np.nan]}), r"groups/g.*.*finite.*row 1"),
-    ("huge label", lambda: Predictions(labels=np.array([1 << 63], np.uint64)), r"labels holds 9223372036854775808"),
+    ("huge label", lambda: Predictions(labels=np.array([1 << 63], np.uint64)), r"labels contains 9223372036854775808"),
     ("dict given twice", lambda: Predictions.load({"scores": {"a": [1]}, "scores/a": [2]}), r"scores/.*is given twice"),
     ("dict of nothing", lambda: Predictions.load({}), r"There is nothing here"),
     ("a number as a file", lambda: Predictions.load(3), "read from int"),
@@ -88,15 +92,15 @@ PREDICTIONS = [
     ("select by text", lambda: GOOD.select(["a"]), r"One.*other numbers"),
     ("select nothing", lambda: GOOD.select([]), r"No keys are given"),
     ("take no such row", lambda: GOOD.take([6]), r"There is no row 6: there are 6 rows"),
-    ("take a row twice", lambda: GOOD.take([1, 1]), r"index holds 1 more than once"),
+    ("take a row twice", lambda: GOOD.take([1, 1]), r"index contains 1 more than once"),
     ("take nothing", lambda: GOOD.take(np.zeros(6, bool)), r"There are no rows"),
     ("take by a short mask", lambda: GOOD.take([True]), r"The mask has shape \(1,\), there are 6 rows"),
-    ("take by fractions", lambda: GOOD.take([0.5]), r"rows holds float64"),
+    ("take by fractions", lambda: GOOD.take([0.5]), r"rows has dtype float64"),
     ("stack nothing", lambda: stack([]), r"There.*nothing to stack"),
     ("stack without logits", lambda: stack([GOOD, BARE]), r"Member 1 has no logits"),
     ("stack other classes", lambda: stack([GOOD, Predictions(logits=np.eye(6))]), r"Member 1 has 6 classes"),
-    ("stack other rows", lambda: stack([GOOD, GOOD.take(slice(5))]), r"Member 1.*holds.*member 0"),
-    ("stack other keys", lambda: stack([GOOD, TEXT]), r"One index holds text"),
+    ("stack other rows", lambda: stack([GOOD, GOOD.take(slice(5))]), r"Member 1.*member 0"),
+    ("stack other keys", lambda: stack([GOOD, TEXT]), r"One index is text"),
     ("stack other labels", lambda: stack([GOOD, GOOD.replace(labels=LABELS[::-1])]), r"Member 1 has other labels"),
     ("stack without labels", lambda: stack([GOOD, GOOD.replace(labels=None)]), r"Member 1 has other labels"),
     (
@@ -104,17 +108,17 @@ PREDICTIONS = [
         lambda: stack([GOOD, GOOD.replace(in_distribution=False)]),
         r"Member 1 has other in_distribution",
     ),
-    ("stack logs on logits", lambda: stack([GOOD, GOOD.replace(probs=PROBS)]), r"Some.*members hold"),
+    ("stack logs on logits", lambda: stack([GOOD, GOOD.replace(probs=PROBS)]), r"Some.*members .*logits"),
     ("join nothing", lambda: join(), r"There.*nothing to join"),
     ("join strangers", lambda: join(GOOD, GOOD.replace(index=U + 10)), r"The.*common"),
-    ("join other keys", lambda: join(GOOD, TEXT), r"One index holds text"),
+    ("join other keys", lambda: join(GOOD, TEXT), r"One index is text"),
 ]
 SAVES = [
-    ("draws in a csv", DRAWS, "a.csv", r"a \..*csv.*hold 2 draws: save a folder, \.npz or \.safetensors"),
-    ("draws in a parquet", DRAWS, "a.parquet", r"a \..*parquet.*hold 2 draws"),
+    ("draws in a csv", DRAWS, "a.csv", r"a \..*csv.* 2 draws: save a folder, \.npz or \.safetensors"),
+    ("draws in a parquet", DRAWS, "a.parquet", r"a \..*parquet.* 2 draws"),
     ("members in a csv", stack([GOOD]), "a.csv", r"a \..*table cannot"),
-    ("text in safetensors", TEXT, "a.safetensors", r"index holds text, which \.safetensors cannot hold"),
-    ("numbers as text in a csv", TEXT.replace(index=list("123456")), "a.csv", "that reads as"),
+    ("text in safetensors", TEXT, "a.safetensors", r"index is text, which \.safetensors"),
+    ("numbers as text in a csv", TEXT.replace(index=list("123456")), "a.csv", "text that looks"),
     ("unknown suffix", GOOD, "a.mat", r"\.mat: use a folder"),
     ("a folder over a file", GOOD, "file", "of that name"),
     ("a folder over other things", GOOD, "busy", "than predictions"),
@@ -171,8 +175,8 @@ def test_ranking_metrics(name, u, wrong, pattern):
     ("probs", "labels", "pattern"),
     [
         (PROBS[:5], LABELS, r"labels has 6 rows, probs has 5"),
-        (PROBS, LABELS + 1, r"labels holds 3"),
-        (PROBS, LABELS - 1, r"labels holds -1"),
+        (PROBS, LABELS + 1, r"labels contains 3"),
+        (PROBS, LABELS - 1, r"labels contains -1"),
         (PROBS, LABELS + 0.5, r"labels"),
         (changed(PROBS, (2, 0), np.nan), LABELS, r"probs .*row 2"),
         (PROBS - changed(np.zeros((6, 3)), (0, 1), 1), LABELS, r"probs .*negative.*row 0"),
@@ -223,7 +227,7 @@ OTHERS = [
     ("recall of other rows", BadInput, lambda: metrics.recall_at_1(LOGITS, LABELS[:5]), r"5 .*6|6 .*5"),
     ("R-AUROC of other rows", BadInput, lambda: metrics.r_auroc(LOGITS, LABELS, U[:5]), r"u has shape \(5,\)"),
     ("masks of two shapes", BadInput, lambda: metrics.miou(np.ones((2, 2), int), np.ones(3, int), 3), r"shape"),
-    ("mask of an unknown class", BadInput, lambda: metrics.miou(LABELS, LABELS + 7, 3), r"labels holds \d+"),
+    ("mask of an unknown class", BadInput, lambda: metrics.miou(LABELS, LABELS + 7, 3), r"labels contains \d+"),
     ("mask of void", Undefined, lambda: metrics.miou(LABELS, LABELS * 0, 3, void=0), r"no pixel"),
     ("measure without logits", Undefined, lambda: measures.msp(BARE), r"no logits"),
     ("energy of probs", Undefined, lambda: measures.energy(Predictions(probs=PROBS)), r"probabilities"),

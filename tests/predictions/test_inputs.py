@@ -173,7 +173,7 @@ def test_names_of_classes_become_numbers_in_sorted_order():
 
 def test_a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
     held = {"labels": ["ant", "yak"], "logits": LOGITS[:2], "class_names": ["ant", "bee", "cat", "owl"]}
-    with pytest.raises(BadInput, match=r"labels holds 4 in row 1,.*but.*are 0 to 3"):
+    with pytest.raises(BadInput, match=r"labels contains 4 in row 1,.*but.*are 0 to 3"):
         Predictions(**held)
     assert Predictions(**held, in_distribution=[True, False]).labels.tolist() == [0, 4]
     assert Predictions.load({"labels": ["yak", "emu"], "logits": LOGITS[:2]}, ood=True).labels.tolist() == [1, 0]
@@ -258,7 +258,7 @@ def test_tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
         "conjugate": torch.complex(logits, logits).conj(),
     }.items():
         torch.save({"labels": labels, "logits": tensor}, tmp_path / f"{name}.pt")
-        with pytest.raises(BadInput, match=r"logits (.*plain tensor.*|holds complex values)"):
+        with pytest.raises(BadInput, match=r"logits (.*plain tensor.*|must be numbers, got complex)"):
             Predictions.load(tmp_path / f"{name}.pt")
 
 

@@ -49,7 +49,7 @@ def test_a_map_names_the_fields_of_any_file(tmp_path, ending):
     assert len(p.notes) == 1 and p.notes[0].endswith(": weights.")
     with pytest.raises(BadInput, match=r"not a known (field|column)"):
         Predictions.load(path)
-    with pytest.raises(BadInput, match=r"a\.\w+: there is no 'nowhere'.*labels.*from: the file holds \w+"):
+    with pytest.raises(BadInput, match=r"a\.\w+: there is no 'nowhere'.*labels.*from: the file contains \w+"):
         Predictions.load(path, names={**NAMES, "labels": "nowhere"})
 
 
@@ -149,7 +149,7 @@ def test_tensors_of_any_kind_are_read_and_objects_are_not(tmp_path):
     np.testing.assert_allclose(p.logits[:, 0], LOGITS, rtol=2**-7)
     assert p.scores["u"].tolist() == list(range(6))
     torch.save({"logits": torch.tensor(LOGITS), "model": Predictions}, path)
-    with pytest.raises(BadInput, match=r"a\.pt:.*other things.*, which need pickle"):
+    with pytest.raises(BadInput, match=r"a\.pt:.*objects.* pickle"):
         Predictions.load(path)
     torch.save(torch.tensor(LOGITS), path)
     with pytest.raises(BadInput, match=r"a\.pt:.*one tensor"):

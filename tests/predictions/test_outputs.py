@@ -268,7 +268,7 @@ def test_outside_rows_were_not_taught(tmp_path):
     path = tmp_path / "ood.npz"
     np.savez(path, logits=np.eye(3), labels=[7, 8, 9])
     assert Predictions.load(path, ood=True).in_distribution.tolist() == [False] * 3
-    with pytest.raises(BadInput, match="labels holds 7"):
+    with pytest.raises(BadInput, match="labels contains 7"):
         Predictions.load(path)
     mixed = {"logits": np.eye(3), "labels": [7, 1, 9], "in_distribution": [False, True, False]}
     assert Predictions.load(mixed, ood=True).in_distribution.tolist() == [False, True, False]

@@ -49,7 +49,7 @@ def test_a_folder_of_files_is_one_dump_in_the_order_of_its_keys(dump, tmp_path):
     [
         ({"a_npz": (0, 20), "b_npz": (30, 60)}, " 20,.* 30"),
         ({"b_npz": (1, 60)}, " 0,.* 1"),
-        ({"a_npz": (0, 20), "b_npz": (19, 60)}, "index holds 19 more than once, in a.npz and b.npz"),
+        ({"a_npz": (0, 20), "b_npz": (19, 60)}, "index contains 19 more than once, in a.npz and b.npz"),
     ],
 )
 def test_a_row_twice_and_a_row_that_is_missing_are_refused(dump, tmp_path, files, sentence):

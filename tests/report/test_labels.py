@@ -34,7 +34,7 @@ def test_the_best_known_measures_come_first() -> None:
 
 def test_each_reason_is_given_once() -> None:
     assert group_reasons(sample_card().reasons) == [
-        ("energy, dempster_shafer", "The dump holds log-probabilities."),
+        ("energy, dempster_shafer", "The file contains log-probabilities."),
         ("R@1", "No embeddings."),
     ]
     alike = [{"measure": m, "metric": None, "split": "test", "reason": f"{m} needs scores."} for m in ("energy", "gap")]

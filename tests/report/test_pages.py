@@ -121,7 +121,7 @@ def test_every_cell_of_every_table_is_on_the_page(one: Path) -> None:
             assert str(cell) in cells
         for _, sentence in table.legend:
             assert str(escape(sentence.split("`")[0])) in text
-    assert "The dump holds log-probabilities." in text and "3 of 400 rows" in text
+    assert "The file contains log-probabilities." in text and "3 of 400 rows" in text
 
 
 def test_the_page_says_first_what_the_model_knows(one: Path, several: Path) -> None:

@@ -60,8 +60,13 @@ def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Scorec
     raw = ScoreSet(u, out, wrong, answers)
     calibrated = ScoreSet(u, {}, wrong, softer)
     reasons = [
-        {"measure": "energy", "metric": None, "split": "test", "reason": "The dump holds log-probabilities."},
-        {"measure": "dempster_shafer", "metric": None, "split": "test", "reason": "The dump holds log-probabilities."},
+        {"measure": "energy", "metric": None, "split": "test", "reason": "The file contains log-probabilities."},
+        {
+            "measure": "dempster_shafer",
+            "metric": None,
+            "split": "test",
+            "reason": "The file contains log-probabilities.",
+        },
         {"measure": None, "metric": "recall_at_1", "split": "test", "reason": "No embeddings."},
     ]
     notes = ["3 of 400 rows give their true class probability 0."]

@@ -132,7 +132,7 @@ def vector(val: Predictions) -> Vector:
     c = val.classes
     missing = np.setdiff1d(np.arange(c), rows.labels)
     if len(missing):
-        raise Undefined(f"The validation rows hold no label {missing[0]}, so its scale and bias cannot be fitted.")
+        raise Undefined(f"The validation rows contain no label {missing[0]}, so its scale and bias cannot be fitted.")
     first = temperature(val)
     if first.edge is not None:
         raise Undefined(f"{EDGES[first.edge]}: no scale of the classes is best.")

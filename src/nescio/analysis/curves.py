@@ -151,7 +151,7 @@ def _risk_coverage(measures: Mapping[str, Array], wrong: Array) -> dict[str, Lin
 
 
 def _histogram(u: Array, wrong: Array, ood: Mapping[str, Array]) -> Histogram:
-    """Counts of right, wrong and out-of-distribution rows in shared bins; the outermost bins hold the far tails."""
+    """Counts of right, wrong and out-of-distribution rows in shared bins; the outermost bins contain the far tails."""
     pooled = np.concatenate([u, *ood.values()]).astype(np.float64)
     low, high = np.quantile(pooled, TAILS)
     if not high > low:

@@ -148,7 +148,7 @@ class MeasureScores:
         if measure.trains and not self.has_train and self.only is None:
             return "It trains for some seconds: give train."
         if measure.kind == "ensemble" and raw:
-            return "It compares several networks, and one predictions file holds one of them."
+            return "It compares several networks, but a predictions file contains one."
         return None
 
     def _fit(self, measure: Measure, rows: Predictions) -> Score | None:

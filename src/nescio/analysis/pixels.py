@@ -250,9 +250,9 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
     paths = [path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in endings]
     files = {path.stem: path for path in paths}
     if double := next((path for path in paths if files[path.stem] != path), None):
-        raise BadInput(f"{folder} holds both {double.name} and {files[double.stem].name}: keep one map of each image.")
+        raise BadInput(f"{folder} contains both {double.name} and {files[double.stem].name}: keep one map per image.")
     if not files:
-        raise BadInput(f"{folder} holds no maps of pixels: they are {', '.join(endings)} files.")
+        raise BadInput(f"{folder} contains no maps of pixels: they are {', '.join(endings)} files.")
     if odd := next((path for path in files.values() if not path.is_file()), None):  # a pipe would never end
         raise BadInput(f"{odd} is not a regular file.")
     return files

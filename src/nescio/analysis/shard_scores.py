@@ -1,4 +1,4 @@
-"""Scorecard of more rows than memory holds: shards are read one by one, and their contributions are summed.
+"""Scorecard of more rows than fit into memory: shards are read one by one, and their contributions are summed.
 
 Means over rows and the gaps of ECE add up. Ranking metrics are computed from counts of right and wrong rows by score
 (`metrics.ScoreCounts`). Metrics that need all rows at once are omitted, with the reason.

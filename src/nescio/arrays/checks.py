@@ -48,7 +48,7 @@ def _plain(name: str, tensor: Any) -> Array:
 def numbers(name: str, value: ArrayLike) -> Array:
     array = as_array(name, value)
     if array.dtype.kind not in "fiub":
-        raise BadInput(f"{name} holds {dtype_name(array)}, not numbers.")
+        raise BadInput(f"{name} must be numbers, got {dtype_name(array)}.")
     return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
 
 
@@ -99,7 +99,7 @@ def integers(name: str, value: ArrayLike) -> Array:
         return array.astype(np.int64, copy=False)
     if not is_whole.all():
         row = int(np.argmin(is_whole))
-        raise BadInput(f"{name} holds {array[row]} in row {row}, which is not a whole number.")
+        raise BadInput(f"{name} contains {array[row]} in row {row}, which is not a whole number.")
     return array.astype(np.int64)
 
 
@@ -128,7 +128,7 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float)
     if too_large.any():
         cell = np.argwhere(too_large)[0]
         raise BadInput(
-            f"{name} holds {rows[tuple(cell)]:.3g} in row {first + int(cell[0])}, beyond ±{largest:g}: "
+            f"{name} contains {rows[tuple(cell)]:.3g} in row {first + int(cell[0])}, beyond ±{largest:g}: "
             "arithmetic would overflow, so correct that row or divide all of them."
         )
     all_masked = masked.all(-1)

@@ -79,7 +79,7 @@ def names(path: str | Path) -> tuple[str, ...]:
         raise BadInput(f"{path}, line {listed.index('') + 1} is empty: write one class name per line.")
     if len(set(listed)) < len(listed):
         twice = next(name for position, name in enumerate(listed) if name in listed[:position])
-        raise BadInput(f"{path} holds {twice} twice: every class needs a name of its own.")
+        raise BadInput(f"{path} contains {twice} twice: class names must be unique.")
     return listed
 
 

@@ -54,7 +54,7 @@ def tiny_imagenet(request: DatasetRequest) -> Dataset:
 @dataset("imagenet", path=None, size=224)
 def imagenet(request: DatasetRequest) -> Dataset:
     """ImageNet-1k: train/WNID/*.JPEG, and val/WNID/*.JPEG as the test set (or val/*.JPEG with LOC_val_solution.csv in
-    a folder above it); classes ordered by their WordNet ids. imagenet:PATH names the folder that holds train and val,
+    a folder above it); classes ordered by their WordNet ids. imagenet:PATH names the folder of train and val,
     or the folder val itself."""
     published = "https://image-net.org (ILSVRC2012; sort the validation images into folders named by their WordNet id)"
     folders = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")

@@ -75,7 +75,7 @@ def _check_arrays(arrays: Mapping[str, Array]) -> None:
         if name == "void" and (array.ndim or array.dtype.kind not in "iu"):
             raise BadInput(f"void has shape {array.shape} of {array.dtype}: it must be one whole number.")
         if name != "void" and not array.ndim:
-            raise BadInput(f"{name} holds one value: it must have one for every row.")
+            raise BadInput(f"{name} is a single value: it must have one per row.")
 
 
 def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:

@@ -83,7 +83,7 @@ def cars196(request: DatasetRequest) -> Dataset:
         except (OSError, BadInput):
             raise
         except Exception:  # a damaged file can fail in any way inside SciPy
-            raise BadInput("it does not hold whole `annotations` and `class_names`: fetch it again.") from None
+            raise BadInput("its `annotations` or `class_names` are incomplete: fetch it again.") from None
     return _by_class("cars196", paths, labels, len(names) // 2, names, request.size)
 
 
@@ -123,7 +123,7 @@ def cifar10h(request: DatasetRequest) -> Dataset:
         votes = check_votes(files.read_array(path))
     if votes.shape != (len(dataset.test), len(dataset.classes)):
         raise BadInput(
-            f"{path} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."
+            f"{path} has votes of shape {votes.shape}: the shape must be {len(dataset.test)} images × 10 classes."
         )
     return replace(dataset, name="cifar10h", test=replace(dataset.test, annotations=votes))
 

@@ -34,7 +34,7 @@ FURTHER = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 class PublishedCorruption(NamedCorruption):
     """One severity of a published file of corrupted test images, in place of ours. Created by `published_corruptions`.
 
-    path/name.npy holds the test set five times, severities 1 to 5 in order, (5n, h, w, ch) uint8.
+    path/name.npy contains the test set five times, severities 1 to 5 in order, (5n, h, w, ch) uint8.
     """
 
     path: str

@@ -174,7 +174,7 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
 
 @torch.no_grad()
 def set_exact_vectors(module: nn.Module) -> None:
-    """Replaces the vectors of the power iterations by exact singular vectors, so that the bound holds for the saved
+    """Replaces the vectors of the power iterations by exact singular vectors, so that the bound is valid for the saved
     weights. Power iterations converge slowly if two singular values are close."""
     for layer in module.modules():
         if parametrize.is_parametrized(layer, "weight"):

@@ -149,7 +149,7 @@ def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, un
 def consistency(neighbours: Array, cuts: Sequence[int], n_refs: int, similarity: str = "jaccard") -> Array:
     """(len(cuts), n) mean similarity of neighbour sets over pairs of members, exactly equal for any member order.
 
-    lists (m, n, k) holds neighbours as indices below n_refs; for every cut, rising, the first of a row are its set.
+    lists (m, n, k) contains neighbours as indices below n_refs; for every cut, rising, the first of a row are its set.
     A set becomes a row of bits: the size of an intersection is the number of ones in AND.
     """
     m, n, _ = neighbours.shape

@@ -37,7 +37,7 @@ class FeatureDensity(Method):
         return super().facts() | {"rows_a_feature": smallest / self.features.num_features}
 
     def density_score(self, embeddings: Tensor) -> Tensor:
-        """−log of the density of features, (b,), in float32: float16 cannot hold it."""
+        """−log of the density of features, (b,), in float32: float16 cannot represent it."""
         return -self.gaussians(embeddings).float()
 
     def forward(self, x: Tensor) -> Output:

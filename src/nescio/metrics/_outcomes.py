@@ -253,7 +253,7 @@ def as_whole(value: Any, name: str, least: int | None = None) -> int:
 def _array(name: str, value: ArrayLike) -> Array:
     array = as_array(value, name)
     if array.dtype.kind not in "fiub":
-        raise BadInput(f"{name} holds {array.dtype}, not numbers.")
+        raise BadInput(f"{name} must be numbers, got {array.dtype}.")
     return array
 
 
@@ -266,6 +266,6 @@ def _class_ids(labels: Array, classes: int) -> Array:
     if outside.any():
         row = int(np.argmax(outside))
         raise BadInput(
-            f"labels holds {labels[row]} in row {row}, but probs has {classes} classes (0 to {classes - 1})."
+            f"labels contains {labels[row]} in row {row}, but probs has {classes} classes (0 to {classes - 1})."
         )
     return labels

@@ -142,14 +142,14 @@ def as_scores(u: ArrayLike, name: str = "u") -> Array:
     """(n,) finite float64; u of any real dtype that float64 can represent."""
     scores = as_array(u, name)
     if scores.dtype.kind not in "fiub":
-        raise BadInput(f"{name} holds {scores.dtype} values; give one real number per row.")
+        raise BadInput(f"{name} has dtype {scores.dtype}; give one real number per row.")
     if scores.ndim != 1:
         raise BadInput(f"{name} has shape {scores.shape}; give one number per row, shape (n,).")
     if len(scores) == 0:
         raise BadInput(f"{name} is empty: at least one row is needed.")
     exact = scores.astype(np.float64, copy=False)
     if scores.dtype.kind in "iu" and scores.dtype.itemsize == 8 and np.abs(exact).max() > 2**53:
-        raise BadInput(f"{name} holds whole numbers beyond 2**53, which float64 cannot represent; give their ranks.")
+        raise BadInput(f"{name} contains whole numbers beyond 2**53, which float64 cannot represent; give their ranks.")
     if not np.isfinite(exact).all():
         row = int(np.flatnonzero(~np.isfinite(exact))[0])
         raise BadInput(f"{name} is {exact[row]} in row {row}; every row needs a finite number.")
@@ -164,7 +164,7 @@ def as_classes(positive: ArrayLike, name: str = "positive") -> Array:
     if classes.dtype == bool:
         return classes
     if classes.dtype.kind not in "fiu" or not np.isin(classes, (0, 1)).all():
-        raise BadInput(f"{name} must hold truth values (or 0 and 1), one per row.")
+        raise BadInput(f"{name} must be booleans (or 0 and 1), one per row.")
     return classes.astype(bool)
 
 

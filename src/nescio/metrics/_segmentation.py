@@ -38,7 +38,7 @@ def miou(predicted: ArrayLike, labels: ArrayLike, classes: int, void: int | None
         for name, ids in (("predicted", p), ("labels", t)):
             if len(ids) and (ids.min() < 0 or ids.max() >= classes):
                 odd = ids[(ids < 0) | (ids >= classes)][0]
-                raise BadInput(f"{name} holds {odd}, but there are {classes} classes (0 to {classes - 1}).")
+                raise BadInput(f"{name} contains {odd}, but there are {classes} classes (0 to {classes - 1}).")
         both += np.bincount(t[p == t], minlength=classes)
         labelled += np.bincount(t, minlength=classes)
         answered += np.bincount(p, minlength=classes)
@@ -67,4 +67,4 @@ def _class_map(values: ArrayLike, name: str) -> Array:
         return array.astype(np.uint8) if array.dtype == bool else array
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.rint(array)).all():
         return array.astype(np.int64)
-    raise BadInput(f"{name} must hold whole numbers, one class per pixel.")
+    raise BadInput(f"{name} must be whole numbers, one class per pixel.")

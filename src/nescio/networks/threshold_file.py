@@ -96,7 +96,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
         raise BadInput(f"The risk of {file} is not attainable: there is no threshold to export.")
     for key, other in (("temperature", temperature), ("measure", measure)):
         if other is not None and other != rule[key]:
-            raise BadInput(f"{file} has the {key} {rule[key]}, and {other} is given: its promise holds for its own.")
+            raise BadInput(f"{file} has the {key} {rule[key]}, but {other} was given: its guarantee needs {rule[key]}.")
     names, weights_path = content.get("names"), content.get("weights_path")
     names = tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
     weights = Path(weights_path) if isinstance(weights_path, str) else None

@@ -84,7 +84,7 @@ def _class_fields(
             )
     values = [read(positions[name], "labels") for name in order]
     if text := next((name for name, array in zip(order, values, strict=True) if array.dtype.kind not in "fiub"), None):
-        raise BadInput(f"column {printable(columns[positions[text]])} is named by a class and holds text, not numbers.")
+        raise BadInput(f"column {printable(columns[positions[text]])} is named by a class, but contains text.")
     table = np.stack(values, axis=1).astype(np.float64)
     if field is None and table.min() >= 0 and not _rows_sum_to_one(values):
         if np.allclose(table.sum(1), 100, rtol=0.02):

@@ -31,14 +31,14 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
             )
         if member.normalized != first.normalized:
             raise BadInput(
-                "Some members hold logits and others log-probabilities: give all as probs, or all as logits."
+                "Some members have logits and others log-probabilities: give all as probs, or all as logits."
             )
     aligned = [first]
     for number, member in enumerate(members[1:], start=1):
         check_same_keys(first.index, member.index)
         if not np.array_equal(member.index, first.index):
             if not np.array_equal(np.sort(member.index), np.sort(first.index)):
-                raise BadInput(f"Member {number} holds other rows than member 0: their index sets must be equal.")
+                raise BadInput(f"Member {number} has other rows than member 0: their index sets must be equal.")
             member = member.select(first.index)
         for field in ("labels", "in_distribution"):
             ours, theirs = getattr(first, field), getattr(member, field)

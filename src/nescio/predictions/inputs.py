@@ -41,7 +41,7 @@ def booleans(name: str, value: ArrayLike) -> Array:
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False per row.")
     if array.dtype != bool and not ((array == 0) | (array == 1)).all():
-        raise BadInput(f"{name} must hold True and False, or 1 and 0.")
+        raise BadInput(f"{name} must be True and False, or 1 and 0.")
     return array.astype(bool, copy=False)
 
 
@@ -74,7 +74,7 @@ def shares(name: str, value: ArrayLike) -> Array:
         row = int(np.argmax(bad))
         percent = bool(((array >= 0) & (array <= 100)).all()) and float(np.median(array)) > 1
         cure = "; divide percentages by 100" if percent else ""
-        raise BadInput(f"{name} holds {array[row]} in row {row}: it must be between 0 and 1{cure}.")
+        raise BadInput(f"{name} contains {array[row]} in row {row}: it must be between 0 and 1{cure}.")
     return array
 
 
@@ -105,11 +105,11 @@ def text(name: str, array: Array) -> Array:
         if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
             array = array.astype(str)
     except UnicodeError:
-        raise BadInput(f"{name} holds what is not a text in Unicode: save it again.") from None
+        raise BadInput(f"{name} contains invalid Unicode: save it again.") from None
     if array.dtype.kind == "U" and array.dtype.itemsize:
         points = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         if (points > 0x10FFFF).any() or (points >> 11 == 0xD800 >> 11).any():  # no character, or half of one
-            raise BadInput(f"{name} holds what is not a text in Unicode: save it again.")
+            raise BadInput(f"{name} contains invalid Unicode: save it again.")
     return array
 
 
@@ -167,7 +167,7 @@ def class_ids(
     if not texts:
         return ClassIds(arrays.get("labels"), arrays.get("predicted"), names)
     if len(texts) < len(arrays):
-        raise BadInput("labels and predicted must both hold names of classes, or both hold numbers.")
+        raise BadInput("labels and predicted must both be class names, or both be numbers.")
     present = np.unique(np.concatenate(texts))
     notes = _alike([*present.tolist(), *(names or ())])
     if names is None and not all_outside:
@@ -206,7 +206,7 @@ def classes_given(name: str, value: ArrayLike | None) -> Array | None:
     if array.dtype.kind == "f" and array.ndim == 1 and np.isfinite(array).all() and (array % 1 != 0).any():
         row = int(np.argmax(array % 1 != 0))
         raise BadInput(
-            f"{name} holds {array[row]} in row {row}, which is not a whole number: {SINGLE_LABEL}, not regression."
+            f"{name} contains {array[row]} in row {row}, which is not a whole number: {SINGLE_LABEL}, not regression."
         )
     if array.dtype.kind != "U":
         return integers(name, array)
@@ -228,7 +228,7 @@ def _class_names(value: ArrayLike, classes: int) -> tuple[str, ...]:
     if broken := [number for number, name in enumerate(raw) if "\0" in str(name)]:
         raise BadInput(f"class_names has a NUL character in the name of class {broken[0]}: correct that name.")
     if len(set(names)) < len(names):
-        raise BadInput("class_names holds a name twice: every class needs its own.")
+        raise BadInput("class_names contains a name twice: class names must be unique.")
     if classes and len(names) != classes:
         raise BadInput(f"class_names has {len(names)} names, logits has {classes} classes: give one per class.")
     return names

@@ -121,7 +121,7 @@ class FieldNames:
             fields = ", ".join(map(printable, names[:20])) or "nothing"
             close = did_you_mean(missing, names) if missing not in names else ""
             raise BadInput(
-                f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {fields}.{close}"
+                f"there is no {missing!r} to read {self.field_of[missing]} from: the file contains {fields}.{close}"
             )
 
     @property

@@ -160,7 +160,7 @@ class Predictions:
         twice = ordered[1:] == ordered[:-1]
         if twice.any():
             first = ordered[1:][twice][0]
-            raise BadInput(f"index holds {first} more than once: every row needs its own key.")
+            raise BadInput(f"index contains {first} more than once: keys of rows must be unique.")
 
     def _check_classes(self) -> None:
         c, views = self.classes, [f"variants/{name}" for name in self.variants if name.startswith(VIEW)]
@@ -187,7 +187,7 @@ class Predictions:
             if bad.any():
                 row = int(np.argmax(bad))
                 raise BadInput(
-                    f"labels holds {self.labels[row]} in row {row}, but the classes are 0 to {c - 1}: correct it, "
+                    f"labels contains {self.labels[row]} in row {row}, but the classes are 0 to {c - 1}: correct it, "
                     "or mark rows of classes that were not in training with in_distribution = False."
                 )
 
@@ -281,7 +281,7 @@ class Predictions:
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
             if rows.dtype != bool and rows.dtype.kind not in "iu" and rows.size:
-                raise BadInput(f"rows holds {dtype_name(rows)}: give positions, a mask or a slice.")
+                raise BadInput(f"rows has dtype {dtype_name(rows)}: give positions, a mask or a slice.")
             if rows.dtype == bool and rows.shape != (len(self),):
                 raise BadInput(f"The mask has shape {rows.shape}, there are {len(self)} rows: they must fit.")
             rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.intp, copy=False).reshape(-1)
@@ -355,7 +355,7 @@ class Predictions:
 def check_same_keys(one: Array, other: Array) -> None:
     """Refuse keys of two kinds."""
     if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
-        raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
+        raise BadInput("One index is text and the other numbers: rows can only be joined on keys of one kind.")
 
 
 def _checked_mapping(field: str, mapping: object, check: Callable[[str, ArrayLike], Array]) -> dict[str, Array]:

@@ -98,8 +98,8 @@ def check_repeated(indexes: Sequence[Array], names: Sequence[str]) -> Array:
     if (twice := keys[1:][keys[1:] == keys[:-1]]).size:
         who = [name for name, index in zip(names, indexes, strict=True) if (index == twice[0]).any()]
         raise BadInput(
-            f"index holds {twice[0]} more than once, in {' and '.join(who)}: shards of one set of predictions share no "
-            "row; name predictions of several models one by one."
+            f"index contains {twice[0]} more than once, in {' and '.join(who)}: shards of one set of predictions share "
+            "no row; name predictions of several models one by one."
         )
     return keys
 

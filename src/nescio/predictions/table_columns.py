@@ -125,7 +125,7 @@ def fields_from_columns(columns: list[str], names: FieldNames, read: Callable[[i
 
 
 def _class_columns(columns: list[str], names: FieldNames, read: Callable[[int, str], Array]) -> ClassColumns | None:
-    """The columns that are named by classes, if labels are there and no other column holds logits or probabilities."""
+    """The columns that are named by classes, if there are labels and no other columns of logits or probabilities."""
     fields = {field_of_column(column, names): position for position, column in enumerate(columns)}
     free = {column: position for position, column in enumerate(columns) if not is_field_column(column, names)}
     if "labels" not in fields or not free or {"logits", "probs"} & set(fields):
@@ -153,7 +153,7 @@ def columns_of(predictions: Predictions, ending: str) -> dict[str, Array]:
     """Column name -> values."""
     if predictions.draws > 1 or predictions.members is not None:
         what = f"{predictions.draws} draws" if predictions.draws > 1 else "members"
-        raise BadInput(f"a {ending} table cannot hold {what}: save a folder, .npz or .safetensors.")
+        raise BadInput(f"a {ending} table cannot contain {what}: save a folder, .npz or .safetensors.")
     columns: dict[str, Array] = {}
     for key, array in predictions.columns():
         field, _, name = key.partition("/")
@@ -200,7 +200,7 @@ def _matrix_of_lists(column: pa.ChunkedArray, name: str, field: str, stored: int
 
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(lengths) != 1:
-        raise BadInput(f"column {printable(name)} holds lists of different lengths: every row needs as many numbers.")
+        raise BadInput(f"column {printable(name)} contains lists of different lengths: rows need equal lengths.")
     inner = arrow_array(pa.chunked_array([chunk.flatten() for chunk in column.chunks]), name, field, stored)
     return inner.reshape(len(column), lengths[0], *inner.shape[1:])
 
@@ -214,7 +214,7 @@ def _text_array(values: pa.Array, name: str, field: str, stored: int, rows: int)
     is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
     if not is_text or not (field in TEXT_FIELDS or field.startswith("groups/")):
         kind = "string" if is_text else str(values.type)[:60]
-        raise BadInput(f"column {printable(name)} holds {kind}, not numbers.")
+        raise BadInput(f"column {printable(name)} must be numbers, got {kind}.")
     texts = values.to_pylist()
     if None in texts:
         raise BadInput(

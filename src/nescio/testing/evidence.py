@@ -231,4 +231,4 @@ def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
     seen, holds = bound_holds(method.features, trial.spectral)
     share = share_above_bound(method.features) or 0.0
-    return Evidence(f"{seen}, {share:.0%} of them held back{beside}", holds and share > 0)
+    return Evidence(f"{seen}, {share:.0%} of them limited by it{beside}", holds and share > 0)

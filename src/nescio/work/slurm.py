@@ -248,14 +248,14 @@ class SlurmJobs:
                     yield job, Outcome("done" if job.finished else state)
 
     def _warn_of_held_jobs(self, states: Mapping[str, tuple[str, str]]) -> None:
-        """Warn once about jobs that SLURM holds, for example after a node failed to start them."""
+        """Warn once about held SLURM jobs, for example after a node failed to start them."""
         stuck = {number for number in self.jobs if "held" in states.get(number, ("", ""))[1].lower()}
         if fresh := sorted(stuck - self.stuck):
             log.warning(STUCK, states[fresh[0]][1], ",".join(fresh))
         self.stuck = stuck
 
 
-STUCK = "SLURM holds jobs (%s): once the cause is gone, `scontrol release %s` lets them start."
+STUCK = "SLURM has put jobs on hold (%s): once the cause is gone, `scontrol release %s` lets them start."
 SILENT = "The controller of SLURM does not answer. Jobs go on without it; waiting."
 
 

@@ -470,7 +470,7 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         (["a=:x.npz"], "neither a file nor two files"),
         ([f"a={files}/good0.npz,{files}/good1r.npz:{files}/good1t.npz"], "write all alike"),
         ([f"a={files}/good0.npz,{files}/good0.npz"], "is given twice"),
-        ([f"a={files}/good0.npz,{files}/good1t.npz"], "holds other rows than"),
+        ([f"a={files}/good0.npz,{files}/good1t.npz"], "has other rows than"),
         (["resnet50"], "needs images: give --data"),
         ([good, "--data", "digits"], "all candidates are files"),
         ([good, "--reference", "digits"], "all candidates are files"),

@@ -110,7 +110,7 @@ def align_members(members: Sequence[Predictions], names: Sequence[str]) -> list[
         member = _align_rows(first, member, names[0], name)
         for other, other_name in zip(ordered, names, strict=False):
             if _same_embeddings(member, other):
-                raise BadInput(f"{name} and {other_name} hold the same embeddings: a model always agrees with itself.")
+                raise BadInput(f"{name} and {other_name} have the same embeddings: a model always agrees with itself.")
         if member.labels is not None and first.labels is not None and not np.array_equal(member.labels, first.labels):
             row = int(np.argmax(member.labels != first.labels))
             raise BadInput(f"{name} and {names[0]} have different labels at index {first.index[row]}.")
@@ -125,7 +125,7 @@ def _align_rows(first: Predictions, member: Predictions, first_name: str, name: 
     odd = np.setxor1d(member.index, first.index)
     if len(odd):
         raise BadInput(
-            f"{name} holds other rows than {first_name}: {len(odd)} are in one of them only, index {odd[0]} first. "
+            f"{name} has other rows than {first_name}: {len(odd)} are in one of them only, index {odd[0]} first. "
             "Members must describe the same images."
         )
     return member.select(first.index)

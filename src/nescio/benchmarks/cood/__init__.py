@@ -305,7 +305,7 @@ def severity_columns(level: int, measure: str) -> Columns:
 
 
 def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
-    """Rows without a model: how many classes any model's group holds (`union`), and every one's (`intersection`).
+    """Rows without a model: how many classes are in any model's group (`union`), and in every one's (`intersection`).
 
     One of each for a measure and a severity, over the n models that have it.
     """

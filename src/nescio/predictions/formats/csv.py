@@ -101,20 +101,20 @@ def _not_csv(columns: list[str], reason: str) -> str:
     """A message from Arrow's error, whose text alone names the cell."""
     value = re.search(r"column #(\d+): .*invalid value '(.*?)'", reason, re.DOTALL)
     if value:
-        return f"column {columns[int(value[1])]} holds '{printable(value[2])}', which is not a number."
+        return f"column {columns[int(value[1])]} contains '{printable(value[2])}', which is not a number."
     width = re.search(r"Expected (\d+) columns, got (\d+)", reason)
     if width:
         return f"a row has {width[2]} values, the first line names {width[1]} columns: they must be as many."
     if "UTF8" in reason:
         return "this is not text in UTF-8: save it again as CSV."
-    return "the table cannot be read: the first line must name the columns and every other line must hold a row."
+    return "the table cannot be read: the first line must name the columns and every other line must be a row."
 
 
 def _truth(values: Array, column: str) -> Array:
     words = [value.strip().lower() for value in values.tolist()]
     for word in words:
         if word not in TRUTH:
-            raise BadInput(f"column {column} holds '{printable(word)}': it must hold True and False.")
+            raise BadInput(f"column {column} contains '{printable(word)}': it must be True or False.")
     return np.array([TRUTH[word] for word in words], bool)
 
 
@@ -152,7 +152,7 @@ def write_csv(predictions: Predictions, file: IO[bytes]) -> None:
         elif array.dtype.kind == "U":
             if _numbers_or_text(array).dtype.kind != "U":
                 raise BadInput(
-                    f"column {name} holds text that reads as numbers, which .csv cannot tell: save .parquet."
+                    f"column {name} contains text that looks like numbers, which .csv cannot represent: save .parquet."
                 )
             columns[name] = np.array([escaped(text) for text in array.tolist()], str)
     pacsv.write_csv(pa.table({name: pa.array(np.ascontiguousarray(array)) for name, array in columns.items()}), file)

@@ -19,7 +19,7 @@ from nescio.predictions.readers import reader
 
 WRITE_BYTES = 1 << 24  # written at once
 READ_BYTES = 1 << 20  # read at once
-NO_PICKLE = "holds Python objects, which need pickle, and pickle is never loaded: save numbers or text."
+NO_PICKLE = "contains Python objects, which need pickle, and pickle is never loaded: save numbers or text."
 
 
 class _Header(NamedTuple):

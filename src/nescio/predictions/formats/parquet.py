@@ -97,7 +97,7 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
             check_growth("the table", max(8 * table.values, table.written), size)
         else:
             raise BadInput(
-                f"it holds lists in {len(leaves)} columns: keep lists in {MAX_LIST_COLUMNS} columns at most."
+                f"it contains lists in {len(leaves)} columns: keep lists in {MAX_LIST_COLUMNS} columns at most."
             )
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     # Texts stay dictionary-encoded, because decoded texts may be endless.

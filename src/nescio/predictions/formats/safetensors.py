@@ -114,7 +114,7 @@ def write_safetensors(predictions: Predictions, file: IO[bytes]) -> None:
     arrays = {key: array for key, array in flat.items() if key not in TEXTS}
     for key, array in arrays.items():
         if array.dtype.str not in SAFE_NAMES:
-            raise BadInput(f"{key} holds text, which .safetensors cannot hold: save a folder, .npz, .parquet or .csv.")
+            raise BadInput(f"{key} is text, which .safetensors cannot store: save a folder, .npz, .parquet or .csv.")
     # Wide types first, so that every tensor is aligned.
     tensors = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     header: dict[str, Any] = {"__metadata__": {CHECKSUM: UNKNOWN, "format": FORMAT, **texts}}

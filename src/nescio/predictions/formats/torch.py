@@ -19,8 +19,8 @@ def read_torch(path: Path, names: FieldNames) -> FlatFields:
     if not isinstance(content, Mapping):
         what = f"a {type(content).__name__} of {len(content)}" if isinstance(content, (tuple, list)) else "one tensor"
         raise BadInput(
-            f"it holds {what} and no names: write it with torch.save({{'logits': …, 'labels': …}}, {path.name!r}), or "
-            "write every tensor into a file and name the fields."
+            f"it contains {what} without names: write it with torch.save({{'logits': …, 'labels': …}}, {path.name!r}), "
+            "or write every tensor into a file and name the fields."
         )
     return names.select({str(key): value for key, value in content.items()})
 
@@ -47,7 +47,7 @@ def load_torch(path: Path) -> object:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a damaged file can fail in any way inside torch
         raise BadInput(
-            "it holds other things than tensors, which need pickle, and pickle is never loaded, or it is damaged: "
+            "it is damaged, or contains other objects than tensors, which need pickle, which is never loaded: "
             "save a dict of tensors."
         ) from None
     _check_tensors(content, path.stat().st_size)

@@ -246,8 +246,8 @@ def described(sections: Iterable[Section]) -> list[Section]:
     def describe_once(block: Block) -> Block:
         return drop_repeated_legends([block], seen)[0] if isinstance(block, Table) else block
 
-    changed = [replace(section, blocks=map_blocks(section.blocks, describe_once)) for section in sections]
-    return [section for section in changed if section.blocks]
+    changed_sections = [replace(section, blocks=map_blocks(section.blocks, describe_once)) for section in sections]
+    return [section for section in changed_sections if section.blocks]
 
 
 def _collapse_long(block: Block) -> Block:

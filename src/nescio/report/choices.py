@@ -21,10 +21,10 @@ COSTS: dict[str, tuple[str, Formatter]] = {
 
 def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:
     """Return the scores by AUROC on the selection rows; without `everything` only the best group and the baseline."""
-    order = sorted(choice.areas, key=lambda name: -choice.areas[name])
-    kept = order if everything else [*choice.group[:MAX_SCORES], choice.baseline]
+    sorted_names = sorted(choice.areas, key=lambda name: -choice.areas[name])
+    listed_names = sorted_names if everything else [*choice.group[:MAX_SCORES], choice.baseline]
     rows = []
-    for name in (name for name in order if name in kept):
+    for name in (name for name in sorted_names if name in listed_names):
         cells: list[Cell | None] = [Cell(choice.areas[name], best=name in choice.group, format=decimals(4))]
         if choice.folds:
             cells.append(Cell(float(choice.chosen.get(name, 0)), format=COUNT))
@@ -33,7 +33,7 @@ def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:
     tuned = ", tuned on OOD rows" if choice.ood_tuned else ""
     note = (
         f"n = {choice.chosen_by:,} selection rows, on which the best score is overestimated; "
-        f"scores compared: {len(order)}{tuned}; bold: not significantly different from the best"
+        f"scores compared: {len(sorted_names)}{tuned}; bold: not significantly different from the best"
     )
     title = f"{SCORE_TITLE}: {TASKS[choice.question]}"
     return Table(title, ("score",), tuple(columns), tuple(rows), note, metric_legend(("auroc",)))
@@ -42,18 +42,18 @@ def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:
 def choice_table(choice: ModelChoice) -> Table:
     """Return one row per model, best first."""
     required, metric = choice.requirement, choice.requirement.metric
-    further = {name: title for name, title in FURTHER.items() if name != metric}
+    more_metrics = {name: title for name, title in FURTHER.items() if name != metric}
     costs = {name: cost for name, cost in COSTS.items() if any(line[name] is not None for line in choice.models)}
-    formats = dict.fromkeys(further, percents()) | {name: format for name, (_, format) in costs.items()}
+    formats = dict.fromkeys(more_metrics, percents()) | {name: format for name, (_, format) in costs.items()}
     rows = []
     for line in choice.models:
         best = choice.attained and bool(line["best"])
         cells = [Cell(line["value"], low=line["low"], high=line["high"], best=best, format=percents())]
         cells.append(_difference(line, best))
-        others = [None if line[name] is None else Cell(line[name], format=form) for name, form in formats.items()]
-        rows.append(((line["model"],), (*cells, *others)))
+        more_cells = [None if line[name] is None else Cell(line[name], format=style) for name, style in formats.items()]
+        rows.append(((line["model"],), (*cells, *more_cells)))
     arrow = "↓" if required.accuracy is None and required.coverage is not None else "↑"
-    titles = [f"{requirement_label(required)} {arrow}", "difference from the best", *further.values()]
+    titles = [f"{requirement_label(required)} {arrow}", "difference from the best", *more_metrics.values()]
     titles += [title for title, _ in costs.values()]
     note = (
         f"n = {choice.n:,}; uncertainty score {choice.measure}; {100 * choice.level:g} % intervals of a paired "

@@ -53,9 +53,9 @@ def count_methods(rows: Iterable[Row]) -> str:
     """Write the numbers of methods and ensembles, as in Four methods and an ensemble; one row per method."""
     rows = list(rows)
     ensembles = sum((row.get("members") or 1) > 1 for row in rows)
-    many = "an ensemble" if ensembles == 1 else plural(ensembles, "ensemble").lower()
-    single = [plural(len(rows) - ensembles, "method")] if len(rows) > ensembles else []
-    return " and ".join([*single, *([many if single else many.capitalize()] if ensembles else [])])
+    ensemble_text = "an ensemble" if ensembles == 1 else plural(ensembles, "ensemble").lower()
+    singles = [plural(len(rows) - ensembles, "method")] if len(rows) > ensembles else []
+    return " and ".join([*singles, *([ensemble_text if singles else ensemble_text.capitalize()] if ensembles else [])])
 
 
 def format_millions(params: float | None) -> str:
@@ -74,16 +74,16 @@ def describe_best(differences: Sequence[Row], who: str = "It", level: float = 0.
     differences  `Comparison.differences` of a metric that is better higher
     who          the subject of the sentence
     """
-    alike = [row["model"] for row in differences if row["adjusted"] is None or row["adjusted"] > 1 - level]
-    if alike:
-        return f"{who} is not significantly different from {shorten_names(alike, limit)}."
-    near = max(differences, key=lambda row: float(row["difference"]))
-    ahead, low, high = (format_number(-near[name], 3) for name in ("difference", "high", "low"))
-    return f"The difference to the next, {near['model']}, is +{ahead} [{low}, {high}]."
+    equals = [row["model"] for row in differences if row["adjusted"] is None or row["adjusted"] > 1 - level]
+    if equals:
+        return f"{who} is not significantly different from {shorten_names(equals, limit)}."
+    closest = max(differences, key=lambda row: float(row["difference"]))
+    margin, low, high = (format_number(-closest[name], 3) for name in ("difference", "high", "low"))
+    return f"The difference to the next, {closest['model']}, is +{margin} [{low}, {high}]."
 
 
 def shorten_names(names: Iterable[object], limit: int) -> str:
     """Join names as a, b and 3 more."""
     unique = [str(name) for name in dict.fromkeys(names)]
-    shown = ", ".join(unique[:limit])
-    return f"{shown} and {len(unique) - limit} more" if len(unique) > limit else shown
+    first_names = ", ".join(unique[:limit])
+    return f"{first_names} and {len(unique) - limit} more" if len(unique) > limit else first_names

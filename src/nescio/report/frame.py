@@ -82,14 +82,13 @@ class Frame:
         """Return the mean of the rows of each value of a column."""
         return {value: rows.mean() for (value,), rows in self.group_by(column)}
 
-    def correlation(self, a: str, b: str) -> float | None:
-        """Spearman's ρ of two columns over rows that have both; None if rows are fewer than 3 or a "
-        "column is constant."""
+    def correlation(self, x: str, y: str) -> float | None:
+        """Spearman's ρ of two columns over rows with both; None for fewer than 3 rows or a constant column."""
         from nescio.metrics import spearman
 
-        both = self.where(**{name: lambda value: value is not None for name in (a, b)})
+        complete_rows = self.where(**{name: lambda value: value is not None for name in (x, y)})
         try:
-            return spearman(both.column(a), both.column(b)) if len(both) > 2 else None
+            return spearman(complete_rows.column(x), complete_rows.column(y)) if len(complete_rows) > 2 else None
         except Undefined:
             return None
 
@@ -144,8 +143,8 @@ def _none_first(value: object) -> tuple[bool, object]:
 def _summary(group: Frame, over: Sequence[str]) -> Row:
     repetitions = {key if len(over) > 1 else key[0]: rows.mean() for key, rows in group.group_by(*over)} if over else {}
     values = list(repetitions.values()) if over else group.column()
-    mean, freedom = fmean(values), len(values) - 1
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / freedom) if freedom else None
+    mean, degrees = fmean(values), len(values) - 1
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / degrees) if degrees else None
     low, high = (group.first("low"), group.first("high")) if len(group) == 1 else (None, None)  # unknown for a mean
     keys = tuple(dict.fromkeys(key for row in group for key in row.get("keys") or [row.get("key")] if key))
     sources = {"over": over[0] if over else None, "repeats": tuple(repetitions), "values": tuple(values), "keys": keys}

@@ -90,8 +90,8 @@ def metric_legend(metrics: Iterable[str], names: Mapping[str, str] | None = None
     for metric in metrics:
         registered = find_metric(metric)
         if registered is not None and registered.sentence:
-            varied = any(other.startswith(f"{registered.name}@") for other in metrics)
-            sentence = registered.sentence if varied else PLAIN_DESCRIPTIONS.get(registered.name, registered.sentence)
+            several = any(other.startswith(f"{registered.name}@") for other in metrics)
+            sentence = registered.sentence if several else PLAIN_DESCRIPTIONS.get(registered.name, registered.sentence)
             sentences.setdefault(registered.name, ((names or {}).get(metric, metric_label(registered.name)), sentence))
     return tuple(sentences.values())
 
@@ -140,11 +140,11 @@ def group_reasons(reasons: Iterable[Row], limit: int = 6) -> list[tuple[str, str
         metrics = shorten_names((bare_label(entry["metric"]) for entry in entries if entry.get("metric")), limit)
         measures = shorten_names((entry["measure"] for entry in entries if entry.get("measure")), limit)
         splits = [ood_label(entry["split"]) for entry in entries if entry.get("split") not in UNNAMED_SPLITS]
-        where = shorten_names([*splits, *(_shift_label(entry) for entry in entries if entry.get("shift"))], limit)
-        what = " of ".join(text for text in (metrics, measures) if text) or "everything"
+        locations = shorten_names([*splits, *(_shift_label(entry) for entry in entries if entry.get("shift"))], limit)
+        subject = " of ".join(text for text in (metrics, measures) if text) or "everything"
         methods = shorten_names((_method_label(entry) for entry in entries if entry.get("method")), limit)
-        what = f"{methods}: {what}" if methods else what
-        result.append((f"{what} on {where}" if where else what, reason))
+        subject = f"{methods}: {subject}" if methods else subject
+        result.append((f"{subject} on {locations}" if locations else subject, reason))
     return result
 
 

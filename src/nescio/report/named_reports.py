@@ -90,9 +90,9 @@ def find_report(name: str, benchmarks: Sequence[str] | None = None) -> Report:
         )
     if not reports:
         raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit only.")
-    other = next((entry.benchmark for entry in registry.parts() if entry.short_name == name), None)
+    owner = next((entry.benchmark for entry in registry.parts() if entry.short_name == name), None)
     names = list(dict.fromkeys(entry.short_name for entry in reports))
-    hint = f" Benchmark {other} has one: `nescio run {other}` makes a study of it." if other else ""
+    hint = f" Benchmark {owner} has one: `nescio run {owner}` makes a study of it." if owner else ""
     hint = hint or did_you_mean(name, names)
     raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(names)}.")
 
@@ -111,9 +111,9 @@ def write_reports(built: Mapping[Report, Sequence[Block]], folder: str | Path) -
     with one short name are written as BENCHMARK-NAME.
     """
     folder, written = Path(folder), []
-    shared = Counter(report.short_name for report in built)
+    name_counts = Counter(report.short_name for report in built)
     for report, blocks in built.items():
-        name = report.short_name if shared[report.short_name] == 1 else f"{report.benchmark}-{report.short_name}"
+        name = report.short_name if name_counts[report.short_name] == 1 else f"{report.benchmark}-{report.short_name}"
         for file, text in _texts(name, blocks).items():
             written.append(write_file(folder / file, text))
     return written
@@ -125,6 +125,6 @@ def _texts(name: str, blocks: Sequence[Block]) -> dict[str, str]:
         texts = {f"{name}.md": markdown(tables), f"{name}.tex": latex(tables), f"{name}.csv": tables_csv(tables)}
     for figure in figures:
         key = figure.key.removeprefix(f"{name}-")
-        stem = f"{name}-{key}" if len(figures) > 1 else name
-        texts[f"{stem}.svg"], texts[f"{stem}-points.csv"] = render_figure(figure)
+        file_name = f"{name}-{key}" if len(figures) > 1 else name
+        texts[f"{file_name}.svg"], texts[f"{file_name}-points.csv"] = render_figure(figure)
     return texts

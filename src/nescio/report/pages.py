@@ -98,8 +98,8 @@ def chart_data(spec: object) -> list[str]:
         return [text for child in spec for text in chart_data(child)]
     if not isinstance(spec, dict):
         return []
-    shared, inline = spec.get("datasets") or {}, spec.get("data") or {}
-    texts = [text for text in (*shared.values(), inline.get("values")) if isinstance(text, str)]
+    datasets, inline_data = spec.get("datasets") or {}, spec.get("data") or {}
+    texts = [text for text in (*datasets.values(), inline_data.get("values")) if isinstance(text, str)]
     return texts + [text for child in spec.values() for text in chart_data(child)]
 
 
@@ -132,12 +132,12 @@ def _anchors(sections: Sequence[Section]) -> list[str]:
     """The anchor of each section; empty without a link."""
     anchors: list[str] = []
     for section in sections:
-        word = re.sub(r"[^a-z0-9]+", "-", section.link.lower()).strip("-") or "section"
+        anchor_name = re.sub(r"[^a-z0-9]+", "-", section.link.lower()).strip("-") or "section"
         if section.model:
-            word = f"model-{sum(anchor.startswith('model-') for anchor in anchors)}"
-        elif word in anchors:
-            word = f"{word}-{len(anchors)}"
-        anchors.append(word if section.link else "")
+            anchor_name = f"model-{sum(anchor.startswith('model-') for anchor in anchors)}"
+        elif anchor_name in anchors:
+            anchor_name = f"{anchor_name}-{len(anchors)}"
+        anchors.append(anchor_name if section.link else "")
     return anchors
 
 
@@ -163,7 +163,7 @@ def _environment(figures: Mapping[str, Spec]) -> Environment:
         "colours": lambda palette: _markup("".join(f"--{name}:{colour};" for name, colour in palette.items())),
     }
     env.tests |= {
-        "follows": lambda figure: any(p.get("name") == SELECTED for p in figures[figure.key].get("params", ())),
+        "follows": lambda figure: any(param.get("name") == SELECTED for param in figures[figure.key].get("params", ())),
         "beside": _is_beside,
     }
     env.globals |= {"text_columns": _text_columns, "legend": lambda table: dict(table.legend)}

@@ -14,19 +14,19 @@ from nescio.rows import Row
 
 def pixel_story(counts: PixelCounts, rows: Sequence[Row], reasons: Sequence[str], name: str) -> Story:
     """Return the page of a segmentation; `rows` and `reasons` are those of the counts."""
-    overall = [{**row, "pixels": "all"} for row in rows if "measure" not in row]
+    overall_rows = [{**row, "pixels": "all"} for row in rows if "measure" not in row]
     scores = [row for row in rows if "measure" in row]
     classes = [
         {"class": str(label), "iou": float(iou), "pixels": int(counts.confusion[label].sum())}
         for label, iou in enumerate(counts.iou)
         if not math.isnan(iou)
     ]
-    overall_metrics, ranked = metrics("miou", "accuracy"), metrics("auroc", "raulc", "aurc")
+    overall_metrics, rankings = metrics("miou", "accuracy"), metrics("auroc", "raulc", "aurc")
     by_class = [Column("IoU", "iou", format=decimals(4)), Column("pixels", "pixels", format=COUNT)]
     score = Index("measure", "score", keep=True)
     tables = [
-        table(overall, "Accuracy and mIoU", index=(Index("pixels", ""),), columns=overall_metrics),
-        table(scores, "Misclassification detection of pixels", index=(score,), columns=ranked) if scores else None,
+        table(overall_rows, "Accuracy and mIoU", index=(Index("pixels", ""),), columns=overall_metrics),
+        table(scores, "Misclassification detection of pixels", index=(score,), columns=rankings) if scores else None,
         table(classes, "IoU per class", index=("class",), columns=by_class, bold="none"),
     ]
     gaps = Definitions([("", reason) for reason in reasons], "Not computed")

@@ -103,7 +103,7 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
     """Return sentences on the most reliable candidates, those without NC, and the best by labels."""
     n, sentences = len(ranked.rows.keys), list[str]()
     with_nc = [name for name in ranked.names if ranked.row(name, ranked.nc)]
-    alone = [name for name in ranked.names if name not in with_nc]
+    without_nc = [name for name in ranked.names if name not in with_nc]
     if with_nc:
         first = ranked.row(with_nc[0], ranked.nc)
         assert first is not None
@@ -112,12 +112,12 @@ def ranking_sentences(ranked: CandidateRanking) -> list[str]:
             f"{subject}, NC {format_interval(first['value'], first['low'], first['high'])}, chance "
             f"{format_number(ranked.chance, 3)}, n = {n:,}."
         )
-        tied = [name for name in ranked.group if name != with_nc[0]]
-        sentences += [ties_sentence(tied)] if len(with_nc) > 1 else []
+        equals = [name for name in ranked.group if name != with_nc[0]]
+        sentences += [ties_sentence(equals)] if len(with_nc) > 1 else []
     if with_nc == ranked.names and len(with_nc) == 1:
         sentences += _row_sentences(ranked, with_nc[0])
-    if alone:
-        sentences.append(f"No NC: {', '.join(alone)}. NC needs networks of the same method with other seeds.")
+    if without_nc:
+        sentences.append(f"No NC: {', '.join(without_nc)}. NC needs networks of the same method with other seeds.")
     briers = {name: row["value"] for name in ranked.names if (row := ranked.row(name, "brier")) is not None}
     if len(briers) > 1 and with_nc:
         best = min(briers, key=lambda name: briers[name])
@@ -147,15 +147,15 @@ def _value(ranked: CandidateRanking, name: str, metric: str, *, bold: bool = Fal
 
 def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
     names = in_paper_order(name for scores in ranked.scores.values() for name in scores.u)
-    others: list[str] = [name for name in ("first", "place") if name in ranked.metrics]
-    others += [name for name in names if name != ranked.nc]
-    forms: dict[str, Formatter | None] = {score_title(ranked.nc): FORMS["nc"], DIFFERENCE: _difference}
-    forms |= {score_title(name): FORMS.get(name) for name in others} | {"members": COUNT, "features": None}
+    other_names: list[str] = [name for name in ("first", "place") if name in ranked.metrics]
+    other_names += [name for name in names if name != ranked.nc]
+    formats: dict[str, Formatter | None] = {score_title(ranked.nc): FORMS["nc"], DIFFERENCE: _difference}
+    formats |= {score_title(name): FORMS.get(name) for name in other_names} | {"members": COUNT, "features": None}
     rows: list[Row] = []
     for candidate in ranked.candidates:
         name = candidate.name
         rows += [_value(ranked, name, ranked.nc, bold=True), _difference_from_best(ranked, name)]
-        rows += [_value(ranked, name, metric) for metric in others]
+        rows += [_value(ranked, name, metric) for metric in other_names]
         rows.append(_cell_row(name, "members", candidate.members))
         rows.append(_cell_row(name, "features", " ".join(map(str, candidate.features))))
     note = (
@@ -164,8 +164,8 @@ def _order_table(ranked: CandidateRanking, brief: bool) -> Table:
         f"significantly different from the best"
     )
     trust = (("between candidates", TRUST),) if names[1:] and len(ranked.candidates) > 1 else ()
-    built = _table(rows, "Candidates, most reliable first", "candidate", forms, note, brief)
-    return replace(built, legend=(*_explained([ranked.nc, *others]), *trust, *missing(ranked)))
+    result = _table(rows, "Candidates, most reliable first", "candidate", formats, note, brief)
+    return replace(result, legend=(*_explained([ranked.nc, *other_names]), *trust, *missing(ranked)))
 
 
 def _difference(value: float) -> str:
@@ -174,44 +174,44 @@ def _difference(value: float) -> str:
 
 def _difference_from_best(ranked: CandidateRanking, name: str) -> Row:
     """The difference of the NC of a candidate from the best."""
-    row, away, head = ranked.row(name, ranked.nc), ranked.difference(name), DIFFERENCE
+    row, away, column = ranked.row(name, ranked.nc), ranked.difference(name), DIFFERENCE
     if row is None or len(ranked.scores) < 2:
-        return _cell_row(name, head, None)
+        return _cell_row(name, column, None)
     if away is None:
-        return _cell_row(name, head, 0.0, best=True)
-    return _cell_row(name, head, away["difference"], away, bool(row["best"]))
+        return _cell_row(name, column, 0.0, best=True)
+    return _cell_row(name, column, away["difference"], away, bool(row["best"]))
 
 
 def _downstream_table(ranked: CandidateRanking, brief: bool) -> Table:
     losses = [loss for loss in LOSSES if loss in ranked.metrics]
     ranks = {ranked.nc: f"rank by {score_title(ranked.nc).split(' ')[0]}"}
     ranks |= {loss: f"rank by {LOSSES[loss].word}" for loss in losses}
-    forms: dict[str, Formatter | None] = {ranks[ranked.nc]: COUNT}
+    formats: dict[str, Formatter | None] = {ranks[ranked.nc]: COUNT}
     for loss in losses:
-        forms |= {ranks[loss]: COUNT, score_title(loss): None}
+        formats |= {ranks[loss]: COUNT, score_title(loss): None}
     rows: list[Row] = []
     for name in ranked.names:
         rows += [_cell_row(name, head, (ranked.row(name, metric) or {}).get("rank")) for metric, head in ranks.items()]
         rows += [_value(ranked, name, loss, bold=True) for loss in losses]
     tasks = "every pair of classes" if ranked.downstream_tasks == "one-vs-one" else "all classes at once"
     note = f"Linear heads on the frozen features, {tasks}; predictions of members averaged"
-    built = _table(rows, "Downstream heads", "candidate", forms, note, brief)
-    return replace(built, legend=_explained(losses))
+    result = _table(rows, "Downstream heads", "candidate", formats, note, brief)
+    return replace(result, legend=_explained(losses))
 
 
 def _agreement_table(ranked: CandidateRanking, brief: bool) -> Table:
-    forms: dict[str, Formatter | None] = {}
+    formats: dict[str, Formatter | None] = {}
     rows: list[Row] = []
     for entry in ranked.agreement:
         score, loss = entry["score"], LOSSES[entry["loss"]].word
         line, tau, means = score_title(score).split(" ")[0], f"τ with {loss} ↑", f"means, {loss}"
-        forms |= {tau: decimals(4, sign=True), means: decimals(2, sign=True)}
+        formats |= {tau: decimals(4, sign=True), means: decimals(2, sign=True)}
         rows += [_cell_row(line, tau, entry["tau"], entry), _cell_row(line, means, entry["average"])]
     note = (
         f"Candidates: {', '.join(ranked.agreement[0]['candidates'])}. Mean over rows of Kendall's τ between the orders "
         "by a score and by downstream loss (Park et al. 2024, Table 3). means: τ of the orders by mean values"
     )
-    return _table(rows, "Agreement of scores with downstream heads", "score", forms, note, brief)
+    return _table(rows, "Agreement of scores with downstream heads", "score", formats, note, brief)
 
 
 def missing(ranked: CandidateRanking) -> list[tuple[str, str]]:
@@ -285,16 +285,16 @@ def quantile_table(ranked: CandidateRanking, name: str) -> Table:
     """Return the quantiles of all scores over the rows."""
     scores = in_paper_order(ranked.scores[name].u)
     rows = [
-        _cell_row(score_title(score), head, value)
+        _cell_row(score_title(score), column, value)
         for score in scores
-        for head, value in quantiles(ranked, name, score).items()
+        for column, value in quantiles(ranked, name, score).items()
     ]
     note = f"n = {len(ranked.rows.keys):,}; {conditions(ranked.scoring, ranked.k, ranked.rows)}; arrows: more reliable"
     lines = (Index("line", "score"),)
-    built = table(
+    result = table(
         rows, "Quantiles over the rows", index=lines, columns="head", compare_within=("line",), note=note, bold="none"
     )
-    return replace(built, legend=_explained(scores))
+    return replace(result, legend=_explained(scores))
 
 
 def least_table(ranked: CandidateRanking, name: str, count: int) -> Table:
@@ -311,9 +311,9 @@ def least_table(ranked: CandidateRanking, name: str, count: int) -> Table:
 
 def _spread_chart(ranked: CandidateRanking, nc: Array) -> Chart:
     """Histogram of NC over the rows, with the NC by chance."""
-    top, members = max(float(nc.max()), ranked.chance), ranked.candidates[0].members
+    highest, members = max(float(nc.max()), ranked.chance), ranked.candidates[0].members
     bins = min(BINS, max(5, ranked.k * members * (members - 1) // 4))  # NC takes few values if k and the pairs are few
-    edges = np.linspace(0, top if top > 0 else 1, bins + 1).tolist()
+    edges = np.linspace(0, highest if highest > 0 else 1, bins + 1).tolist()
     description = f"Histogram of NC of {len(nc):,} rows; chance at {ranked.chance:.3g}."
     return bars_chart(nc.tolist(), edges, f"NC@{ranked.k}: more reliable →", ("chance", ranked.chance), description)
 
@@ -322,9 +322,9 @@ def _row_sections(
     ranked: CandidateRanking, name: str, count: int, pictures: Mapping[int, tuple[bytes, str]] | None
 ) -> list[SectionSpec]:
     """Return the sections about the rows of one candidate."""
-    nc, spread = ranked.nc_of(name), quantile_table(ranked, name)
+    nc, quantile_table_of_rows = ranked.nc_of(name), quantile_table(ranked, name)
     if nc is None:
-        return [("spread", spread.title, [spread])]
+        return [("spread", quantile_table_of_rows.title, [quantile_table_of_rows])]
     figure = Figure(
         "spread",
         f"NC@{ranked.k} of every row",
@@ -334,7 +334,7 @@ def _row_sections(
     table_of_least = least_table(ranked, name, count)
     least: list[Blocks] = [table_of_least]
     most: list[Blocks] = []
-    figures: list[Blocks] = [figure, spread]
+    figures: list[Blocks] = [figure, quantile_table_of_rows]
     if pictures:
 
         def gallery(rows: Array) -> Gallery:
@@ -345,6 +345,6 @@ def _row_sections(
     noun = "images" if pictures else "rows"
     return [
         ("least", f"Least reliable {noun}", least, NEXT),
-        ("spread", spread.title, figures),
+        ("spread", quantile_table_of_rows.title, figures),
         ("most", f"Most reliable {noun}, for comparison", most),
     ]

@@ -82,8 +82,8 @@ def files(study: Study) -> dict[str, bytes]:
     }
     commands = {"provenance": [asdict(command) for command in study.provenance]}
     provenance = {PROVENANCE: json_text(commands).encode()} if study.provenance else {}
-    content = {ROWS: to_parquet(study.rows), **facts, PLAN: json_text(context).encode(), **pictures, **provenance}
-    return content | {MANIFEST: manifest(content)}
+    contents = {ROWS: to_parquet(study.rows), **facts, PLAN: json_text(context).encode(), **pictures, **provenance}
+    return contents | {MANIFEST: manifest(contents)}
 
 
 def manifest(content: Mapping[str, bytes]) -> bytes:
@@ -98,25 +98,25 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     """
     path = Path(path)
     path = path / ROWS if path.is_dir() else path
-    beside = (
+    extra_files = (
         [name for name in (PLAN, NETWORKS, TIMES, PICTURES, PROVENANCE) if os.path.lexists(path.parent / name)]
         if path.name == ROWS
         else []
     )
     if path.name == ROWS and not verified:
-        _check_manifest(path.parent, [ROWS, *beside])
+        _check_manifest(path.parent, [ROWS, *extra_files])
     rows = from_parquet(path, verified=verified)
     if not rows:
         raise BadInput(f"{path} contains no rows: nothing was measured.")
     study = Study(benchmark=str(rows[0]["benchmark"]), version=rows[0]["version"], rows=rows)
-    if PLAN in beside:
+    if PLAN in extra_files:
         _read_plan(path.parent / PLAN, study)
-    for name in {NETWORKS, TIMES}.intersection(beside):
+    for name in {NETWORKS, TIMES}.intersection(extra_files):
         entries = from_parquet(path.parent / name, verified=verified, types=NETWORK_TYPES, needed=("network",))
         setattr(study, "networks" if name == NETWORKS else "times", entries)
-    if PICTURES in beside:
+    if PICTURES in extra_files:
         study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
-    if PROVENANCE in beside:
+    if PROVENANCE in extra_files:
         study.provenance = _read_provenances(path.parent / PROVENANCE)
     return study
 
@@ -170,10 +170,10 @@ def _dicts(entries: Iterable[Any], path: Path) -> list[dict[str, Any]]:
 
 def joined(studies: Sequence[Study]) -> Study:
     """Several studies of one benchmark as one. Its plan contains the options that all studies share."""
-    first, *others = studies
-    if not others:
+    first, *other_studies = studies
+    if not other_studies:
         return first
-    for other in others:
+    for other in other_studies:
         if (other.benchmark, other.version) != (first.benchmark, first.version):
             raise BadInput(
                 f"A study of {other.benchmark}, version {other.version}, cannot be joined to one of {first.benchmark}, "
@@ -216,13 +216,13 @@ def _same_facts(studies: Iterable[Sequence[Row]]) -> list[Row]:
     """The facts about the networks of all studies; refuse two values of one fact."""
     networks_by_id: dict[str, Row] = {}
     for entry in (entry for networks in studies for entry in networks):
-        before = networks_by_id.setdefault(entry["network"], entry)
+        known_entry = networks_by_id.setdefault(entry["network"], entry)
         for name in FACTS:
-            both = before.get(name), entry.get(name)
-            if name != "undertrained" and None not in both and both[0] != both[1]:
+            pair = known_entry.get(name), entry.get(name)
+            if name != "undertrained" and None not in pair and pair[0] != pair[1]:
                 raise BadInput(
-                    f"Two studies differ in {name} of {entry.get('method')} {entry.get('backbone')}: {both[0]} and "
-                    f"{both[1]}. Join studies of other methods or other data, or report them one by one."
+                    f"Two studies differ in {name} of {entry.get('method')} {entry.get('backbone')}: {pair[0]} and "
+                    f"{pair[1]}. Join studies of other methods or other data, or report them one by one."
                 )
     return merge_networks(entry for networks in studies for entry in networks)
 
@@ -270,10 +270,10 @@ def describe_best_line(
     if len(lines) < 2:
         return sentence
     count = max(map(len, lines.values()))
-    over = f"{count_in_words(count)} {repetitions}" if count > 1 else f"one {repetitions.removesuffix('s')}"
+    repetition_text = f"{count_in_words(count)} {repetitions}" if count > 1 else f"one {repetitions.removesuffix('s')}"
     if not verdict.tests:
-        return f"{sentence} Differences were not tested: {over}."
-    tests = join_names(verdict.tests) + (f" over {over}" if count > 1 else "")
+        return f"{sentence} Differences were not tested: {repetition_text}."
+    tests = join_names(verdict.tests) + (f" over {repetition_text}" if count > 1 else "")
     return f"{sentence} {describe_best(verdict.differences).removesuffix('.')} ({tests}, Holm's adjustment)."
 
 

@@ -247,28 +247,28 @@ def table(
     """
     frame = Frame(rows)
     labels = [Index(name) if isinstance(name, str) else name for name in index]
-    heads = _columns(frame, columns) if isinstance(columns, str) else list(columns)
+    all_columns = _columns(frame, columns) if isinstance(columns, str) else list(columns)
     names = [label.name for label in labels]
-    sources = _sources(frame, names, heads)
+    sources = _sources(frame, names, all_columns)
     by_column = columns == "metric" or not isinstance(columns, str)
     cells = _compared(sources, by_column, compare_within, _CellStyle(format, bold, compared, spread))
     varying = Frame(row for row in frame if compared(row))
-    kept = [label for n, label in enumerate(labels) if n == 0 or label.keep or len(varying.unique(label.name)) > 1]
-    used = [head for head in heads if any((key, head.title) in cells for key in sources)]
+    indices = [label for n, label in enumerate(labels) if n == 0 or label.keep or len(varying.unique(label.name)) > 1]
+    filled_columns = [head for head in all_columns if any((key, head.title) in cells for key in sources)]
     return Table(
         title,
-        tuple(label.title or label.name for label in kept),
-        tuple(head.title for head in used),
+        tuple(label.title or label.name for label in indices),
+        tuple(head.title for head in filled_columns),
         tuple(
             (
-                tuple(label.label(key[names.index(label.name)]) for label in kept),
-                tuple(cells.get((key, head.title)) for head in used),
+                tuple(label.label(key[names.index(label.name)]) for label in indices),
+                tuple(cells.get((key, head.title)) for head in filled_columns),
             )
             for key, row in sources.items()
             if row
         ),
         ". ".join(filter(None, (note, *_repetition_notes(cells.values(), bold)))),
-        metric_legend(m for m in frame.unique("metric") if m) if isinstance(columns, str) else _legend(used),
+        metric_legend(m for m in frame.unique("metric") if m) if isinstance(columns, str) else _legend(filled_columns),
     )
 
 
@@ -343,8 +343,8 @@ def _cells(members: Sequence[tuple[Column, Row]], style: _CellStyle) -> list[Cel
         if style.bold == "change":
             cells.append(replace(cell, best=_improves(cell, direction)))
         elif style.bold == "best" and "best" not in row and verdict:
-            equal = style.compared(row) and _runs(column, row) in verdict.equals
-            cells.append(replace(cell, best=equal, tests=verdict.tests))
+            is_best = style.compared(row) and _runs(column, row) in verdict.equals
+            cells.append(replace(cell, best=is_best, tests=verdict.tests))
         elif style.bold == "best" and "best" not in row:
             cells.append(replace(cell, best=cell.value_text == best and style.compared(row)))
         else:
@@ -395,7 +395,7 @@ def _repetition_notes(cells: Iterable[Cell], bold: Bold) -> list[str]:
         counts.setdefault(REPETITIONS.get(str(cell.over), ("value", "values")), set()).add(len(cell.values))
     repeated = {nouns: sizes for nouns, sizes in counts.items() if max(sizes) > 1}
     noun = next(iter(repeated))[1] if len(repeated) == 1 else "repetitions"
-    notes = [f"One {one}{'' if tests else ': no spread and no test'}" for one, _ in counts if not repeated]
+    notes = [f"One {unit}{'' if tests else ': no spread and no test'}" for unit, _ in counts if not repeated]
     if repeated:
         spread = any(cell.spread is not None for cell in averaged)
         texts = [f"{_count_range(sizes)} {plural}" for (_, plural), sizes in repeated.items()]
@@ -405,8 +405,8 @@ def _repetition_notes(cells: Iterable[Cell], bold: Bold) -> list[str]:
     if tests:
         test = f"{join_names(tests)}{f' over {noun}' if repeated else ''}, 5 %, Holm's adjustment in every column"
         return [*notes, f"Bold: the best, and what is not significantly different from it ({test})"]
-    few = f"; fewer than {count_in_words(MIN_RUNS)} {noun} allow no test" if repeated else ""
-    return [*notes, f"Bold: the best{few}"]
+    test_note = f"; fewer than {count_in_words(MIN_RUNS)} {noun} allow no test" if repeated else ""
+    return [*notes, f"Bold: the best{test_note}"]
 
 
 def _count_range(counts: Collection[int]) -> str:
@@ -448,19 +448,19 @@ def table_from_records(
     compare_within  keys; only rows with equal values of these are compared
     explain  metrics to describe in the legend
     """
-    fixed = dict.fromkeys(COUNT_COLUMNS, COUNT) | dict(formats or {})
-    better = {name: "neither" if name in fixed else "higher" for row in records for name in row} if changes else {}
+    presets = dict.fromkeys(COUNT_COLUMNS, COUNT) | dict(formats or {})
+    better = {name: "neither" if name in presets else "higher" for row in records for name in row} if changes else {}
     names = dict.fromkeys(name for row in records for name in row if name not in index)
-    ends = {end for name in names for end in interval_columns(name)}
+    interval_ends = {end for name in names for end in interval_columns(name)}
     columns = [
-        Column(name, name, better=better.get(name), format=fixed.get(name, format))
+        Column(name, name, better=better.get(name), format=presets.get(name, format))
         for name in names
-        if name not in ends
+        if name not in interval_ends
     ]
     labels = [Index(name, keep=True) for name in index]
     bold: Bold = "change" if changes else "best"
-    built = table(records, title, index=labels, columns=columns, note=note, bold=bold, compare_within=compare_within)
-    return replace(built, legend=metric_legend(explain))
+    result = table(records, title, index=labels, columns=columns, note=note, bold=bold, compare_within=compare_within)
+    return replace(result, legend=metric_legend(explain))
 
 
 def drop_repeated_legends(tables: Iterable[Table], seen: set[str] | None = None) -> list[Table]:
@@ -468,7 +468,7 @@ def drop_repeated_legends(tables: Iterable[Table], seen: set[str] | None = None)
     seen = set() if seen is None else seen
     result = []
     for table in tables:
-        fresh = tuple(entry for entry in table.legend if entry[0] not in seen)
-        seen.update(name for name, _ in fresh)
-        result.append(replace(table, legend=fresh))
+        new_entries = tuple(entry for entry in table.legend if entry[0] not in seen)
+        seen.update(name for name, _ in new_entries)
+        result.append(replace(table, legend=new_entries))
     return result

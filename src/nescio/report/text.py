@@ -55,8 +55,8 @@ def markdown(source: Source) -> str:
         texts += [f"## {_md(section.title)}"] if section.title else []
         for block in _blocks(section):
             if isinstance(block, Prose) and block.sentences:
-                joint = "  \n" if block.lead else " "
-                texts.append(joint.join(render_code(sentence, _md, "`{}`") for sentence in block.sentences))
+                separator = "  \n" if block.lead else " "
+                texts.append(separator.join(render_code(sentence, _md, "`{}`") for sentence in block.sentences))
             elif isinstance(block, Table):
                 texts += _md_table(block, section.title)
             elif isinstance(block, Definitions):
@@ -127,13 +127,13 @@ def _tex_table(table: Table, model: str) -> str:
     title = ": ".join(_tex(text) for text in (model, table.title) if text)
     title += f" ({_tex(table.note)})" if table.note else ""
     legend = [f"{_tex(name)}: {render_code(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
-    lines, above = list[str](), ""
-    for (first, *others), cells in table.rows:
-        if others and above and first != above:
+    lines, previous = list[str](), ""
+    for (first_label, *other_labels), cells in table.rows:
+        if other_labels and previous and first_label != previous:
             lines.append(r"\addlinespace")
-        label = "" if others and first == above else first  # the label of a group is printed once
-        above = first
-        lines.append(_tex_line([*map(_tex, (label, *others)), *map(_tex_cell, cells)]))
+        label = "" if other_labels and first_label == previous else first_label  # the label of a group is printed once
+        previous = first_label
+        lines.append(_tex_line([*map(_tex, (label, *other_labels)), *map(_tex_cell, cells)]))
     grid = _tex_grid((*table.index, *table.columns), lines, len(table.index), "  ")
     head = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *legend])}}}"]
     return "\n".join([*head, *grid, r"\end{table}"])
@@ -226,8 +226,8 @@ def print_terminal(source: Source, console: Console | None = None) -> None:
             console.print(Text(section.title, style="bold underline"))
         for block in _blocks(section):
             if isinstance(block, Prose) and block.sentences:
-                joint, style = ("\n", "") if block.lead else (" ", "dim")
-                console.print(Text(joint.join(block.sentences), style), end="\n\n")
+                separator, style = ("\n", "") if block.lead else (" ", "dim")
+                console.print(Text(separator.join(block.sentences), style), end="\n\n")
             elif isinstance(block, Table):
                 _print_table(block, section.title, console)
             elif isinstance(block, Definitions):
@@ -253,8 +253,8 @@ def _print_table(table: Table, section: str, console: Console) -> None:
         console.print(Text(table.title, style="bold"))
     if table.note:
         console.print(Text(table.note, style="dim"))
-    for piece in _split_columns(table, console.width):
-        console.print(_rich(piece))
+    for columns_table in _split_columns(table, console.width):
+        console.print(_rich(columns_table))
     console.print(_definitions(table.legend) if table.legend else "", end="")
     console.print()
 
@@ -270,13 +270,13 @@ def _split_columns(table: Table, width: int) -> list[Table]:
         labels = _widths(table.index, [labels for labels, _ in table.rows])
     label_width = sum(labels) + 3 * len(labels) - 1
     groups: list[list[str]] = [[]]
-    used = label_width
+    width_so_far = label_width
     for column, cell_width in zip(table.columns, cells, strict=True):
-        if groups[-1] and used + cell_width + 3 > width:
+        if groups[-1] and width_so_far + cell_width + 3 > width:
             groups.append([])
-            used = label_width
+            width_so_far = label_width
         groups[-1].append(column)
-        used += cell_width + 3
+        width_so_far += cell_width + 3
     return [table.select(*group) for group in groups]
 
 
@@ -299,18 +299,18 @@ def _rich(table: Table) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    built = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
+    rich_table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
     for name in table.index:
-        built.add_column(Text(name), no_wrap=True)
+        rich_table.add_column(Text(name), no_wrap=True)
     for column in table.columns:
-        built.add_column(Text(column), justify="right", no_wrap=True)
+        rich_table.add_column(Text(column), justify="right", no_wrap=True)
     for labels, cells in table.rows:
         texts = [
             Text(MISSING, style="dim") if cell is None else Text(str(cell), "bold green" if cell.best else "")
             for cell in cells
         ]
-        built.add_row(*map(Text, labels), *texts)
-    return built
+        rich_table.add_row(*map(Text, labels), *texts)
+    return rich_table
 
 
 def _definitions(entries: Sequence[tuple[str, str]]) -> RichTable:
@@ -318,12 +318,12 @@ def _definitions(entries: Sequence[tuple[str, str]]) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    built = RichTable.grid(padding=(0, 2, 0, 1))
-    built.add_column(ratio=1, max_width=28)
-    built.add_column(ratio=3)
+    rich_table = RichTable.grid(padding=(0, 2, 0, 1))
+    rich_table.add_column(ratio=1, max_width=28)
+    rich_table.add_column(ratio=3)
     for name, sentence in entries:
-        built.add_row(Text(name, "bold dim"), Text(sentence, "dim"))
-    return built
+        rich_table.add_row(Text(name, "bold dim"), Text(sentence, "dim"))
+    return rich_table
 
 
 def format_records(records: Sequence[Row], format: str = "table") -> str:
@@ -341,12 +341,12 @@ def format_records(records: Sequence[Row], format: str = "table") -> str:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    built = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    rich_table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        built.add_column(Text(column), no_wrap=number == 0)
+        rich_table.add_column(Text(column), no_wrap=number == 0)
     for line in lines:
-        built.add_row(*map(Text, line))
+        rich_table.add_row(*map(Text, line))
     console = Console()
     with console.capture() as captured:
-        console.print(built)
+        console.print(rich_table)
     return captured.get()

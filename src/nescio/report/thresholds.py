@@ -16,14 +16,14 @@ def guarantee_sentences(
     """Return the rule, its guarantee, its coverage, and a check on other rows."""
     guarantee = guarded.guarantee
     assert guarantee.threshold is not None and guarantee.bound is not None
-    when = f"{guarded.measure!r} is at most {guarantee.threshold:.4g}"
+    condition = f"{guarded.measure!r} is at most {guarantee.threshold:.4g}"
     if guarded.measure == "msp":
-        when = f"the top probability is at least {1 - guarantee.threshold:.4g} ({when})"
-    lines = [f"Predict when {when}, else abstain (all digits: --format json)."]
+        condition = f"the top probability is at least {1 - guarantee.threshold:.4g} ({condition})"
+    lines = [f"Predict when {condition}, else abstain (all digits: --format json)."]
     if guarded.temperature != 1:
         fitted = f", fitted on {guarded.fitted:,} other rows" if guarded.fitted else ""
-        but = "" if guarded.score is None else f" for the probability; {guarded.measure!r} reads them undivided"
-        lines.append(f"The logits are divided by the temperature {guarded.temperature:.4g}{fitted}{but}.")
+        restriction = "" if guarded.score is None else f" for the probability; {guarded.measure!r} reads them undivided"
+        lines.append(f"The logits are divided by the temperature {guarded.temperature:.4g}{fitted}{restriction}.")
     if guarded.at_edge:
         lines.append("This is the edge of its range: the fitted predictions are all correct, or no better than chance.")
     lines.append(
@@ -35,8 +35,8 @@ def guarantee_sentences(
             ThresholdOutcome(guarantee.n, guarantee.accepted, guarantee.errors), "that set the threshold"
         )
     )
-    if more := _more_rows(guarded):
-        lines.append(more)
+    if estimate := _more_rows(guarded):
+        lines.append(estimate)
     if ood_rows:
         lines.append(f"Left out, without a guarantee: {ood_rows:,} rows of classes that were not in training.")
     if check is not None:
@@ -63,10 +63,10 @@ def _more_rows(guarded: GuaranteedThreshold) -> str:
     estimates = coverage_estimates(guarded)
     if not estimates:
         return ""
-    now = guarded.guarantee.coverage
-    if now and all(coverage <= now for _, coverage in estimates.values()):  # all rows are accepted already
+    current = guarded.guarantee.coverage
+    if current and all(coverage <= current for _, coverage in estimates.values()):  # all rows are accepted already
         return "More rows would hardly raise the coverage (estimate: the same method on resampled rows)."
-    coverages = [f"{_share(coverage)} with {times} as many rows" for times, (_, coverage) in estimates.items()]
+    coverages = [f"{_share(coverage)} with {factor} as many rows" for factor, (_, coverage) in estimates.items()]
     return f"Estimated coverage: {', '.join(coverages)} (the same method on resampled rows)."
 
 
@@ -93,33 +93,33 @@ def shortage_sentence(guarded: GuaranteedThreshold) -> str:
     needed = rows_needed(guarantee.risk, guarantee.level)
     terms = f"with {_percent(1 - guarantee.delta)} confidence on these {guarantee.n:,} rows"
     if guarantee.smallest_limit <= guarantee.risk:  # of a threshold that was not tested
-        looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[guarantee.method]
-        other = ", or try --guarantee ltt" if [one.method for one in guarded.guarantees] == ["sgr"] else ""
+        method_name = {"sgr": "bisection", "ltt": "Learn-then-Test"}[guarantee.method]
+        suggestion = ", or try --guarantee ltt" if [entry.method for entry in guarded.guarantees] == ["sgr"] else ""
         return (
-            f"Not found: {looked} found no threshold with a guaranteed risk of {guarantee.risk:g} {terms}. "
-            f"Too many of the most confident predictions are wrong: abstain from all{other}."
+            f"Not found: {method_name} found no threshold with a guaranteed risk of {guarantee.risk:g} {terms}. "
+            f"Too many of the most confident predictions are wrong: abstain from all{suggestion}."
         )
-    why = f"abstain from all; the lowest risk bound of any threshold is {guarantee.smallest_limit:.4g}"
+    explanation = f"abstain from all; the lowest risk bound of any threshold is {guarantee.smallest_limit:.4g}"
     if needed > guarantee.n:
         best = upper_limit(0, guarantee.n, guarantee.level)
-        why = f"with no error the bound would be {best:.4g}; at least {needed:,} rows without error are needed"
-    return f"Not attainable: a risk of {guarantee.risk:g} cannot be guaranteed {terms}: {why}."
+        explanation = f"with no error the bound would be {best:.4g}; at least {needed:,} rows without error are needed"
+    return f"Not attainable: a risk of {guarantee.risk:g} cannot be guaranteed {terms}: {explanation}."
 
 
 def _attainable(guarded: GuaranteedThreshold) -> str:
     """The nearest risk, and a delta, with which the same command finds a threshold on these rows."""
     guarantee = guarded.guarantee
     assert guarantee.risk is not None and guarantee.smallest_limit is not None
-    ways = []
-    least = max(guarantee.smallest_limit, guarantee.risk)
-    unit = 10 ** (math.floor(math.log10(least)) - 1)  # two digits
-    first = math.ceil(least / unit) * unit
+    options = []
+    lowest_risk = max(guarantee.smallest_limit, guarantee.risk)
+    unit = 10 ** (math.floor(math.log10(lowest_risk)) - 1)  # two digits
+    first = math.ceil(lowest_risk / unit) * unit
     risks = [round(first * factor, 6) for factor in (1, 1.1, 1.25, 1.5, 2, 3, 5) if guarantee.risk < first * factor < 1]
     if risk := next((risk for risk in risks if guarded.attains(risk, guarantee.delta)), None):
-        ways.append(f"--risk {risk:g}")
+        options.append(f"--risk {risk:g}")
     if delta := next((d for d in (0.1, 0.2) if d > guarantee.delta and guarded.attains(guarantee.risk, d)), None):
-        ways.append(f"--delta {delta:g}")
-    return f"On these rows the same command finds a threshold with {' or '.join(ways)}." if ways else ""
+        options.append(f"--delta {delta:g}")
+    return f"On these rows the same command finds a threshold with {' or '.join(options)}." if options else ""
 
 
 def _percent(share: float) -> str:

@@ -129,8 +129,8 @@ def scorecard_verdicts(card: Scorecard) -> list[str]:
     """Return one line per question that the scorecard answers, numbers first."""
     raw = plain_rows(card.rows)
     measure, splits = default_measure(raw), in_distribution_splits(raw)
-    measured = [row for row in raw if row.get("measure") == measure]
-    mistakes = {row["metric"]: row for row in reversed(measured) if question_of(row, splits) == MISCLASSIFICATION}
+    measure_rows = [row for row in raw if row.get("measure") == measure]
+    mistakes = {row["metric"]: row for row in reversed(measure_rows) if question_of(row, splits) == MISCLASSIFICATION}
     accuracy = next((row for row in raw if row["metric"] == "accuracy" and row.get("split") in splits), None)
 
     def detection(task: str, row: Row, kept: str = "") -> str:
@@ -147,7 +147,7 @@ def scorecard_verdicts(card: Scorecard) -> list[str]:
         kept = f"; accuracy {format_percent(1 - risk['value'])} at 80 % coverage" if risk else ""
         lines.append(detection(MISCLASSIFICATION, mistakes["auroc"], kept))
     lines += _calibration_verdicts(card, accuracy)
-    for row in without_members(measured):
+    for row in without_members(measure_rows):
         if row["metric"] == "auroc" and question_of(row, splits) == OOD:
             lines.append(detection(f"{OOD} of {ood_label(row['split'])}", row))
     return lines
@@ -161,17 +161,17 @@ def _calibration_verdicts(card: Scorecard, accuracy: Row | None) -> list[str]:
     confidence = mean_confidence(card)
     if confidence is not None and accuracy:
         gap = 100 * (confidence - accuracy["value"])
-        side = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'} accuracy"
-        side = side if abs(gap) >= 0.05 else "equal to accuracy"
-        texts.append(f"mean confidence {format_percent(confidence)}, {side}")
+        comparison = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'} accuracy"
+        comparison = comparison if abs(gap) >= 0.05 else "equal to accuracy"
+        texts.append(f"mean confidence {format_percent(confidence)}, {comparison}")
     lines = [SCORECARD["calibration"].format(errors="; ".join(texts))] if texts else []
     if raw and calibrated:
         temperature = Frame(card.rows).where(metric="temperature").first("value")
         method = "vector scaling" if temperature is None else f"temperature scaling (T = {temperature:.3g})"
-        before, after = raw[0]["value"], calibrated[0]["value"]
-        effect = "" if after < before else ", no improvement"
-        before, after = three_digits(before), three_digits(after)
-        lines.append(SCORECARD["calibrated"].format(method=method, after=after, before=before, effect=effect))
+        raw_ece, calibrated_ece = raw[0]["value"], calibrated[0]["value"]
+        effect = "" if calibrated_ece < raw_ece else ", no improvement"
+        raw_ece, calibrated_ece = three_digits(raw_ece), three_digits(calibrated_ece)
+        lines.append(SCORECARD["calibrated"].format(method=method, after=calibrated_ece, before=raw_ece, effect=effect))
         lines += [card.calibration_warning] if card.calibration_warning else []
     return lines
 
@@ -190,13 +190,13 @@ def best_measures(card: Scorecard) -> list[str]:
     """Return the best measure for misclassifications and for each OOD set, with its equals."""
     if card.raw is None:
         return []
-    u, wrong, ood = card.raw.uncertainty, card.raw.wrong, card.raw.ood
-    lines = [] if wrong is None else _best_measure(MISCLASSIFICATION.lower(), u, wrong)
+    uncertainty, wrong, ood = card.raw.uncertainty, card.raw.wrong, card.raw.ood
+    lines = [] if wrong is None else _best_measure(MISCLASSIFICATION.lower(), uncertainty, wrong)
     for split in dict.fromkeys(split for sets in ood.values() for split in sets):
-        names = [name for name, sets in ood.items() if split in sets and name in u]
+        names = [name for name, sets in ood.items() if split in sets and name in uncertainty]
         if names:
-            scores = {name: np.concatenate([u[name], ood[name][split]]) for name in names}
-            positive = np.arange(len(scores[names[0]])) >= len(u[names[0]])
+            scores = {name: np.concatenate([uncertainty[name], ood[name][split]]) for name in names}
+            positive = np.arange(len(scores[names[0]])) >= len(uncertainty[names[0]])
             lines += _best_measure(f"{OOD} of {ood_label(split)}", scores, positive)
     return lines
 
@@ -211,10 +211,10 @@ def _best_measure(task: str, scores: Mapping[str, Array], positive: Array) -> li
         return []
     equals = [f"`{name}`" for name in sorted(best.equals, key=measure_sort_key) if name != best.name]
     ties = f"not significantly different: {limit_names(equals, MAX_NAMES)}" if equals else ""
-    rest = ties or "significantly better than all others"
+    comparison = ties or "significantly better than all others"
     if DEFAULT_MEASURE in scores and DEFAULT_MEASURE not in best.equals:
-        rest += f"; baseline `{DEFAULT_MEASURE}`: {three_digits(auroc(scores[DEFAULT_MEASURE], positive))}"
-    return [SCORECARD["best"].format(task=task, measure=best.name, value=three_digits(best.auroc), rest=rest)]
+        comparison += f"; baseline `{DEFAULT_MEASURE}`: {three_digits(auroc(scores[DEFAULT_MEASURE], positive))}"
+    return [SCORECARD["best"].format(task=task, measure=best.name, value=three_digits(best.auroc), rest=comparison)]
 
 
 # ---- several models
@@ -237,22 +237,22 @@ def comparison_verdicts(comparison: Comparison, limit: int | None = None) -> lis
     if len({model_name(row) for row in frame}) < 2:
         return []
     in_distribution = frame.where(split=UNNAMED_SPLITS)
-    ranked: list[tuple[str, Frame, Callable[[float], str]]]
-    ranked = [("Accuracy", in_distribution.where(metric="accuracy"), format_percent)]
-    ranked.append((f"{MISCLASSIFICATION} AUROC", in_distribution.where(metric="auroc"), three_digits))
+    compared_metrics: list[tuple[str, Frame, Callable[[float], str]]]
+    compared_metrics = [("Accuracy", in_distribution.where(metric="accuracy"), format_percent)]
+    compared_metrics.append((f"{MISCLASSIFICATION} AUROC", in_distribution.where(metric="auroc"), three_digits))
     for (split,), rows in frame.where(metric="auroc").without(split=UNNAMED_SPLITS).group_by("split"):
-        ranked.append((f"{OOD} AUROC on {ood_label(split)}", rows, three_digits))
-    lines = [_metric_verdict(label, rows, format, limit) for label, rows, format in ranked if rows]
+        compared_metrics.append((f"{OOD} AUROC on {ood_label(split)}", rows, three_digits))
+    lines = [_metric_verdict(label, rows, format, limit) for label, rows, format in compared_metrics if rows]
     return [_overall_verdict(frame, limit), *lines]
 
 
 def _metric_verdict(label: str, rows: Frame, format: Callable[[float], str], limit: int | None) -> str:
     """The best models by one metric, and those that are significantly worse."""
-    ranked = sorted(rows, key=lambda row: row["rank"])
-    best = [f"{model_name(row)} {format(row['value'])}" for row in ranked if row["best"]]
-    others = [model_name(row) for row in ranked if not row["best"]]
+    sorted_rows = sorted(rows, key=lambda row: row["rank"])
+    best = [f"{model_name(row)} {format(row['value'])}" for row in sorted_rows if row["best"]]
+    worse_names = [model_name(row) for row in sorted_rows if not row["best"]]
     ties = ", not significantly different" if len(best) > 1 else ""
-    worse = f"; significantly worse: {limit_names(others, limit)}" if others else ""
+    worse = f"; significantly worse: {limit_names(worse_names, limit)}" if worse_names else ""
     return COMPARISON["metric"].format(label=label, best=limit_names(best, limit), ties=ties, worse=worse)
 
 
@@ -263,15 +263,15 @@ def _overall_verdict(frame: Frame, limit: int | None) -> str:
         [model_name(row) for row in rows if row["best"]]
         for _, rows in frame.group_by("metric", "measure", "split", "calibrated")
     ]
-    wins = {name: sum(name in best for best in winners) for name in models}
-    always = [name for name in models if wins[name] == len(winners)]
-    top = max(models, key=lambda name: wins[name])
-    kind = "equal" if len(always) == len(models) else "several" if always[1:] else "one" if always else "mixed"
-    return COMPARISON[kind].format(
-        names=limit_names(always, limit) if always[1:] else top,
+    win_counts = {name: sum(name in best for best in winners) for name in models}
+    leaders = [name for name in models if win_counts[name] == len(winners)]
+    winner = max(models, key=lambda name: win_counts[name])
+    template = "equal" if len(leaders) == len(models) else "several" if leaders[1:] else "one" if leaders else "mixed"
+    return COMPARISON[template].format(
+        names=limit_names(leaders, limit) if leaders[1:] else winner,
         by=f"by all {len(winners)} metrics" if len(winners) > 1 else "by the one metric",
-        alone=winners.count([top]),
-        wins=wins[top],
+        alone=winners.count([winner]),
+        wins=win_counts[winner],
     )
 
 
@@ -280,29 +280,29 @@ def _overall_verdict(frame: Frame, limit: int | None) -> str:
 
 def score_choice_verdicts(choice: ScoreChoice) -> list[str]:
     """Return the choice with its AUROC, the gain over the baseline, its equals, and the limits of the selection."""
-    say, digits = SCORE_CHOICE, three_digits
+    templates, digits = SCORE_CHOICE, three_digits
     optimistic = choice.naive > choice.value and format_number(choice.naive) != format_number(choice.value)
-    rows = say["folds" if choice.folds else "test rows"].format(
+    rows = templates["folds" if choice.folds else "test rows"].format(
         n=choice.n,
         selecting=choice.chosen_by,
         folds=choice.folds,
         optimism=f"; {digits(choice.naive)} on the selection rows" if optimistic else "",
     )
-    first = say["score"].format(
+    first = templates["score"].format(
         task=TASKS[choice.question],
         tuned=", among scores tuned on OOD rows" if choice.ood_tuned else "",
         measure=choice.measure,
         value=format_interval(choice.value, choice.low, choice.high),
         rows=rows,
     )
-    unchanged = choice.measure == choice.baseline and abs(choice.gain) < 1e-12
-    gain = say["baseline" if unchanged else "gain"].format(
+    is_baseline = choice.measure == choice.baseline and abs(choice.gain) < 1e-12
+    gain = templates["baseline" if is_baseline else "gain"].format(
         gain=format_interval(choice.gain, choice.gain_low, choice.gain_high),
         verdict="significantly better than" if choice.beats_baseline else "not significantly different from",
         baseline=f"baseline `{choice.baseline}` (AUROC {digits(choice.baseline_value)})",
     )
     names = [f"`{name}`" for name in choice.group[1:]]
-    equals = [say["equals"].format(names=limit_names(names, MAX_NAMES))] if names else []
+    equals = [templates["equals"].format(names=limit_names(names, MAX_NAMES))] if names else []
     return [first, gain, *equals, *_selection(choice), *_export(choice)]
 
 
@@ -335,25 +335,25 @@ def _export(choice: ScoreChoice) -> list[str]:
 
 def choice_sentences(choice: ModelChoice) -> list[str]:
     """Return the chosen model with its value, the models that are not significantly different, and what is missing."""
-    required, near, say = choice.requirement, choice.closest, MODEL_CHOICE
+    requirement, closest, say = choice.requirement, choice.closest, MODEL_CHOICE
     sentences = []
-    if near is not None and required.accuracy is not None:
-        value, coverage = format_percent(near["accuracy"]), format_percent(near["coverage"])
-        accuracy = 100 * required.accuracy
-        sentences = [say["none"].format(accuracy=accuracy, model=near["model"], value=value, coverage=coverage)]
+    if closest is not None and requirement.accuracy is not None:
+        value, coverage = format_percent(closest["accuracy"]), format_percent(closest["coverage"])
+        accuracy = 100 * requirement.accuracy
+        sentences = [say["none"].format(accuracy=accuracy, model=closest["model"], value=value, coverage=coverage)]
     else:
-        first, *others = choice.models
-        size = f" ({format_millions(first['params'])} parameters)" if first["params"] else ""
-        value = _estimate(first, format_percent)
-        metric = requirement_label(required)
-        sentences = [say["model"].format(model=first["model"], size=size, metric=metric, value=value, n=choice.n)]
-        tied = [line for line in others if line["best"]]
-        sentences += [ties_sentence([line["model"] for line in tied])] if others else []
-        sized = [line for line in (first, *tied) if line["params"]]
-        small = min(sized, key=lambda line: line["params"], default=first)
-        if small is not first:
-            sentences.append(say["smallest"].format(model=small["model"], size=format_millions(small["params"])))
-        if others and choice.candidates > len(choice.models):
+        best, *other_models = choice.models
+        size = f" ({format_millions(best['params'])} parameters)" if best["params"] else ""
+        value = _estimate(best, format_percent)
+        metric = requirement_label(requirement)
+        sentences = [say["model"].format(model=best["model"], size=size, metric=metric, value=value, n=choice.n)]
+        equals = [line for line in other_models if line["best"]]
+        sentences += [ties_sentence([line["model"] for line in equals])] if other_models else []
+        models_with_size = [line for line in (best, *equals) if line["params"]]
+        smallest = min(models_with_size, key=lambda line: line["params"], default=best)
+        if smallest is not best:
+            sentences.append(say["smallest"].format(model=smallest["model"], size=format_millions(smallest["params"])))
+        if other_models and choice.candidates > len(choice.models):
             sentences.append(say["compared"].format(compared=len(choice.models), candidates=choice.candidates))
     return sentences + ([say["omitted"].format(reasons=count_reasons(choice.omitted))] if choice.omitted else [])
 
@@ -371,14 +371,14 @@ def requirement_label(required: Requirement) -> str:
 def transfer_sentences(result: TransferResult) -> list[str]:
     """Return recall at 1, and the recommended score with its R-AUROC."""
     frame = Frame(result.rows)
-    ranked = frame.where(metric="r_auroc")
+    r_auroc_rows = frame.where(metric="r_auroc")
     sentences = [
         TRANSFER["recall"].format(value=_estimate(row, format_percent), n=row["n"])
         for row in frame.where(metric="recall_at_1")
     ]
     if not result.recommended:
         return [*sentences, result.recommendation_reason]
-    value = ranked.where(measure=result.recommended).first("value")
+    value = r_auroc_rows.where(measure=result.recommended).first("value")
     sentences.append(
         TRANSFER["score"].format(
             measure=result.recommended,
@@ -387,11 +387,11 @@ def transfer_sentences(result: TransferResult) -> list[str]:
             reason=result.recommendation_reason,
         )
     )
-    best = max(ranked, key=lambda row: float(row["value"]), default=None)
+    best = max(r_auroc_rows, key=lambda row: float(row["value"]), default=None)
     if value is not None and best is not None and best["value"] > value:
         sentences.append(TRANSFER["best"].format(measure=best["measure"], value=three_digits(best["value"])))
     for kind, title in TRANSFER_TITLES.items():
-        values = ranked.where(score_input=kind).column()
+        values = r_auroc_rows.where(score_input=kind).column()
         if values and max(values) < R_CHANCE:
             low, high = three_digits(min(values)), three_digits(max(values))
             sentences.append(TRANSFER["chance"].format(title=title, low=low, high=high))
@@ -400,11 +400,11 @@ def transfer_sentences(result: TransferResult) -> list[str]:
 
 def singular_gaussians(frame: Frame) -> list[str]:
     """Return a sentence per dataset whose classes have so few training rows that Gaussians are nearly singular."""
-    few = frame.facts("rows_per_feature").where(value=lambda rows: rows < FEW_ROWS)
+    scarce = frame.facts("rows_per_feature").where(value=lambda rows: rows < FEW_ROWS)
     sentences = []
-    for (data,), networks in few.group_by("dataset"):
-        least = min(networks.column("value"))
-        singular = "are singular" if least < 1 else "are nearly singular"
-        methods, rows = join_names(networks.unique("method")), format_number(least, 2)
+    for (data,), networks in scarce.group_by("dataset"):
+        fewest = min(networks.column("value"))
+        singular = "are singular" if fewest < 1 else "are nearly singular"
+        methods, rows = join_names(networks.unique("method")), format_number(fewest, 2)
         sentences.append(SINGULAR.format(data=dataset_label(data), rows=rows, methods=methods, singular=singular))
     return sentences

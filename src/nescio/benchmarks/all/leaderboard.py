@@ -81,20 +81,20 @@ class Leaderboard:
 
     def _standings(self, question: LeaderboardQuestion) -> dict[Line, Row]:
         headline = question.headline
-        evaluated = rows_by_evaluation(self.rows).get(question.evaluation, Frame())
+        results = rows_by_evaluation(self.rows).get(question.evaluation, Frame())
         lines: dict[Line, Row] = {}
-        for _, group in evaluated.where(metric=headline.metric, **headline.columns).group_by(*LINE):
+        for _, group in results.where(metric=headline.metric, **headline.columns).group_by(*LINE):
             score = next((name for name in self.scores if group.where(measure=name)), None)
             if headline.by_score and score is None:
                 continue
             measure = score if headline.by_score else headline.columns.get("measure")
             for row in group.where(measure=measure).summarise(LINE, over=["data_seed"]):
                 lines[line_of(row)] = row | {"score": score if headline.by_score else None}
-        ranked = {line: row for line, row in lines.items() if line not in self.undertrained}
-        places = rank_lines({line: row["value"] for line, row in ranked.items()}, headline.better)
-        runs = {line: repetitions_of(row) for line, row in ranked.items()}
-        best = compare_with_best(runs, headline.better).equals if runs else set()
-        return {line: row | {"rank": places.get(line), "among_best": line in best} for line, row in lines.items()}
+        ranked_rows = {line: row for line, row in lines.items() if line not in self.undertrained}
+        rank_of = rank_lines({line: row["value"] for line, row in ranked_rows.items()}, headline.better)
+        values_by_seed = {line: repetitions_of(row) for line, row in ranked_rows.items()}
+        winners = compare_with_best(values_by_seed, headline.better).equals if values_by_seed else set()
+        return {line: row | {"rank": rank_of.get(line), "among_best": line in winners} for line, row in lines.items()}
 
     @cached_property
     def mean_ranks(self) -> dict[Line, tuple[float, float | None, int]]:
@@ -104,15 +104,15 @@ class Leaderboard:
         a question and 1 the worst. With fewer than two seeds there is no interval. Lines with fewer than half of the
         questions have no mean rank.
         """
-        shares: dict[Line, dict[object, list[float]]] = {}
+        relative_ranks: dict[Line, dict[object, list[float]]] = {}
         for question, standings in self.standings.items():
-            ranked = {line: repetitions_of(row) for line, row in standings.items() if row["rank"] is not None}
-            for seed in {seed for values in ranked.values() for seed in values}:
-                values = {line: runs[seed] for line, runs in ranked.items() if seed in runs}
+            values_by_line = {line: repetitions_of(row) for line, row in standings.items() if row["rank"] is not None}
+            for seed in {seed for values in values_by_line.values() for seed in values}:
+                values = {line: runs[seed] for line, runs in values_by_line.items() if seed in runs}
                 for line, rank in rank_lines(values, question.headline.better).items():
-                    share = (rank - 1) / max(1, len(values) - 1)
-                    shares.setdefault(line, {}).setdefault(seed, []).append(share)
-        means = {line: _mean_rank(list(seeds.values())) for line, seeds in shares.items()}
+                    relative_rank = (rank - 1) / max(1, len(values) - 1)
+                    relative_ranks.setdefault(line, {}).setdefault(seed, []).append(relative_rank)
+        means = {line: _mean_rank(list(seeds.values())) for line, seeds in relative_ranks.items()}
         return {line: mean for line, mean in means.items() if 2 * mean[2] >= len(self.standings)}
 
     @cached_property
@@ -123,12 +123,12 @@ class Leaderboard:
         columns = list(values)
         for number, first in enumerate(columns):
             for second in columns[number + 1 :]:
-                a, b = values[first], values[second]
-                both = [line for line in a if line in b]
+                x_values, y_values = values[first], values[second]
+                common = [line for line in x_values if line in y_values]
                 try:
-                    if len(both) > 2:
-                        rho = spearman([a[line] for line in both], [b[line] for line in both])
-                        correlations[first, second] = rho, len(both)
+                    if len(common) > 2:
+                        rho = spearman([x_values[line] for line in common], [y_values[line] for line in common])
+                        correlations[first, second] = rho, len(common)
                 except Undefined:
                     continue
         return correlations
@@ -143,9 +143,9 @@ def rank_lines(values: Mapping[Line, float], better: str) -> dict[Line, float]:
     """Line → rank from 1, the best; ties share their mean rank."""
     if not values:
         return {}
-    signed = [-value if better == "higher" else value for value in values.values()]
-    places = ranks(np.asarray(signed)) + (len(signed) + 1) / 2
-    return dict(zip(values, places.tolist(), strict=True))
+    losses = [-value if better == "higher" else value for value in values.values()]
+    rank_values = ranks(np.asarray(losses)) + (len(losses) + 1) / 2
+    return dict(zip(values, rank_values.tolist(), strict=True))
 
 
 def _mean_rank(seeds: Sequence[Sequence[float]]) -> tuple[float, float | None, int]:
@@ -154,5 +154,5 @@ def _mean_rank(seeds: Sequence[Sequence[float]]) -> tuple[float, float | None, i
     means, count = [fmean(shares) for shares in seeds], max(map(len, seeds))
     if len(means) < 2:
         return means[0], None, count
-    half = float(stdtrit(len(means) - 1, 0.975)) * stdev(means) / len(means) ** 0.5
-    return fmean(means), half, count
+    half_width = float(stdtrit(len(means) - 1, 0.975)) * stdev(means) / len(means) ** 0.5
+    return fmean(means), half_width, count

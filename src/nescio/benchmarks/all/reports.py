@@ -47,10 +47,10 @@ def leaderboard_of(frame: Frame, scores: tuple[str, ...] = DEFAULT) -> Leaderboa
 def line_label(line: Line, lines: Iterable[Line]) -> str:
     """Name of a line: its method, and its backbone and size if other lines have the same method."""
     method, backbone, members = line
-    others = [other for other in lines if other != line and other[0] == method]
-    more = [backbone] if any(other[1] != backbone for other in others) else []
-    more += [f"{members} networks"] if members > 1 else []
-    return f"{method} ({', '.join(more)})" if more else method
+    same_method = [candidate for candidate in lines if candidate != line and candidate[0] == method]
+    details = [backbone] if any(candidate[1] != backbone for candidate in same_method) else []
+    details += [f"{members} networks"] if members > 1 else []
+    return f"{method} ({', '.join(details)})" if details else method
 
 
 # ---- the leaderboard
@@ -69,8 +69,8 @@ def leaderboard_table(frame: Frame, scores: tuple[str, ...] = DEFAULT) -> Table:
     for line in board.lines:
         label = {"line": line_label(line, board.lines), "ranked": line not in board.undertrained}
         if line in board.mean_ranks:
-            mean, half, _ = board.mean_ranks[line]
-            rows.append(label | {"column": "rank", "value": mean, "spread": half})
+            mean, half_width, _ = board.mean_ranks[line]
+            rows.append(label | {"column": "rank", "value": mean, "spread": half_width})
         else:
             rows.append(label | {"column": "why", "value": reason_without_rank(line, board)})
         for number, standings in enumerate(board.standings.values()):
@@ -102,12 +102,12 @@ def questions_table(frame: Frame) -> Table:
     records: list[Row] = []
     for question, standings in board.standings.items():
         best = {line: row for line, row in standings.items() if row["among_best"]}
-        first = min(best, key=lambda line: best[line]["rank"], default=None)
+        top_line = min(best, key=lambda line: best[line]["rank"], default=None)
         records.append(
             {
                 "question": question.title,
-                "method": line_label(first, board.lines) if first else None,
-                "value": standings[first]["value"] if first else None,
+                "method": line_label(top_line, board.lines) if top_line else None,
+                "value": standings[top_line]["value"] if top_line else None,
                 "not different": len(best) - 1 if best else None,
                 "of": len(standings),
             }
@@ -171,8 +171,8 @@ def tradeoffs(frame: Frame) -> Blocks:
         labels = {line: line_label(line, board.lines) for line in y}
         figures = []
         if accuracy is not None and question != accuracy:
-            x = {line: row["value"] for line, row in board.standings[accuracy].items()}
-            figures += _scatter(f"accuracy-{number}", (accuracy.title, x), (question.title, y), labels)
+            x_values = {line: row["value"] for line, row in board.standings[accuracy].items()}
+            figures += _scatter(f"accuracy-{number}", (accuracy.title, x_values), (question.title, y), labels)
         figures += _scatter(f"cost-{number}", ("milliseconds per image ↓", cost), (question.title, y), labels, log=True)
         if figures:
             options[question.title] = figures
@@ -227,16 +227,16 @@ def score_correlations(frame: Frame) -> Table | None:
         }
         entropy = means.get(ENTROPY, {})
         for score, values in means.items():
-            both = [line for line in values if line in entropy]
-            if score in (None, ENTROPY) or len(both) < 3:
+            common_lines = [line for line in values if line in entropy]
+            if score in (None, ENTROPY) or len(common_lines) < 3:
                 continue
             try:
-                rho = spearman([values[line] for line in both], [entropy[line] for line in both])
+                rho = spearman([values[line] for line in common_lines], [entropy[line] for line in common_lines])
             except Undefined:
                 continue
-            higher = fmean(values[line] > entropy[line] for line in both)
-            record = {"question": question.title, "score": score, "ρ with entropy": rho, "above entropy": higher}
-            records.append(record | {"models": len(both)})
+            share_above = fmean(values[line] > entropy[line] for line in common_lines)
+            record = {"question": question.title, "score": score, "ρ with entropy": rho, "above entropy": share_above}
+            records.append(record | {"models": len(common_lines)})
     title = "Rank correlation of scores over methods"
     return table_from_records(records, title, "question", "score") if records else None
 
@@ -288,7 +288,7 @@ def _lead(frame: Frame) -> list[str]:
     lead = [f"{len(board.lines)} methods, {len(board.standings)} questions, {seeds} seeds."]
     if board.mean_ranks:
         best = board.lines[0]
-        mean, half, _ = board.mean_ranks[best]
-        interval = f" ± {format_number(half, 2)}" if half is not None else ""
+        mean, half_width, _ = board.mean_ranks[best]
+        interval = f" ± {format_number(half_width, 2)}" if half_width is not None else ""
         lead.append(f"Lowest mean rank: {line_label(best, board.lines)}, {format_number(mean, 2)}{interval}.")
     return lead

@@ -94,10 +94,10 @@ class GradedModels:
 @lru_cache(maxsize=4)
 def graded_models(frame: Frame) -> GradedModels:
     """Return the models, severities, fixed sets and measures of the rows."""
-    out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
-    levels = sorted(level for level in out.unique("severity") if level is not None)
-    measures = sorted(out.unique("measure"), key=lambda measure: measure != USUAL) or [USUAL]
-    fixed = tuple(name for name in out.unique("target") if name is not None)
+    ood_rows = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
+    levels = sorted(level for level in ood_rows.unique("severity") if level is not None)
+    measures = sorted(ood_rows.unique("measure"), key=lambda measure: measure != USUAL) or [USUAL]
+    fixed = tuple(name for name in ood_rows.unique("target") if name is not None)
     severities = {f"{SEVERITY} {level:g}": level for level in levels}
     return GradedModels(pretrained.models_of(frame), severities, fixed, tuple(measures))
 
@@ -130,8 +130,8 @@ DETECTS = "AUROC of OOD against in-distribution images, from the easiest OOD cla
 
 
 @report("cood/models", needs=GRADED)
-def scores(frame: Frame, most: int | None = None) -> Table:
-    """One line per model, the highest AUROC at the median severity first; `most` limits their number."""
+def scores(frame: Frame, max_rows: int | None = None) -> Table:
+    """One line per model, the highest AUROC at the median severity first; `max_rows` limits their number."""
     graded = graded_models(frame)
     levels = list(graded.severities)
     groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
@@ -140,9 +140,9 @@ def scores(frame: Frame, most: int | None = None) -> Table:
     columns["ID-AUROC ↑"] = graded.models.get("auroc", graded.usual), ERRORS
     columns["params"] = graded.models.params, ""
     if levels:
-        ends = " to ".join(map(_short, (levels[0], levels[-1])))
-        columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), f"{ends}: {DETECTS}, by {_word(graded.usual)}"
-    return pretrained.models_table(TITLE, graded.aurocs(graded.middle), columns, most)
+        extent = " to ".join(map(_short, (levels[0], levels[-1])))
+        columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), f"{extent}: {DETECTS}, by {_word(graded.usual)}"
+    return pretrained.models_table(TITLE, graded.aurocs(graded.middle), columns, max_rows)
 
 
 # ---- every model at every severity
@@ -184,10 +184,10 @@ def fig_6(frame: Frame) -> Blocks:
     if graded.fixed:
         caption += f" {', '.join(graded.fixed)}: the same images for every model."
     title = "OOD detection from the easiest to the hardest classes"
-    look: Row = {"lines": lines, "unconnected": graded.fixed, "guide": 0.5}
-    picture = _boxes("fig6", title, caption, levels, AUROC, **look)
+    options: Row = {"lines": lines, "unconnected": graded.fixed, "guide": 0.5}
+    figure = _boxes("fig6", title, caption, levels, AUROC, **options)
     tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
-    return [picture, Tabs("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
+    return [figure, Tabs("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
 
 
 def _boxes(key: str, title: str, caption: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
@@ -224,19 +224,19 @@ def scatter(frame: Frame, spec: Cloud) -> Blocks:
     """Two properties of every model, their correlation by family, and for sizes the best model of a limited size."""
     graded = graded_models(frame)
     x, y = graded.axes[spec.x], graded.axes[spec.y]
-    both = [name for name in y.values if name in x.values]
-    small = [best_under(graded)] if spec.x == PARAMS else []
-    if len(both) < LEAST:
-        return small
-    head = f"ρ with {x.label}"
-    rows = pretrained.correlations(both, {head: (y.values, x.values)})
-    named = {row["architecture"]: _with_rho(row["architecture"], row[head], row["models"]) for row in rows}
-    colours = {name: named.get(families.paper_name(families.family(name)), OTHERS) for name in both}
+    model_names = [name for name in y.values if name in x.values]
+    size_table = [best_under(graded)] if spec.x == PARAMS else []
+    if len(model_names) < LEAST:
+        return size_table
+    rho_title = f"ρ with {x.label}"
+    rows = pretrained.correlations(model_names, {rho_title: (y.values, x.values)})
+    labels = {row["architecture"]: _with_rho(row["architecture"], row[rho_title], row["models"]) for row in rows}
+    colours = {name: labels.get(families.paper_name(families.family(name)), OTHERS) for name in model_names}
     caption = f"{spec.caption} In brackets: {SPEARMAN} and the number of models." if len(rows) > 1 else spec.caption
     picture = replace(spec, caption=caption).figure(graded.models, graded.axes, colours)
     note = f"Families of at least {LEAST} models; a dash: one of the two properties does not vary"
     table = table_from_records(rows, spec.title, "architecture", format=RHO, note=note)
-    return [picture, table, *small] if picture else small
+    return [picture, table, *size_table] if picture else size_table
 
 
 def _with_rho(family: str, rho: float | None, n: int) -> str:
@@ -245,12 +245,12 @@ def _with_rho(family: str, rho: float | None, n: int) -> str:
 
 def best_under(graded: GradedModels) -> Table:
     """The best model at the median severity among those of at most the size of ResNet-50, and of ResNet-101."""
-    params, detects = graded.models.params, graded.axes["detects"]
+    params, auroc = graded.models.params, graded.axes["detects"]
     rows: list[Row] = []
-    for name, most in RESNETS.items():
-        small = {model: value for model, value in detects.values.items() if params.get(model, most + 1) <= most}
+    for name, limit in RESNETS.items():
+        small = {model: value for model, value in auroc.values.items() if params.get(model, limit + 1) <= limit}
         if best := pretrained.best_of(small):
-            line = {PARAMS: f"up to {name} ({format_millions(most)})", "best model": best, detects.label: small[best]}
+            line = {PARAMS: f"up to {name} ({format_millions(limit)})", "best model": best, auroc.label: small[best]}
             rows.append(line | {"its parameters": params[best], "of models": len(small)})
     title = "The best model of a limited size"
     return table_from_records(rows, title, PARAMS, format=decimals(3), formats={"its parameters": format_millions})
@@ -264,16 +264,16 @@ def fig_21(frame: Frame) -> Blocks:
     """Mean relative improvement by training regime, from the easiest to the hardest classes."""
     graded = graded_models(frame)
     lines, counts = dict[str, Values](), dict[str, int]()
-    for regime, others in _counterparts(graded.models).items():
-        gained = {level: pretrained.gains_over(graded.aurocs(level), others) for level in graded.severities}
-        lines[regime] = {level: fmean(values.values()) for level, values in gained.items() if values}
-        counts[regime] = len(set().union(*gained.values()))
+    for regime, counterparts in _counterparts(graded.models).items():
+        gains = {level: pretrained.gains_over(graded.aurocs(level), counterparts) for level in graded.severities}
+        lines[regime] = {level: fmean(values.values()) for level, values in gains.items() if values}
+        counts[regime] = len(set().union(*gains.values()))
     note = (
         "Mean relative improvement of AUROC over each model's counterpart, the same network without the regime. "
         "Distillation includes pruning with the unpruned teacher. Above the line, and bold, is better"
     )
-    look = {"format": pretrained.CHANGE, "note": note, "changes": True}
-    return _lines("fig21", "OOD detection by training regime", ("regime", GROUP, GAIN), lines, counts, look)
+    options = {"format": pretrained.CHANGE, "note": note, "changes": True}
+    return _lines("fig21", "OOD detection by training regime", ("regime", GROUP, GAIN), lines, counts, options)
 
 
 def _counterparts(models: Models) -> dict[str, dict[str, str]]:
@@ -297,8 +297,8 @@ def fig_26(frame: Frame) -> Blocks:
         lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
         counts[name] = len(values)
     note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash: the property does not vary"
-    title, look = "Rank correlation of OOD detection with properties of models", {"format": RHO, "note": note}
-    return _lines("fig26", title, ("factor", GROUP, SPEARMAN), lines, counts, look)
+    title, options = "Rank correlation of OOD detection with properties of models", {"format": RHO, "note": note}
+    return _lines("fig26", title, ("factor", GROUP, SPEARMAN), lines, counts, options)
 
 
 def _lines(
@@ -308,13 +308,13 @@ def _lines(
     lines = {name: line for name, line in lines.items() if line}
     if not lines:
         return None
-    form, ticks = "+.2%" if GAIN in names else ".3f", _ticks(next(iter(lines.values())))
-    picture = levels_figure(key, title, f"{look['note']}.", lines, names, guide=0.0, format=form, ticks=ticks)
+    formatter, ticks = "+.2%" if GAIN in names else ".3f", _ticks(next(iter(lines.values())))
+    figure = levels_figure(key, title, f"{look['note']}.", lines, names, guide=0.0, format=formatter, ticks=ticks)
     rows = [
         {names[0]: name, "models": models[name]} | {_short(level): value for level, value in line.items()}
         for name, line in lines.items()
     ]
-    return [picture, table_from_records(rows, title, names[0], **look)]
+    return [figure, table_from_records(rows, title, names[0], **look)]
 
 
 COMPARED = {  # name → measures after and before, required rows
@@ -330,12 +330,12 @@ def compared(frame: Frame, key: str) -> Blocks:
     Each measure is evaluated on its own groups, since those of the other favour that measure.
     """
     graded = graded_models(frame)
-    after, before, _ = COMPARED[key]
-    every = {
-        level: pretrained.gains(graded.aurocs(level, after), graded.aurocs(level, before))
+    new_measure, old_measure, _ = COMPARED[key]
+    changes = {
+        level: pretrained.gains(graded.aurocs(level, new_measure), graded.aurocs(level, old_measure))
         for level in graded.severities
     }
-    levels = {level: values for level, values in every.items() if values}
+    levels = {level: values for level, values in changes.items() if values}
     if not levels:
         return None
     rows = [
@@ -343,12 +343,12 @@ def compared(frame: Frame, key: str) -> Blocks:
         | {"better": fmean(value > 0 for value in values.values())}
         for level, values in levels.items()
     ]
-    title = f"{_word(after)} instead of {_word(before)}"
+    title = f"{_word(new_measure)} instead of {_word(old_measure)}"
     note = "(after − before)/before of AUROC; each measure on its groups of classes. Bold is better"
-    caption = f"Relative improvement of each model's AUROC; above the line {_word(after)} is better."
-    picture = _boxes(key, title, caption, levels, GAIN, guide=0.0, format="+.2%")
-    look: Row = {"format": pretrained.CHANGE, "formats": {"better": percents(0)}, "changes": True}
-    return [picture, table_from_records(rows, title, GROUP, note=note, **look)]
+    caption = f"Relative improvement of each model's AUROC; above the line {_word(new_measure)} is better."
+    figure = _boxes(key, title, caption, levels, GAIN, guide=0.0, format="+.2%")
+    options: Row = {"format": pretrained.CHANGE, "formats": {"better": percents(0)}, "changes": True}
+    return [figure, table_from_records(rows, title, GROUP, note=note, **options)]
 
 
 @report("cood/fig25", needs=THREE)
@@ -357,18 +357,18 @@ def fig_25(frame: Frame) -> Blocks:
     graded = graded_models(frame)
     n, levels = len(graded.models.sizes), list(graded.severities)
     cells: list[Row] = [
-        {"line": _short(a), "column": _short(b), "value": rho, "n": n}
-        for a in reversed(levels)
-        for b in levels
-        if (rho := pretrained.correlation(graded.aurocs(a), graded.aurocs(b))) is not None
+        {"line": _short(row_level), "column": _short(column_level), "value": rho, "n": n}
+        for row_level in reversed(levels)
+        for column_level in levels
+        if (rho := pretrained.correlation(graded.aurocs(row_level), graded.aurocs(column_level))) is not None
     ]
     title, names = "Rank correlation of models between severities", (SEVERITY, "other severity", "models")
     caption = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}"
-    picture = heat_figure("fig25", title, f"{caption}.", cells, SPEARMAN, 0.0, names)
+    figure = heat_figure("fig25", title, f"{caption}.", cells, SPEARMAN, 0.0, names)
     rows = [
         {SEVERITY: line} | {c["column"]: c["value"] for c in group} for (line,), group in Frame(cells).group_by("line")
     ]
-    return [picture, table_from_records(rows, title, SEVERITY, format=RHO, note=caption)] if picture else None
+    return [figure, table_from_records(rows, title, SEVERITY, format=RHO, note=caption)] if figure else None
 
 
 # ---- shared hard classes
@@ -378,15 +378,15 @@ def fig_25(frame: Frame) -> Blocks:
 def overlap(frame: Frame) -> Table | None:
     """At each severity: the number of classes in the group of any model, and in the groups of all models."""
     classes, windows = (frame.facts(name).column() for name in ("out_classes", "window"))
-    shared = frame.where(metric=("union", "intersection"))
-    if not shared or not classes:
+    overlaps = frame.where(metric=("union", "intersection"))
+    if not overlaps or not classes:
         return None
     rows = []
-    for (measure, level), group in shared.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
-        some = group.where(metric="union")
-        line = {"measure": _word(measure), GROUP: f"{SEVERITY} {level:g}", "in any group": some.first()}
-        line |= {"of all": some.first() / max(classes), "in every group": group.where(metric="intersection").first()}
-        rows.append(line | {"models": some.first("n")})
+    for (measure, level), group in overlaps.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
+        union = group.where(metric="union")
+        line = {"measure": _word(measure), GROUP: f"{SEVERITY} {level:g}", "in any group": union.first()}
+        line |= {"of all": union.first() / max(classes), "in every group": group.where(metric="intersection").first()}
+        rows.append(line | {"models": union.first("n")})
     note = (
         f"Of {max(classes):,.0f} OOD classes, {max(windows):,.0f} in the group of a model. Many classes in any group "
         "and none in every group: models differ in the classes that are hard"
@@ -450,20 +450,20 @@ def lead(study: Study) -> list[str]:
     if classes is not None:
         dataset = "" if pretrained.unnamed(study) else f" of {study.data}"
         sentences.append(f"{count}{dataset}, {classes:,.0f} OOD classes, in groups of {window:,.0f} by severity.")
-    detects = graded.aurocs(graded.middle)
-    if best := pretrained.best_of(detects):
-        values = [f"{format_number(detects[best], 3)} at the median severity"]
+    auroc = graded.aurocs(graded.middle)
+    if best := pretrained.best_of(auroc):
+        values = [f"{format_number(auroc[best], 3)} at the median severity"]
         hardest = graded.aurocs(list(graded.severities)[-1])
         values += [f"{format_number(hardest[best], 3)} at the last"] if best in hardest else []
         sentence = f"Highest AUROC of OOD detection: {best}, {join_names(values)}"
         if len(graded.models.sizes) == 1:
             sentences.append(f"AUROC of OOD detection: {join_names(values)}.")
         else:
-            sentences += [f"{sentence} (median of the models {format_number(median(detects.values()), 3)}).", UNTESTED]
+            sentences += [f"{sentence} (median of the models {format_number(median(auroc.values()), 3)}).", UNTESTED]
     changes = pretrained.gains(graded.aurocs(graded.middle, ENTROPY), graded.aurocs(graded.middle, USUAL))
     if len(changes) > 1:
-        up = sum(value > 0 for value in changes.values())
-        sentences.append(f"At the median severity, entropy surpasses {USUAL} for {up} of {len(changes)} models.")
+        gains = sum(value > 0 for value in changes.values())
+        sentences.append(f"At the median severity, entropy surpasses {USUAL} for {gains} of {len(changes)} models.")
     return sentences
 
 

@@ -41,15 +41,15 @@ def scores(frame: Frame) -> Frame:
         tuple(row[name] for name in key): row["value"] == 1 for row in rows.where(metric=AMONG_BEST).summarise(key)
     }
     means = rows.without(metric=AMONG_BEST).summarise([*key, "backbone", "fitted_on", "metric"], over=["data_seed"])
-    tested: list[Row] = []
+    result_rows: list[Row] = []
     for (network, question), group in means.where(metric="auroc").group_by("network", "evaluation"):
         verdict = compare_with_best({row["measure"]: repetitions_of(row) for row in group})
         for row in group:
-            among_best = of_images.get((network, question, row["measure"]))
+            is_best = of_images.get((network, question, row["measure"]))
             if verdict.tests:
-                among_best = row["measure"] in verdict.equals
-            tested.append(row | {"best": among_best, "tests": verdict.tests or (DELONG,)})
-    return Frame([*tested, *means.without(metric="auroc")])
+                is_best = row["measure"] in verdict.equals
+            result_rows.append(row | {"best": is_best, "tests": verdict.tests or (DELONG,)})
+    return Frame([*result_rows, *means.without(metric="auroc")])
 
 
 def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
@@ -83,12 +83,12 @@ def best_scores(frame: Frame) -> Table:
     """The best score of every network and question, the number of scores that are not different, and the baseline."""
     rows = []
     for (network, question), ranking in areas(frame).items():
-        best, plain = next(iter(ranking.values())), ranking[BASELINE]
+        best, baseline_row = next(iter(ranking.values())), ranking[BASELINE]
         case = {"network": network, "question": question, "score": best["measure"], "auroc": best["value"]}
-        verdict = {None: None, True: "yes", False: "no"}[plain["best"]]
+        verdict = {None: None, True: "yes", False: "no"}[baseline_row["best"]]
         count = sum(row["best"] for row in ranking.values()) if verdict else None
-        rows.append(case | {"equal": count, "scores": len(ranking), "plain": plain["value"], "verdict": verdict})
-    heads = [
+        rows.append(case | {"equal": count, "scores": len(ranking), "plain": baseline_row["value"], "verdict": verdict})
+    columns = [
         Column("best", "score"),
         Column("AUROC", "auroc", format=AREA),
         Column("not different", "equal", format=COUNT),
@@ -97,7 +97,7 @@ def best_scores(frame: Frame) -> Table:
         Column("not different?", "verdict"),
     ]
     note = f"Different: {DIFFERENT}; –: too few rows. The AUROC of the best of many scores is optimistic"
-    return table(rows, BEST, index=CASE, columns=heads, bold="none", note=note)
+    return table(rows, BEST, index=CASE, columns=columns, bold="none", note=note)
 
 
 @report("posthoc/scores")
@@ -108,8 +108,8 @@ def every_score(frame: Frame) -> Blocks:
     for (network,), rows in scores(frame).group_by("network"):
         sets = by_target.where(network=network)
         set_means = sets.summarise(["evaluation", "target", "measure", "fitted_on", "metric"], over=["data_seed"])
-        heads = [head for question in QUESTIONS for head in _heads(question)]
-        heads += [
+        columns = [column for question in QUESTIONS for column in _heads(question)]
+        columns += [
             Column(f"{group}: {dataset_label(name)} AUROC ↑", where={"evaluation": group, "target": name})
             for (group, name), _ in sets.group_by("evaluation", "target")
         ]
@@ -118,7 +118,7 @@ def every_score(frame: Frame) -> Blocks:
                 [row for name in _order(rows) for row in (*rows.where(measure=name), *set_means.where(measure=name))],
                 f"Every score of {network}",
                 index=(Index("measure", "score"), Index("fitted_on", "fitted on", keep=True)),
-                columns=heads,
+                columns=columns,
                 format=AREA,
                 note="The baseline first, the others by their mean AUROC",
             )
@@ -178,10 +178,10 @@ def claims(frame: Frame) -> Blocks:
         sentences.append(f"{sentence} {verdict}")
         name = " ".join(sentence.split()[:2])
         rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in cases]
-    forms = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
-    heads = [Column(name, name, format=form) for name, form in forms.items()] + [Column("confirmed", "verdict")]
+    formats = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
+    columns = [Column(name, name, format=format) for name, format in formats.items()] + [Column("confirmed", "verdict")]
     note = "AUROC; of pNorm NAURC, which is better when lower. The rank is among all scores of the network"
-    return [Prose(sentences), table(rows, "The cases", index=("claim", *CASE), columns=heads, bold="none", note=note)]
+    return [Prose(sentences), table(rows, "The cases", index=("claim", *CASE), columns=columns, bold="none", note=note)]
 
 
 def _case(key: tuple[str, str], score: Row, other: Row, holds: bool, rank: str | None = None) -> Row:
@@ -195,9 +195,9 @@ def pnorm_repairs(frame: Frame) -> list[Row]:
     """pNorm repairs broken confidences (Cattelan & Silva 2024): where msp is significantly worse than the best
     score of mistakes, pnorm has a lower NAURC."""
     naurc = {(row["network"], row["measure"]): row for row in scores(frame).where(metric="naurc")}
-    broken = [key for key, rows in areas(frame).items() if key[1] == MISTAKES and rows[BASELINE]["best"] is False]
-    pairs = [(key, naurc[key[0], "pnorm"], naurc[key[0], BASELINE]) for key in broken]
-    return [_case(key, pnorm, plain, pnorm["value"] < plain["value"]) for key, pnorm, plain in pairs]
+    beaten = [key for key, rows in areas(frame).items() if key[1] == MISTAKES and rows[BASELINE]["best"] is False]
+    pairs = [(key, naurc[key[0], "pnorm"], naurc[key[0], BASELINE]) for key in beaten]
+    return [_case(key, pnorm, baseline, pnorm["value"] < baseline["value"]) for key, pnorm, baseline in pairs]
 
 
 def shaping_collapses(frame: Frame) -> list[Row]:
@@ -218,10 +218,10 @@ def mahalanobis_leads(frame: Frame) -> list[Row]:
     scores on near and far sets."""
     rows = []
     for key, ranking in areas(frame).items():
-        ranked = [row for name, row in ranking.items() if name in ("mds_plus", "rmds_plus")]
-        if key[1] != MISTAKES and ranked and architecture(ranked[0]["backbone"]) in TRANSFORMERS:
-            rank = 1 + sum(row["value"] > ranked[0]["value"] for row in ranking.values())
-            rows.append(_case(key, ranked[0], next(iter(ranking.values())), rank == 1, f"{rank} of {len(ranking)}"))
+        variants = [row for name, row in ranking.items() if name in ("mds_plus", "rmds_plus")]
+        if key[1] != MISTAKES and variants and architecture(variants[0]["backbone"]) in TRANSFORMERS:
+            rank = 1 + sum(row["value"] > variants[0]["value"] for row in ranking.values())
+            rows.append(_case(key, variants[0], next(iter(ranking.values())), rank == 1, f"{rank} of {len(ranking)}"))
     return rows
 
 
@@ -254,8 +254,8 @@ def _lead(frame: Frame) -> list[str]:
         baselines = [rows[BASELINE]["best"] for rows in rankings if rows[BASELINE]["best"] is not None]
         if not baselines:
             continue
-        shared = [name for name in rankings[0] if all(name in rows for rows in rankings)]
-        means = {name: fmean(rows[name]["value"] for rows in rankings) for name in shared}
+        common_scores = [name for name in rankings[0] if all(name in rows for rows in rankings)]
+        means = {name: fmean(rows[name]["value"] for rows in rankings) for name in common_scores}
         best = max(means, key=lambda name: means[name])
         lead.append(
             f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "

@@ -67,8 +67,8 @@ def with_settings(frame: Frame) -> Frame:
 
 def over_samples(frame: Frame, sweep: str | None = None, by: Sequence[str] = LINE) -> Frame:
     """Mean and standard deviation over samples of references, for whole candidates; `sweep`: the varied number."""
-    whole = with_settings(frame).where(init_seed=None, sweep=sweep, measure=lambda name: name is not None)
-    means = whole.summarise(by, over=["draw"])
+    ensembles = with_settings(frame).where(init_seed=None, sweep=sweep, measure=lambda name: name is not None)
+    means = ensembles.summarise(by, over=["draw"])
     return means.with_column("spread", lambda row: None if row["measure"] in NO_REFERENCES else row["spread"])
 
 
@@ -97,7 +97,7 @@ def score_word(measure: str) -> str:
 
 
 def correlations(
-    means: Frame, title: str, losses: Sequence[str] = LOSSES, metric: str = "kendall", **look: Any
+    means: Frame, title: str, losses: Sequence[str] = LOSSES, metric: str = "kendall", **options: Any
 ) -> list[Table]:
     """One table per backbone: method and score against settings and losses; the best of a method's column is bold."""
     names = {f"{metric}_{loss}": loss for loss in losses}
@@ -106,27 +106,27 @@ def correlations(
     selected = selected.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
     lines = [Index("method", format=method_word)] if any(methods) else []
     lines.append(Index("measure", "score", score_word, keep=True))
-    look = {"note": TAU, "compare_within": ("method",)} | look
+    options = {"note": TAU, "compare_within": ("method",)} | options
     for (backbone,), group in selected.group_by("backbone"):
-        heads = [
+        columns = [
             Column(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", format=decimals(4))
             for setting in means.where(backbone=backbone).unique("setting")
             for name, loss in names.items()
         ]
-        tables.append(table(group, f"{title}, {backbone}", index=lines, columns=heads, **look))
+        tables.append(table(group, f"{title}, {backbone}", index=lines, columns=columns, **options))
     return tables
 
 
 def _tables(
-    number: int, title: str, *, transfer: bool, distance: str = COSINE, alone: bool = False, spread: bool = True
+    number: int, title: str, *, transfer: bool, distance: str = COSINE, by_seed: bool = False, spread: bool = True
 ) -> Callable[[Frame], list[Table]]:
-    """Registers one of the paper's tables of correlations; `alone`: of single networks."""
+    """Registers one of the paper's tables of correlations; `by_seed`: of single networks."""
     data = "other data" if transfer else "the pre-training data"
 
     @report(f"reliability/table{number}", needs=f"{data} as target, and {distance.capitalize()} distances")
     def tables(frame: Frame) -> list[Table]:
-        means = (over_members if alone else over_samples)(frame).where(transfer=transfer, distance=distance)
-        losses, note = ((USUAL,), ALONE) if alone else (LOSSES, TAU)
+        means = (over_members if by_seed else over_samples)(frame).where(transfer=transfer, distance=distance)
+        losses, note = ((USUAL,), ALONE) if by_seed else (LOSSES, TAU)
         return correlations(means, f"{title} (Table {number})", losses=losses, note=note, spread=spread)
 
     return tables
@@ -138,8 +138,8 @@ table_4 = _tables(4, "In-distribution", transfer=False)
 table_5 = _tables(5, "In-distribution, unnormalised", transfer=False, distance=EUCLIDEAN)
 table_6 = _tables(6, "Transfer", transfer=True)
 table_7 = _tables(7, "Transfer, unnormalised", transfer=True, distance=EUCLIDEAN)
-table_8 = _tables(8, "Single networks, in-distribution", transfer=False, alone=True)
-table_9 = _tables(9, "Single networks, transfer", transfer=True, alone=True)
+table_8 = _tables(8, "Single networks, in-distribution", transfer=False, by_seed=True)
+table_9 = _tables(9, "Single networks, transfer", transfer=True, by_seed=True)
 
 
 @report("reliability/table3", needs="two methods or more, and cosine distances")
@@ -159,9 +159,9 @@ def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
 def sweeps(frame: Frame, over: str) -> list[Frame]:
     """The rows of every candidate in a sweep; `size` is the varied k, M or C, also for scores without it."""
     column = {MEMBERS: "members", NEIGHBOURS: "k", COMPONENTS: "components"}[over]
-    usual = frame.where(metric=f"kendall_{USUAL}")
-    means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
-    level = over_samples(usual.where(distance=swept(frame))).without(measure=("nc", "dist"))
+    rows_by_brier = frame.where(metric=f"kendall_{USUAL}")
+    means = over_samples(rows_by_brier, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
+    level = over_samples(rows_by_brier.where(distance=swept(frame))).without(measure=("nc", "dist"))
     candidates = []
     for (candidate,), group in means.group_by("candidate"):
         rows = list(group)
@@ -171,25 +171,25 @@ def sweeps(frame: Frame, over: str) -> list[Frame]:
     return candidates
 
 
-def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Block]:
+def sweep_blocks(candidates: Sequence[Frame], sweep: str, figure: str) -> list[Block]:
     """A figure of each candidate, then their tables; `figure` is its name in the paper."""
     figures, tables = list[Block](), list[Block]()
-    note = f"Kendall's τ with minus the Brier score, over {AXES[over]}"
-    note += "; the Brier score is that of all networks for every M" if over == MEMBERS else ""
-    caption = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
+    note = f"Kendall's τ with minus the Brier score, over {AXES[sweep]}"
+    note += "; the Brier score is that of all networks for every M" if sweep == MEMBERS else ""
+    caption = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[sweep]}, {sweep}."
     key = figure.lower().replace("ure ", "")
     lines = (Index("measure", "score", score_word),)
     for number, rows in enumerate(candidates):
-        title, name = rows.first("candidate"), f"{key}-{over.lower()}{number}"
+        title, name = rows.first("candidate"), f"{key}-{sweep.lower()}{number}"
         curves = {
             score_word(measure): {str(row["size"]): row["value"] for row in line}
             for (measure,), line in rows.group_by("measure")
         }
-        figures.append(levels_figure(name, title, caption, curves, ("score", over, TAU_AXIS), guide=0.0))
+        figures.append(levels_figure(name, title, caption, curves, ("score", sweep, TAU_AXIS), guide=0.0))
         sizes = sorted(rows.unique("size"))
-        heads = [Column(f"{over} = {size}", where={"size": size}, format=decimals(4)) for size in sizes]
+        columns = [Column(f"{sweep} = {size}", where={"size": size}, format=decimals(4)) for size in sizes]
         title = f"{title} ({figure})"
-        tables.append(table(rows, title, index=lines, columns=heads, note=note, bold="none", spread=False))
+        tables.append(table(rows, title, index=lines, columns=columns, note=note, bold="none", spread=False))
     return [*figures, *tables]
 
 
@@ -201,7 +201,7 @@ def fig_2(frame: Frame) -> list[Block]:
         first: dict[bool, Frame] = {}
         for rows in sweeps(frame, over):
             first.setdefault(rows.first("transfer"), rows)
-        blocks += sweep_blocks([first[side] for side in sorted(first)], over, "Figure 2")
+        blocks += sweep_blocks([first[setting] for setting in sorted(first)], over, "Figure 2")
     return sorted(blocks, key=lambda block: isinstance(block, Table))
 
 
@@ -221,13 +221,13 @@ def fig_5(frame: Frame) -> list[Block]:
 def components(frame: Frame) -> list[Block]:
     """Held-out likelihood of LL's mixtures, by which the number of components is chosen, and τ for each number."""
     swept_rows = with_settings(frame.where(sweep=COMPONENTS))
-    chosen = {key: group.first() for key, group in swept_rows.where(metric=CHOSEN).group_by("candidate", "distance")}
+    choice_of = {key: group.first() for key, group in swept_rows.where(metric=CHOSEN).group_by("candidate", "distance")}
     rows = [
-        row | {"best": row["components"] == chosen[row["candidate"], row["distance"]]}
+        row | {"best": row["components"] == choice_of[row["candidate"], row["distance"]]}
         for row in swept_rows.where(metric=HELD_OUT)
     ]
-    likely = [likelihood_table(rows, ("candidate", "distance"))] if rows else []
-    return [*likely, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
+    likelihoods = [likelihood_table(rows, ("candidate", "distance"))] if rows else []
+    return [*likelihoods, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
 
 
 # ---- summaries
@@ -248,10 +248,10 @@ def summary(frame: Frame) -> Table:
         f"over all candidates and settings, {distance} distance, each score signed so that higher is more reliable. "
         "Above 0: the number of candidates with a positive τ"
     )
-    sides = {loss: taus(frame, distance, loss) for loss in (USUAL, "entropy")}
-    overview = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
-    listed = [SCORES[measure] for measure in by_mean(sides[USUAL])]
-    return replace(overview, legend=(*((score.word, score.meaning) for score in listed), *metric_legend(["kendall"])))
+    taus_by_loss = {loss: taus(frame, distance, loss) for loss in (USUAL, "entropy")}
+    overview = _by_score(taus_by_loss, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
+    entries = [SCORES[measure] for measure in by_mean(taus_by_loss[USUAL])]
+    return replace(overview, legend=(*((score.word, score.meaning) for score in entries), *metric_legend(["kendall"])))
 
 
 Taus = Mapping[str, Sequence[float]]  # of every candidate in every setting, by score
@@ -262,20 +262,20 @@ def by_mean(side: Taus) -> list[str]:
     return sorted(side, key=lambda measure: -fmean(side[measure]))
 
 
-def _by_score(sides: Mapping[str, Taus], title: str, note: str, statistics: Mapping[str, Any] = OF_TAUS) -> Table:
+def _by_score(columns: Mapping[str, Taus], title: str, note: str, statistics: Mapping[str, Any] = OF_TAUS) -> Table:
     """One line per score, in the order of the first column of taus; cells are statistics of its τ."""
     rows = [
-        {"measure": measure, "head": f"{side}: {what}", "value": make(values[measure])}
-        for measure in by_mean(next(iter(sides.values())))
-        for side, values in sides.items()
-        for what, make in statistics.items()
+        {"measure": measure, "head": f"{title_of_taus}: {label}", "value": statistic(values[measure])}
+        for measure in by_mean(next(iter(columns.values())))
+        for title_of_taus, values in columns.items()
+        for label, statistic in statistics.items()
         if measure in values
     ]
     lines = (Index("measure", "score", score_word),)
     heads = [
-        Column(f"{side}: {what}", where={"head": f"{side}: {what}"}, format=decimals(3))
-        for side in sides
-        for what in statistics
+        Column(f"{title_of_taus}: {label}", where={"head": f"{title_of_taus}: {label}"}, format=decimals(3))
+        for title_of_taus in columns
+        for label in statistics
     ]
     return table(rows, title, index=lines, columns=heads, note=note, bold="none")
 
@@ -295,8 +295,8 @@ def robustness(frame: Frame) -> Table | None:
 @report("reliability/downstream", needs="downstream losses")
 def downstream(frame: Frame) -> Table:
     """NC, accuracies, and mean losses of the heads of every candidate."""
-    named, quantities = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
-    accuracies, losses = named.where(metric=tuple(ACCURACIES)), named.where(metric=tuple(HEADS), measure=None)
+    candidates, quantities = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
+    accuracies, losses = candidates.where(metric=tuple(ACCURACIES)), candidates.where(metric=tuple(HEADS), measure=None)
     nc = over_samples(frame.where(metric="mean", measure="nc", distance=swept(frame)))
     rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
     rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
@@ -316,8 +316,8 @@ def downstream(frame: Frame) -> Table:
         notes.append("M differs, and a larger M lowers the losses")
     lines = (Index("method", format=method_word), "backbone", "setting")
     result = table(rows, WORTH, index=lines, columns=heads, note=". ".join(notes), bold="none")
-    meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, quantities.values(), strict=False)]
-    return replace(result, legend=tuple(entry for entry in meanings if entry[0] in result.columns))
+    legend = [(head.title, quantity.meaning) for head, quantity in zip(heads, quantities.values(), strict=False)]
+    return replace(result, legend=tuple(entry for entry in legend if entry[0] in result.columns))
 
 
 @report("reliability/choices", needs="two methods or more")
@@ -327,19 +327,19 @@ def choices(frame: Frame) -> Table:
     means = over_samples(frame.where(metric="mean", distance=swept(frame)))
     titles = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
     rows: list[Row] = []
-    for (setting, backbone), truth in labelled.group_by("setting", "backbone"):
-        every = Frame([*truth, *means.where(setting=setting, backbone=backbone, measure=tuple(titles))])
-        taken = {
+    for (setting, backbone), performance in labelled.group_by("setting", "backbone"):
+        every = Frame([*performance, *means.where(setting=setting, backbone=backbone, measure=tuple(titles))])
+        chosen_methods = {
             name: min(group, key=lambda row: row["value"])["method"] for (name,), group in every.group_by("measure")
         }
-        for name, method in taken.items() if len(truth) > 1 else ():
+        for name, method in chosen_methods.items() if len(performance) > 1 else ():
             line = {"by": name, "of": f"{setting}, {backbone}", "text": method_word(method)}
-            rows.append(line | {"best": name != TRUTH and method == taken[TRUTH]})
-    ordered = Frame(rows).sort(lambda row: list(titles).index(row["by"]))
-    heads = [Column(name, "text", where={"of": name}) for name in ordered.unique("of")]
+            rows.append(line | {"best": name != TRUTH and method == chosen_methods[TRUTH]})
+    sorted_rows = Frame(rows).sort(lambda row: list(titles).index(row["by"]))
+    columns = [Column(name, "text", where={"of": name}) for name in sorted_rows.unique("of")]
     note = "The method with the best mean over test images. Bold: the choice by a score equals that by the Brier score"
     lines = (Index("by", format=titles.__getitem__),)
-    return table(ordered, "Method chosen by each score", index=lines, columns=heads, note=note)
+    return table(sorted_rows, "Method chosen by each score", index=lines, columns=columns, note=note)
 
 
 @report("reliability/heat", needs="two scores or more")
@@ -384,14 +384,14 @@ def lead(frame: Frame) -> list[str]:
     sentences = [
         f"{plural(len(methods), 'method')} trained without labels on {training_data(frame)}, {networks} networks each."
     ]
-    of_score = taus(frame, swept(frame))
-    means = {measure: fmean(values) for measure, values in of_score.items()}
+    taus_by_score = taus(frame, swept(frame))
+    means = {measure: fmean(values) for measure, values in taus_by_score.items()}
     best = max(means, key=lambda name: means[name], default="nc")
     for name in dict.fromkeys((best, "nc", "fv")):
         if name in means:
-            word = f"{'Highest mean τ: ' if name == best and len(means) > 1 else ''}{score_word(name)}"
+            label = f"{'Highest mean τ: ' if name == best and len(means) > 1 else ''}{score_word(name)}"
             sentences.append(
-                f"{word}, mean τ = {format_number(means[name], 2)}, positive in {_above(of_score[name])} cases."
+                f"{label}, mean τ = {format_number(means[name], 2)}, positive in {_above(taus_by_score[name])} cases."
             )
     return [*sentences, *layer_warnings((), frame.unique("backbone"))]
 
@@ -399,9 +399,9 @@ def lead(frame: Frame) -> list[str]:
 def story(study: Study) -> Story:
     """The page of a study of representations."""
     frame, plan = study.frame, study.plan
-    fixed = f"NC uses the {plan['k']} nearest of {plan['reference_size']:,} references." if "k" in plan else ""
+    conditions = f"NC uses the {plan['k']} nearest of {plan['reference_size']:,} references." if "k" in plan else ""
     distance = [robustness(frame), *table_5(frame), *table_7(frame)]
-    single = [*table_8(frame), *table_9(frame)]
+    single_tables = [*table_8(frame), *table_9(frame)]
     sections: list[SectionSpec] = [
         ("Downstream", WORTH, [downstream(frame)]),
         ("Scores", WHICH, [summary(frame), heat(frame)]),
@@ -409,8 +409,8 @@ def story(study: Study) -> Story:
         ("Transfer", "On other data (Tables 2 and 6)", table_6(frame)),
         ("Choice", "Choice of the method (Table 3)", [choices(frame), *table_3(frame)]),
         ("Distance", "Cosine and Euclidean distance (Tables 5 and 7)", distance),
-        ("One network", "The reliability of single networks (Tables 8 and 9)", single),
-        ("Networks", "Number of networks (Figures 2 and 4)", _few_figures(fig_4(frame)), fixed),
+        ("One network", "The reliability of single networks (Tables 8 and 9)", single_tables),
+        ("Networks", "Number of networks (Figures 2 and 4)", _few_figures(fig_4(frame)), conditions),
         ("Neighbours", "Number of neighbours (Figures 2 and 5)", _few_figures(fig_5(frame))),
         ("Components", "Number of mixture components", _few_figures(components(frame))),
     ]

@@ -83,47 +83,47 @@ COVERAGE = "Coverage@A: largest share of images, the most confident first, with 
 
 
 @report("selective/models")
-def scores(frame: Frame, most: int | None = None, intervals: bool = True) -> Table:
-    """One line per model, the highest AUROC of misclassification detection first; `most` limits their number."""
+def scores(frame: Frame, max_rows: int | None = None, intervals: bool = True) -> Table:
+    """One line per model, the highest AUROC of misclassification detection first; `max_rows` limits their number."""
     models = models_of(frame)
-    strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
-    fit, evaluated = images_of(frame, "temperature"), images_of(frame, "auroc")
-    rest = (
+    strict_share, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
+    fit, test_counts = images_of(frame, "temperature"), images_of(frame, "auroc")
+    count_note = (
         ""
-        if evaluated in ("0", images_of(frame, "accuracy"))
-        else f" for the accuracy, {evaluated} for the other metrics"
+        if test_counts in ("0", images_of(frame, "accuracy"))
+        else f" for the accuracy, {test_counts} for the other metrics"
     )
     columns = {
-        ACCURACY: (models.get("accuracy"), f"{images_of(frame, 'accuracy')} images each{rest}"),
+        ACCURACY: (models.get("accuracy"), f"{images_of(frame, 'accuracy')} images each{count_note}"),
         AUROC: (auroc, DETECTION),
         "ECE ↓": (models.get("ece"), ""),
         "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} other images"),
         f"coverage@{100 * common:g} ↑": (keeps(models, common), ""),
-        f"coverage@{100 * strict:g} ↑": (keeps(models, strict), COVERAGE),
+        f"coverage@{100 * strict_share:g} ↑": (keeps(models, strict_share), COVERAGE),
         "params": (models.params, ""),
     }
     order = {name: auroc.get(name, 0) for name in models.sizes}
-    around = {
+    intervals_of = {
         ACCURACY: models.interval("accuracy"),
         AUROC: models.interval("auroc", USUAL),
         "ECE ↓": models.interval("ece"),
         "ECE, T ↓": models.interval("ece", calibrated=True),
-        **{f"coverage@{100 * share:g} ↑": models.interval(f"sac@{share:g}", USUAL) for share in (common, strict)},
+        **{f"coverage@{100 * share:g} ↑": models.interval(f"sac@{share:g}", USUAL) for share in (common, strict_share)},
     }
-    return pretrained.models_table(TITLE, order, columns, most, around if intervals else None)
+    return pretrained.models_table(TITLE, order, columns, max_rows, intervals_of if intervals else None)
 
 
 @report("selective/table2", needs=pretrained.UNDER_DROPOUT)
 def table_2(frame: Frame) -> Table:
     """MC-dropout against the plain softmax: accuracy, AUROC and coverage, in percent."""
     models = models_of(frame)
-    strict, rows = strictest(models), []
+    strict_accuracy, rows = strictest(models), []
     for name in models.get("auroc", MC_DROPOUT):
         for method, measure, outputs in (("vanilla", USUAL, None), (DROPOUT, MC_DROPOUT, MC_DROPOUT)):
             values = {
                 "accuracy ↑": models.get("accuracy", outputs).get(name),
                 "AUROC ↑": models.get("auroc", measure).get(name),
-                f"SAC@{strict:g} ↑": keeps(models, strict, measure).get(name),
+                f"SAC@{strict_accuracy:g} ↑": keeps(models, strict_accuracy, measure).get(name),
             }
             rows.append({"architecture": name, "method": method, **values})
     note = "In percent. MC-dropout: predictions of the mean softmax of the passes under dropout, ranked by its entropy"
@@ -142,7 +142,7 @@ def table_1(frame: Frame) -> Table:
     qualities = {"AUROC": models.get("auroc", USUAL), "-ECE": minus_ece}
     resources = {"Accuracy": models.get("accuracy"), "#Parameters": models.params}
     resources["Input Size"] = models.get("input_size")
-    pairs = {f"{q} & {r}": (qualities[q], resources[r]) for r in resources for q in qualities}
+    pairs = {f"{quality} & {r}": (qualities[quality], resources[r]) for r in resources for quality in qualities}
     note = "a dash is a property that does not vary or is missing"
     return _correlated(models, "Rank correlation of uncertainty with accuracy, size and input", pairs, note)
 
@@ -160,10 +160,10 @@ def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Va
     lines = pretrained.correlations(models.sizes, pairs)
     rows = [row for row in lines if any(row[head] is not None for head in pairs)]
     note = f"Spearman's ρ over the models of a family: {note}. Families of at least {LEAST} models"
-    small = sorted(family for family, members in families.by_family(models.sizes).items() if len(members) < LEAST)
-    if small:
-        more = f" and {len(small) - TOP} more" if len(small) > TOP else ""
-        note += f"; counted under {pretrained.ALL!r} only: {', '.join(small[:TOP])}{more}"
+    rare = sorted(family for family, members in families.by_family(models.sizes).items() if len(members) < LEAST)
+    if rare:
+        overflow = f" and {len(rare) - TOP} more" if len(rare) > TOP else ""
+        note += f"; counted under {pretrained.ALL!r} only: {', '.join(rare[:TOP])}{overflow}"
     return table_from_records(rows, title, "architecture", format=pretrained.RHO, note=note)
 
 
@@ -186,50 +186,48 @@ def improvements(models: Models) -> Frame:
     changes.append((TEMPERATURE, scaled, gains(aurocs, auroc), gains(eces, ece, lower=True)))
     changes.append((DROPOUT, dict.fromkeys(dropout, "its plain softmax"), gains(dropout, auroc), {}))
     return Frame(
-        {"kind": kind, "model": model, "than": other, "auroc": aurocs.get(model), "ece": eces.get(model)}
-        for kind, than, aurocs, eces in changes
-        for model, other in than.items()
+        {"kind": kind, "model": model, "than": origin, "auroc": aurocs.get(model), "ece": eces.get(model)}
+        for kind, origins, aurocs, eces in changes
+        for model, origin in origins.items()
     )
 
 
 @report("selective/regimes", needs=CHANGED)
 def regime_table(frame: Frame) -> Table:
     """The improvements by regime: number of models, mean, median, share of improved models."""
-    parts = {kind: group for (kind,), group in improvements(models_of(frame)).group_by("kind")}
+    groups = {kind: group for (kind,), group in improvements(models_of(frame)).group_by("kind")}
     note = (
         "Relative improvement of a model over its counterpart: the same network without the regime, the same model "
         "uncalibrated, or its plain softmax; positive is better for AUROC and ECE"
     )
-    return _change_table("AUROC and ECE by training regime", "regime", parts, note)
+    return _change_table("AUROC and ECE by training regime", "regime", groups, note)
 
 
 @report("selective/temperature", needs=SCALED)
 def temperature_table(frame: Frame) -> Table:
     """Effect of temperature scaling on AUROC and ECE, for temperatures below and above 1."""
     models = models_of(frame)
-    warmth = models.get("temperature", calibrated=True)
+    scales = models.get("temperature", calibrated=True)
     every = improvements(models).where(kind=TEMPERATURE)
-    below, above = every.where(model=lambda name: warmth[name] < 1), every.where(model=lambda name: warmth[name] > 1)
+    cool, warm = every.where(model=lambda name: scales[name] < 1), every.where(model=lambda name: scales[name] > 1)
     note = "Relative improvement of each model by its temperature, not on the rows of its fit; positive is better"
-    parts = {"all": every, "T < 1": below, "T > 1": above}
-    return _change_table("AUROC and ECE after temperature scaling", "temperature", parts, note, warmth)
+    groups = {"all": every, "T < 1": cool, "T > 1": warm}
+    return _change_table("AUROC and ECE after temperature scaling", "temperature", groups, note, scales)
 
 
-def _change_table(
-    title: str, corner: str, parts: Mapping[str, Frame], note: str, warmth: Values | None = None
-) -> Table:
-    """Improvements of groups of models; with temperatures (`warmth`) also the rank correlation with them."""
-    rows = [{corner: name, "models": len(group)} for name, group in parts.items() if group]
+def _change_table(title: str, index: str, parts: Mapping[str, Frame], note: str, scales: Values | None = None) -> Table:
+    """Improvements of groups of models; with temperatures (`scales`) also the rank correlation with them."""
+    rows = [{index: name, "models": len(group)} for name, group in parts.items() if group]
     for line in rows:
-        for metric, word in METRICS.items():
-            if gained := _gained(parts[str(line[corner])], metric):
-                values = list(gained.values())
-                line |= {f"{word} mean": fmean(values), f"{word} median": median(values)}
-                line |= {f"{word} better": fmean(value > 0 for value in values)}
-            line |= {f"{word} ρ with T": pretrained.correlation(warmth, gained)} if warmth else {}
-    forms: dict[str, Formatter] = {f"{word} better": percents(0) for word in METRICS.values()}
-    forms |= {f"{word} ρ with T": pretrained.RHO for word in METRICS.values()}
-    return table_from_records(rows, title, corner, format=pretrained.CHANGE, formats=forms, note=note, changes=True)
+        for metric, label in METRICS.items():
+            if gains := _gained(parts[str(line[index])], metric):
+                values = list(gains.values())
+                line |= {f"{label} mean": fmean(values), f"{label} median": median(values)}
+                line |= {f"{label} better": fmean(value > 0 for value in values)}
+            line |= {f"{label} ρ with T": pretrained.correlation(scales, gains)} if scales else {}
+    formats: dict[str, Formatter] = {f"{label} better": percents(0) for label in METRICS.values()}
+    formats |= {f"{label} ρ with T": pretrained.RHO for label in METRICS.values()}
+    return table_from_records(rows, title, index, format=pretrained.CHANGE, formats=formats, note=note, changes=True)
 
 
 def _gained(changes: Frame, metric: str) -> Values:
@@ -269,36 +267,36 @@ CLOUDS = (
 
 def axes_of(models: Models) -> dict[str, Axis]:
     """The properties of models in scatter plots."""
-    strict, changes = strictest(models), improvements(models).where(kind=TEMPERATURE)
+    strict_accuracy, changes = strictest(models), improvements(models).where(kind=TEMPERATURE)
     axes = {
         PARAMS: Axis(PARAMS, models.params),
         "accuracy": Axis("accuracy", models.get("accuracy"), models.interval("accuracy"), LEAST_SHARE),
         "coverage": Axis(
-            f"coverage at {100 * strict:g} % accuracy",
-            keeps(models, strict),
-            models.interval(f"sac@{strict:g}", USUAL),
+            f"coverage at {100 * strict_accuracy:g} % accuracy",
+            keeps(models, strict_accuracy),
+            models.interval(f"sac@{strict_accuracy:g}", USUAL),
             LEAST_COVERAGE,
         ),
         "temperature": Axis("temperature", models.get("temperature", calibrated=True), least=0.2),
     }
     for prefix, calibrated in (("", False), ("scaled ", True)):
         aurocs, eces = models.get("auroc", USUAL, calibrated), models.get("ece", calibrated=calibrated)
-        around = models.interval("auroc", USUAL, calibrated)
-        axes[f"{prefix}auroc"] = Axis(AXIS, aurocs, around, LEAST_SHARE)
-        minus = {name: -math.log10(value) for name, value in eces.items() if value}
+        auroc_range = models.interval("auroc", USUAL, calibrated)
+        axes[f"{prefix}auroc"] = Axis(AXIS, aurocs, auroc_range, LEAST_SHARE)
+        log_ece = {name: -math.log10(value) for name, value in eces.items() if value}
         smallest = min(filter(None, eces.values()), default=1.0) / 2  # lower end of intervals that include 0
-        ends = {
+        log_ece_range = {
             name: (-math.log10(high), -math.log10(max(low, smallest)))
             for name, (low, high) in models.interval("ece", calibrated=calibrated).items()
-            if name in minus
+            if name in log_ece
         }
-        cut = any(models.interval("ece", calibrated=calibrated)[name][0] < smallest for name in ends)
-        note = "Intervals that include an ECE of 0 are cut." if cut else ""
+        is_cut = any(models.interval("ece", calibrated=calibrated)[name][0] < smallest for name in log_ece_range)
+        note = "Intervals that include an ECE of 0 are cut." if is_cut else ""
         label = "calibration: −log₁₀ ECE (0.1 is 1, 0.01 is 2)"
-        axes[f"{prefix}ece"] = Axis(label, minus, ends, math.log10(2), note)
+        axes[f"{prefix}ece"] = Axis(label, log_ece, log_ece_range, math.log10(2), note)
     for metric, word in METRICS.items():
-        gained = {name: 100 * value for name, value in _gained(changes, metric).items()}
-        axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gained, least=2.0)
+        gains = {name: 100 * value for name, value in _gained(changes, metric).items()}
+        axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gains, least=2.0)
     return axes
 
 
@@ -314,17 +312,17 @@ def pareto(frame: Frame) -> Table | None:
     models = models_of(frame)
     if len(models.sizes) < 2:
         return None
-    strict, sizes, accuracy = strictest(models), models.params, models.get("accuracy")
-    coverage, auroc, ece = keeps(models, strict), models.get("auroc", USUAL), models.get("ece")
-    goods = {"AUROC": auroc, "ECE": {name: -value for name, value in ece.items()}, f"SAC@{strict:g}": coverage}
+    target, sizes, accuracy = strictest(models), models.params, models.get("accuracy")
+    coverage, auroc, ece = keeps(models, target), models.get("auroc", USUAL), models.get("ece")
+    qualities = {"AUROC": auroc, "ECE": {name: -value for name, value in ece.items()}, f"SAC@{target:g}": coverage}
     fronts: dict[str, list[str]] = {}
-    for cost, x in ((PARAMS, sizes), ("accuracy", accuracy)):
-        for good, y in goods.items():
-            points = {name: (x[name], y[name]) for name in x if name in y}
+    for cost, costs in ((PARAMS, sizes), ("accuracy", accuracy)):
+        for good, y in qualities.items():
+            points = {name: (costs[name], y[name]) for name in costs if name in y}
             best = pareto_front(points.values(), lower_x_is_better=cost == PARAMS)
             for name in [name for name, point in points.items() if point in best]:
                 fronts.setdefault(name, []).append(f"{good} by {cost}")
-    columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}
+    columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{target:g} ↑": coverage}
     rows = [
         {"model": name}
         | {head: values.get(name) for head, values in columns.items()}
@@ -343,13 +341,13 @@ def pareto(frame: Frame) -> Table | None:
 def fig_2(frame: Frame) -> Blocks:
     """Risk–coverage curves of the best and the worst model by AUROC, and of a less accurate one with more coverage."""
     curves, models = risk_coverage(frame), models_of(frame)
-    chosen = curve_models(models, curves)
+    reasons = curve_models(models, curves)
     caption = "Risk: error rate of the most confident predictions up to a coverage; lower is better."
-    if len(chosen) > 2:
-        _, worst, third = chosen
+    if len(reasons) > 2:
+        _, worst, less_accurate = reasons
         share = f"{100 * middle(models):g} % accuracy"
-        caption += f" {third} has a lower accuracy than {worst}, and a higher coverage at {share}."
-    selected = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
+        caption += f" {less_accurate} has a lower accuracy than {worst}, and a higher coverage at {share}."
+    selected = {f"{name} ({reason})": curves[name] for name, reason in reasons.items()}
     return (
         curves_figure("fig2", "Risk–coverage curves of the best and the worst model", caption, selected)
         if selected
@@ -367,14 +365,14 @@ def risk_coverage(frame: Frame) -> dict[str, Curve]:
 
 def curve_models(models: Models, curves: Mapping[str, Curve]) -> dict[str, str]:
     """The best and the worst by AUROC; of those less accurate, the one with the largest gain in coverage."""
-    auroc, accuracy, covers = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
+    auroc, accuracy, coverages = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
     ranked = sorted((name for name in auroc if name in curves), key=lambda name: -auroc[name])
     if len(ranked) < 2:
         return {}
-    best, *between, worst = ranked
-    more = {name: covers[name] for name in between if covers.get(name, 0) > covers.get(worst, 0)}
-    under = [name for name in more if accuracy.get(name, 0) < accuracy.get(worst, 0)]
-    third = {max(under, key=lambda name: more[name]): "less accurate"} if under else {}
+    best, *others, worst = ranked
+    covering = {name: coverages[name] for name in others if coverages.get(name, 0) > coverages.get(worst, 0)}
+    less_accurate = [name for name in covering if accuracy.get(name, 0) < accuracy.get(worst, 0)]
+    third = {max(less_accurate, key=lambda name: covering[name]): "less accurate"} if less_accurate else {}
     return {best: "best AUROC", worst: "worst AUROC"} | third
 
 
@@ -407,8 +405,8 @@ def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mappin
     """Scatter plot with a line from each model's origin to the model; `names` replace the names of architectures."""
     models = models_of(frame)
     axes = axes_of(models)
-    placed = axes[spec.x].values.keys() & axes[spec.y].values.keys()
-    linked = {model: origin for model, origin in origins.items() if {model, origin} <= placed}
+    plotted = axes[spec.x].values.keys() & axes[spec.y].values.keys()
+    linked = {model: origin for model, origin in origins.items() if {model, origin} <= plotted}
     linked_models = {*origins, *origins.values()} if linked else set()
     colours = {name: names.get(name) or families.paper_name(families.architecture(name)) for name in linked_models}
     figure = spec.figure(models, axes, colours, [(origin, model) for model, origin in linked.items()])
@@ -457,15 +455,15 @@ UNTESTED = "Not all of these models were compared on the same images: their diff
 def lead(study: Study) -> list[str]:
     """The best models by accuracy, AUROC and coverage, each with its test against the next."""
     models = models_of(study.frame)
-    strict, alone = strictest(models), len(models.sizes) == 1
+    strict_accuracy, single_model = strictest(models), len(models.sizes) == 1
     dataset = "" if pretrained.unnamed(study) else f" of {study.data}"
     images = f"{images_of(study.frame, 'accuracy')} images{dataset}"
     sentences = [f"{plural(len(models.sizes), 'pretrained model')}, {images}."]
-    share, tested = f"{100 * strict:g} %", []
+    share, tests = f"{100 * strict_accuracy:g} %", []
     columns: dict[str, tuple[str, Values, Callable[[float], str]]] = {
         "accuracy": ("accuracy", models.get("accuracy"), format_percent),
         "auroc": (AXIS, models.get("auroc", USUAL), lambda value: format_number(value, 3)),
-        f"sac@{strict:g}": (f"coverage at {share} accuracy", keeps(models, strict), format_percent),
+        f"sac@{strict_accuracy:g}": (f"coverage at {share} accuracy", keeps(models, strict_accuracy), format_percent),
     }
     for metric, (label, values, format) in columns.items():
         best = pretrained.best_of(values)
@@ -476,19 +474,19 @@ def lead(study: Study) -> list[str]:
             continue
         value = format(values[best])
         sentence = f"{label.capitalize() if label != AXIS else label}: {value}."
-        if not alone:
+        if not single_model:
             sentence = f"Highest {label}: {best}, {value}."
         reference = _compared_best(study.frame, metric, best)
         test = _tested(study.frame, metric, reference)
         if reference != best and values.get(str(reference)) != values[best]:  # one file has further rows
             test = f"On their common images {reference} is best. {test}"
-        tested.append(test)
+        tests.append(test)
         sentences.append(f"{sentence} {test}".strip())
-    if alone and not (study.plan or {}).get("files"):
+    if single_model and not (study.plan or {}).get("files"):
         (name,) = models.sizes
         sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --output DIR`.")
-    if tested and not alone:
-        sentences.append(TESTED if all(tested) else UNTESTED)
+    if tests and not single_model:
+        sentences.append(TESTED if all(tests) else UNTESTED)
     return sentences
 
 
@@ -500,9 +498,9 @@ def _compared_best(frame: Frame, metric: str, best: str | None) -> str | None:
 def _tested(frame: Frame, metric: str, best: str | None) -> str:
     """The difference of the best model to the next, with its test; empty for models that were not compared."""
     rows = frame.where(metric=DIFFERENCE, criterion=metric, reference=best)
-    p = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, criterion=metric)}
+    p_values = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, criterion=metric)}
     differences = [
-        {"model": row["backbone"], "difference": row["value"], "adjusted": p.get(row["backbone"])}
+        {"model": row["backbone"], "difference": row["value"], "adjusted": p_values.get(row["backbone"])}
         | {end: row[end] for end in ("low", "high")}
         for row in rows
     ]

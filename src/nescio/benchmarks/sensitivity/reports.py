@@ -48,20 +48,20 @@ def _pooled(frame: Frame, metric: str) -> Frame:
     return frame.where(metric=metric, shift=TURNED, severity=None)
 
 
-def correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+def correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """Spearman's ρ and its two-sided p-value: by all orders of up to EXACT values, else by Student's t with n − 2
     degrees of freedom."""
     from scipy.special import stdtr
     from scipy.stats import rankdata
 
-    n = len(a)
+    n = len(x)
     if n < 3:
         raise Undefined("A correlation of fewer than three networks has no p-value.")
-    rho = spearman(a, b)
+    rho = spearman(x, y)
     if n <= EXACT:
-        centred, other = (rankdata(values) - (n + 1) / 2 for values in (a, b))
-        orders = other[np.array(list(permutations(range(n))))] @ centred
-        return rho, float(np.mean(np.abs(orders) >= abs(other @ centred) - 1e-9))
+        x_ranks, y_ranks = (rankdata(values) - (n + 1) / 2 for values in (x, y))
+        orders = y_ranks[np.array(list(permutations(range(n))))] @ x_ranks
+        return rho, float(np.mean(np.abs(orders) >= abs(y_ranks @ x_ranks) - 1e-9))
     if abs(rho) == 1:
         return rho, 0.0
     return rho, 2 * float(stdtr(n - 2, -abs(rho) * ((n - 2) / (1 - rho**2)) ** 0.5))
@@ -78,9 +78,9 @@ def correlations(frame: Frame) -> list[Row]:
                 line[f"ρ {name}"], line[f"p {name}"] = correlation(available.column("trial"), available.column(name))
             except Undefined:
                 continue
-        by_run = [subset.correlation("trial", "rAULC") for _, subset in selected.group_by("data_seed")]
-        if known_runs := [rho for rho in by_run if rho is not None]:
-            line["rising"] = f"{sum(rho > 0 for rho in known_runs)} of {len(known_runs)}"
+        by_seed = [subset.correlation("trial", "rAULC") for _, subset in selected.group_by("data_seed")]
+        if seed_rhos := [rho for rho in by_seed if rho is not None]:
+            line["rising"] = f"{sum(rho > 0 for rho in seed_rhos)} of {len(seed_rhos)}"
         rows.append(line)
     return rows
 
@@ -95,12 +95,12 @@ def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
 def correlation_table(frame: Frame) -> Table:
     """Spearman's correlation of strength and rAULC with its p-value; of strength and accuracy beside it."""
     names = {"rAULC": "rAULC", "auroc": "AUROC", "accuracy": "accuracy"}
-    heads = [
-        head
-        for name, word in names.items()
-        for head in (
-            Column(f"ρ, {word}", f"ρ {name}", format=decimals(2, sign=True)),
-            Column(f"p, {word}", f"p {name}", format=NumberFormat(".1g")),
+    columns = [
+        column
+        for name, label in names.items()
+        for column in (
+            Column(f"ρ, {label}", f"ρ {name}", format=decimals(2, sign=True)),
+            Column(f"p, {label}", f"p {name}", format=NumberFormat(".1g")),
         )
     ]
     return table(
@@ -108,9 +108,9 @@ def correlation_table(frame: Frame) -> Table:
         "Rank correlation of regularisation strength and rAULC",
         index=("method", "dataset", Index("measure", keep=True)),
         columns=[
-            *heads[:2],
+            *columns[:2],
             Column("rising", field="rising"),
-            *heads[2:],
+            *columns[2:],
             Column("networks", "networks", format=COUNT),
         ],
         bold="none",
@@ -128,10 +128,10 @@ def every_strength(frame: Frame) -> Table:
     accuracy = _clean(frame)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
     bounded = frame.facts("at_bound")
-    beside = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
-    means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
+    unscored = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
+    means = Frame([*measured, *unscored]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
     rows = means.with_column("strength", lambda row: strength[tuple(row[name] for name in KEY)])
-    heads = metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"})
+    columns = metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"})
     notes = ["Strengths of a method are compared; the weakest is first"]
     if bounded:
         notes.append("Layers at their bound: the share whose spectral norm is reduced; at 0 the bound has no effect")
@@ -139,7 +139,7 @@ def every_strength(frame: Frame) -> Table:
         rows.sort(lambda row: frame.unique("method").index(row["method"]), "measure", "trial"),
         "Metrics at every strength",
         index=("method", "dataset", Index("measure", keep=True), Index("strength", keep=True)),
-        columns=[*heads, Column("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
+        columns=[*columns, Column("layers at their bound", where={"metric": "at_bound"})] if bounded else columns,
         format=decimals(3),
         compare_within=("dataset", "method"),
         note=". ".join([*notes, *singular_gaussians(frame)]),
@@ -198,12 +198,12 @@ def story(study: Study) -> Story:
 
 def _lead(frame: Frame) -> list[str]:
     """Methods with a significant rank correlation of strength and rAULC, each by its first measure."""
-    joined = len(frame.unique("dataset")) > 1
+    several_datasets = len(frame.unique("dataset")) > 1
     first = [rows.rows[0] for _, rows in Frame(correlations(frame)).group_by("dataset", "method")]
     several = len({row["measure"] for row in first}) > 1
     groups: dict[str, list[str]] = {}
     for row in first:
-        name = row["method"] + (f" by {row['measure']}" if several else "") + _on_data(row["dataset"], joined)
+        name = row["method"] + (f" by {row['measure']}" if several else "") + _on_data(row["dataset"], several_datasets)
         if "p rAULC" not in row:
             groups.setdefault("Too few networks for a correlation", []).append(name)
         elif row["p rAULC"] >= LEVEL:
@@ -214,11 +214,11 @@ def _lead(frame: Frame) -> list[str]:
             groups.setdefault(f"Correlated with a {change} rAULC", []).append(f"{name} (ρ {rho})")
     lead = [f"{plural(len(frame.unique('method')), 'method')}, {len(frame.unique('trial'))} strengths each."]
     lead += [f"{label}: {join_names(groups[label])}." for label in sorted(groups)]
-    idle = {
-        name + _on_data(data, joined): len(idle_strengths(frame, name, data))
+    without_effect = {
+        name + _on_data(data, several_datasets): len(idle_strengths(frame, name, data))
         for (name, data), _ in frame.facts("at_bound").group_by("method", "dataset")
     }
-    if counts := [f"{count} of {name}" for name, count in idle.items() if count]:
+    if counts := [f"{count} of {name}" for name, count in without_effect.items() if count]:
         text = join_names(counts)
         lead.append(f"Strengths whose bound has no effect on any network: {text}; the correlations include them.")
     accuracies = [rows.column() for _, rows in _clean(frame).group_by("dataset")]

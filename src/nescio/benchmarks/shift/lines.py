@@ -59,8 +59,8 @@ def _check_networks(frame: Frame) -> None:
 
 def _check_images(frame: Frame) -> None:
     """Refuse joined studies whose lines were evaluated on different images or severities of one corruption."""
-    ranked = Frame([*clean(frame), *shifted(frame)]).where(metric=RANKING)
-    for (data, shift, level, _), rows in ranked.group_by("dataset", "shift", "severity", "metric"):
+    ranking_rows = Frame([*clean(frame), *shifted(frame)]).where(metric=RANKING)
+    for (data, shift, level, _), rows in ranking_rows.group_by("dataset", "shift", "severity", "metric"):
         if len(sizes := rows.unique("n")) > 1:
             images = f"{shift} {level:g}" if level else f"{shift} and clean" if level is None else shift
             raise BadInput(
@@ -91,16 +91,16 @@ def on_common(frame: Frame) -> Frame:
     rows: list[Row] = []
     for _, subset in frame.group_by("dataset", "metric"):
         lines = [{key for key, _ in line.group_by("shift", "severity")} for _, line in subset.group_by(*LINE, *SEED)]
-        common = set.intersection(*lines)
-        rows += [row for row in subset if (row["shift"], row["severity"]) in common]
+        common_keys = set.intersection(*lines)
+        rows += [row for row in subset if (row["shift"], row["severity"]) in common_keys]
     return Frame(rows)
 
 
 def common_note(frame: Frame, noun: str) -> str:
     """Describe the corruptions over which pooled means are taken."""
-    every = shifted(frame).where(severity=None)
-    kept = {key for key, _ in on_common(every).group_by("dataset", "metric", "shift")}
-    missing = {key[-1] for key, _ in every.group_by("dataset", "metric", "shift") if key not in kept}
+    pooled_rows = shifted(frame).where(severity=None)
+    common_keys = {key for key, _ in on_common(pooled_rows).group_by("dataset", "metric", "shift")}
+    missing = {key[-1] for key, _ in pooled_rows.group_by("dataset", "metric", "shift") if key not in common_keys}
     names = shifted(frame).unique("shift")
     left_out = [name.replace("_", " ") for name in names if name in missing]
     caption = f"then the mean over {plural(len(names) - len(left_out), noun).lower()}"
@@ -112,18 +112,18 @@ def over_seeds(frame: Frame, *by: str) -> Frame:
     return frame.summarise([*LINE, *by, "metric"], over=["data_seed"])
 
 
-def beside_scores(ranked: Frame, others: Frame) -> list[Row]:
-    """Rows of `ranked`, then those of `others`, repeated for each score of their line (None without scores)."""
-    scores = {model: rows.unique("measure") for model, rows in ranked.group_by(*MODEL)}
-    models = dict(others.group_by(*MODEL))
-    order = [*scores, *(model for model in models if model not in scores)]
-    repeated = [
+def beside_scores(scored_rows: Frame, other_rows: Frame) -> list[Row]:
+    """Return `scored_rows`, then `other_rows`, repeated for each score of their line (None without scores)."""
+    scores = {model: rows.unique("measure") for model, rows in scored_rows.group_by(*MODEL)}
+    models = dict(other_rows.group_by(*MODEL))
+    models_in_order = [*scores, *(model for model in models if model not in scores)]
+    repeated_rows = [
         row | {"measure": measure}
-        for model in order
+        for model in models_in_order
         for measure in scores.get(model, [None])
         for row in models.get(model, ())
     ]
-    return [*ranked, *repeated]
+    return [*scored_rows, *repeated_rows]
 
 
 def line_table(
@@ -137,17 +137,17 @@ def line_table(
 ) -> Table:
     """A table of means over seeds; undertrained methods are not compared. `scores`: rows differ in their score."""
     frame = Frame(rows)
-    existing = any(str(name).startswith("pretrained") for name in frame.unique("method"))  # named by backbone
+    pretrained = any(str(name).startswith("pretrained") for name in frame.unique("method"))  # named by backbone
     index = [
-        Index(name, keep=(existing and name == "backbone") or len(frame.unique(name)) > 1)
+        Index(name, keep=(pretrained and name == "backbone") or len(frame.unique(name)) > 1)
         for name in ("method", "dataset", "backbone", "members")
     ]
     index += [Index("measure", keep=True)] if scores else []
     note = ". ".join(
         filter(None, (note, "" if all(map(is_trained, frame)) else "Undertrained methods are not compared"))
     )
-    look = {"index": index, "columns": columns, "compare_within": ("dataset",), "compared": is_trained}
-    return table(frame, title, format=decimals(3), note=note, spread=spread, **look)  # type: ignore[arg-type]
+    options = {"index": index, "columns": columns, "compare_within": ("dataset",), "compared": is_trained}
+    return table(frame, title, format=decimals(3), note=note, spread=spread, **options)  # type: ignore[arg-type]
 
 
 # ---- curves
@@ -164,23 +164,23 @@ def first_measure(frame: Frame) -> Frame:
 
 def ranked_by(frame: Frame) -> str:
     """The measures that `first_measure` chose."""
-    others = [name for name in frame.unique("measure") if name != NATIVE]
+    other_names = [name for name in frame.unique("measure") if name != NATIVE]
     native = NATIVE in frame.unique("measure")
-    if len(others) + native == 1:
-        return "By the native score." if native else f"By {others[0]}."
-    if native and len(others) == 1:
-        return f"By the native score, or by {others[0]} if there is none."
-    return f"By the first measure of each line: {join_names([*['native'] * native, *others])}."
+    if len(other_names) + native == 1:
+        return "By the native score." if native else f"By {other_names[0]}."
+    if native and len(other_names) == 1:
+        return f"By the native score, or by {other_names[0]} if there is none."
+    return f"By the first measure of each line: {join_names([*['native'] * native, *other_names])}."
 
 
 def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
     """Line → severity → mean of a metric over seeds and corruptions; clean images come first."""
     selected = on_curves(frame, metric)
-    if len((changed := shifted(selected)).unique("shift")) > 1:  # means over them
-        selected = Frame([*clean(selected), *on_common(changed)])
-    named = selected.with_column("at", lambda row: CLEAN if row["shift"] == CLEAN else f"{row['severity']:g}")
-    ordered = named.sort(lambda row: row["at"] != CLEAN, "severity")
-    lines = ordered.summarise([*MODEL, "at"], over=["data_seed"]).group_by(*MODEL)
+    if len((shifted_rows := shifted(selected)).unique("shift")) > 1:  # means over them
+        selected = Frame([*clean(selected), *on_common(shifted_rows)])
+    with_levels = selected.with_column("at", lambda row: CLEAN if row["shift"] == CLEAN else f"{row['severity']:g}")
+    sorted_rows = with_levels.sort(lambda row: row["at"] != CLEAN, "severity")
+    lines = sorted_rows.summarise([*MODEL, "at"], over=["data_seed"]).group_by(*MODEL)
     return {network_label(line.rows[0]): {row["at"]: row["value"] for row in line} for _, line in lines}
 
 
@@ -194,12 +194,12 @@ def panels(frame: Frame, key: str, title: str, *metrics: str, caption: str = "",
 
     axis  title of an axis of numbers on which levels are drawn; "": levels are equally far apart
     """
-    several = len(frame.unique("dataset")) > 1
+    multiple = len(frame.unique("dataset")) > 1
     averages = [row for row in frame if row["members"] not in (None, 1)]
     colours = {network_label(row): row["method"].replace(DEEP_ENSEMBLE, MEMBER) for row in averages}
     blocks = []
     for number, ((data,), subset) in enumerate(frame.group_by("dataset")):
-        figure_key, subject = (f"{key}-{number}", f"{dataset_label(data)}, {title}") if several else (key, title)
+        figure_key, figure_title = (f"{key}-{number}", f"{dataset_label(data)}, {title}") if multiple else (key, title)
         figures = []
         for metric in metrics:
             if lines := curves(subset, metric):
@@ -207,9 +207,9 @@ def panels(frame: Frame, key: str, title: str, *metrics: str, caption: str = "",
                 measure = ranked_by(on_curves(subset, metric)) if metric in RANKING else ""
                 label = bare_label(metric)
                 names = ("line", "severity", label)
-                look: Row = {"dashed": colours, "positions": levels if axis else None, "axis": axis}
-                texts = f"{label}, {subject}", f"{measure} {caption}".strip()
-                figures.append(levels_figure(f"{figure_key}-{metric}", *texts, lines, names, **look))
+                options: Row = {"dashed": colours, "positions": levels if axis else None, "axis": axis}
+                texts = f"{label}, {figure_title}", f"{measure} {caption}".strip()
+                figures.append(levels_figure(f"{figure_key}-{metric}", *texts, lines, names, **options))
         blocks += [Panel(figures)] if figures else []
     return blocks
 

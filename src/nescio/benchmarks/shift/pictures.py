@@ -36,8 +36,8 @@ def pictures_step(groups: Sequence[NetworkGroup], levels: Mapping[Level, ImageSe
     """Draw a few images, clean and at the last level of a few shifts: image, labels, predictions and uncertainty."""
     last = {shift: (shift, severity) for shift, severity in levels}
     drawn = {last[shift]: replace(levels[last[shift]], limit=IMAGES) for shift in [*last][: 1 + SHIFTS]}
-    content = [images.with_content_name(root) for images in drawn.values()]
-    config = {"step": "pictures", "facts": [group.columns for group in groups], "images": content}
+    identified_sets = [images.with_content_name(root) for images in drawn.values()]
+    config = {"step": "pictures", "facts": [group.columns for group in groups], "images": identified_sets}
     parents = [network.parent(root) for group in groups for network in group.networks]
     parents += [images.load_revision(root) for images in drawn.values()]
     return make_evaluation(NAME, VERSION, "pictures", config, parents, partial(_draw, groups=groups, levels=drawn))

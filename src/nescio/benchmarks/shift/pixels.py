@@ -36,26 +36,26 @@ def compare(plan: Plan, work: Work) -> Plan:
     plan = lineup.with_registered_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
         segmenting = tuple(name for name in plan.methods if not methods[name].no_dense_reason)
-        missing = sorted({*plan.methods} - {*segmenting})
-        work.add_notes(f"Not among all methods, because they cannot segment: {', '.join(missing)}.")
+        skipped_methods = sorted({*plan.methods} - {*segmenting})
+        work.add_notes(f"Not among all methods, because they cannot segment: {', '.join(skipped_methods)}.")
         plan = replace(plan, methods=segmenting)
-    existing = lineup.existing(plan.networks, plan.data, plan.preprocessing, work) if plan.networks else []
-    for network in (network for group in existing for network in group.networks):
+    existing_networks = lineup.existing(plan.networks, plan.data, plan.preprocessing, work) if plan.networks else []
+    for network in (network for group in existing_networks for network in group.networks):
         if network.trial is None or network.trial.task != "segmentation":
             raise BadInput(f"{network.name} predicts one class per image: use networks trained to segment.")
-    refuse(plan, methods_of(existing) if existing else plan.trained, root)
+    refuse(plan, methods_of(existing_networks) if existing_networks else plan.trained, root)
     evaluation = SegmentationShift(plan.corruptions, plan.severities, plan.measures)
-    groups = existing or groups_of(plan, dict.fromkeys(plan.trained, 0), root)
+    groups = existing_networks or groups_of(plan, dict.fromkeys(plan.trained, 0), root)
     levels = evaluation.levels(subjects_of(plan, groups, root)[0].test_images, root)
     for images in levels.values():  # folders without a label map are refused before any training
         images.load_revision(root)
-    read = partial(refuse_unreadable, list(levels.values()), root)
-    groups = existing or lineup.train(groups, work, before=read)
+    check_images = partial(refuse_unreadable, list(levels.values()), root)
+    groups = existing_networks or lineup.train(groups, work, before=check_images)
     subjects = subjects_of(plan, groups, root)
-    lineup.evaluate((NAME, VERSION), subjects, [evaluation], work, before=read if existing else None)
+    lineup.evaluate((NAME, VERSION), subjects, [evaluation], work, before=check_images if existing_networks else None)
     add_notes(plan, work)
-    if pictured := existing or [group for group in groups if group.columns["data_seed"] == 0]:
-        for step in work.run_stage("pictures", [pictures_step(pictured, levels, root)]):
+    if picture_groups := existing_networks or [group for group in groups if group.columns["data_seed"] == 0]:
+        for step in work.run_stage("pictures", [pictures_step(picture_groups, levels, root)]):
             work.pictures += read_list(step.verified(work.store) / PICTURES)
     return plan
 

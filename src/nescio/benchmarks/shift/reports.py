@@ -69,10 +69,10 @@ def table_2(frame: Frame) -> Table:
 def table_3(frame: Frame) -> Table:
     """Clean mIoU; mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
     rows = pixels(frame)
-    ranked = over_seeds(pooled(rows).where(measure=lambda name: name is not None))
+    pooled_means = over_seeds(pooled(rows).where(measure=lambda name: name is not None))
     miou = [row | {"shift": CLEAN} for row in over_seeds(clean(rows).where(metric="miou"))]
     miou += [row | {"shift": None} for row in over_seeds(pooled(rows).where(metric="miou"))]
-    heads = [
+    columns = [
         Column("clean mIoU ↑", where={"metric": "miou", "shift": CLEAN}, metric="miou"),
         Column("pooled mIoU ↑", where={"metric": "miou", "shift": None}),
         *metrics("auroc", "raulc"),
@@ -84,7 +84,7 @@ def table_3(frame: Frame) -> Table:
     if bound := max(rows.where(metric="bound").column(), default=0.0):
         note += f". AUROC and rAULC are computed from binned scores, with an error of at most {bound:.1g}"
     title = "Misclassification detection of pixels under shift"
-    return line_table(beside_scores(ranked, Frame(miou)), title, heads, note, scores=True)
+    return line_table(beside_scores(pooled_means, Frame(miou)), title, columns, note, scores=True)
 
 
 # ---- figures of the paper
@@ -93,14 +93,14 @@ def table_3(frame: Frame) -> Table:
 @report("shift/fig1", needs="rows of corrupted images")
 def figure_1(frame: Frame) -> Blocks:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
-    every = images(frame)
-    rows, title = Frame([*clean(every), *shifted(every)]), "mean over corruptions"
+    shift_rows = images(frame)
+    rows, title = Frame([*clean(shift_rows), *shifted(shift_rows)]), "mean over corruptions"
     outcomes = panels(rows, "fig1", title, "accuracy", "ece")
-    ranked = {"native score": panels(rows, "fig1", title, *RANKING)}
-    others = rows.where(measure=(None, ENTROPY))
-    if NATIVE in rows.unique("measure") and others.where(metric=RANKING):
-        ranked |= {ENTROPY: panels(others, f"fig1-{ENTROPY}", title, *RANKING)}
-    return flatten([outcomes, Tabs("Uncertainty score", ranked) if len(ranked) > 1 else ranked["native score"]])
+    options = {"native score": panels(rows, "fig1", title, *RANKING)}
+    entropy_rows = rows.where(measure=(None, ENTROPY))
+    if NATIVE in rows.unique("measure") and entropy_rows.where(metric=RANKING):
+        options |= {ENTROPY: panels(entropy_rows, f"fig1-{ENTROPY}", title, *RANKING)}
+    return flatten([outcomes, Tabs("Uncertainty score", options) if len(options) > 1 else options["native score"]])
 
 
 @report("shift/corruptions", needs="rows of two corruptions or more")
@@ -113,9 +113,9 @@ def every_corruption(frame: Frame) -> Blocks:
     means = first_measure(corrupted.where(severity=None, metric="raulc")).summarise(
         [*MODEL, "shift"], over=["data_seed"]
     )
-    several = len(means.unique("dataset")) > 1
+    several_datasets = len(means.unique("dataset")) > 1
     cells = [
-        {"line": f"{network_label(row)}, {dataset_label(row['dataset'])}" if several else network_label(row)}
+        {"line": f"{network_label(row)}, {dataset_label(row['dataset'])}" if several_datasets else network_label(row)}
         | {"column": row["shift"].replace("_", " "), "value": row["value"], "n": row["n"]}
         for row in means
     ]
@@ -218,9 +218,9 @@ def training(frame: Frame) -> Table:
     rows = frame.facts(*titles).where(members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
     notes = ["Layers at their bound: the share whose spectral norm is reduced; at 0 the bound has no effect"]
     notes = [*(notes if frame.facts("at_bound") else []), *singular_gaussians(frame)]
-    heads = [Column(titles[name], where={"metric": name}) for name in titles if name in rows.unique("metric")]
-    look = {"format": decimals(3), "bold": "none", "note": ". ".join(notes)}
-    return table(rows, "Training of the networks", index=("method", "dataset", "backbone"), columns=heads, **look)  # type: ignore[arg-type]
+    columns = [Column(titles[name], where={"metric": name}) for name in titles if name in rows.unique("metric")]
+    options = {"format": decimals(3), "bold": "none", "note": ". ".join(notes)}
+    return table(rows, "Training of the networks", index=("method", "dataset", "backbone"), columns=columns, **options)  # type: ignore[arg-type]
 
 
 # ---- pictures
@@ -264,22 +264,22 @@ def about_pictures(study: Study) -> str:
 def first_look(study: Study) -> list[Table]:
     """The paper's tables, one for every dataset."""
     datasets = list(study.frame.group_by("dataset"))
-    makers: tuple[Callable[[Frame], Table], ...] = (table_2, table_3)
-    tables = [(data, made) for (data,), rows in datasets for make in makers if (made := make(rows))]
+    builders: tuple[Callable[[Frame], Table], ...] = (table_2, table_3)
+    tables = [(data, table) for (data,), rows in datasets for make_table in builders if (table := make_table(rows))]
     if len(datasets) == 1:
-        return [made for _, made in tables]
-    return [replace(made, title=f"{dataset_label(data)}: {made.title}") for data, made in tables]
+        return [table for _, table in tables]
+    return [replace(table, title=f"{dataset_label(data)}: {table.title}") for data, table in tables]
 
 
 def story(study: Study) -> Story:
     frame = study.frame
-    shown = pictures(study), colour_legend(study)
+    picture_blocks = pictures(study), colour_legend(study)
     sections: list[SectionSpec] = [
         ("Table", "Misclassification detection", first_look(study)),
         ("Severity", "Metrics by severity", [figure_1(frame), answers(frame)]),
         ("Corruptions", "Metrics by corruption", [every_corruption(frame)]),
         ("Levels", "Segmentation by level", [figure_4(frame), figure_3(frame), every_level(frame)]),
-        ("Pictures", "Predictions and uncertainty of pixels", [*shown], about_pictures(study)),
+        ("Pictures", "Predictions and uncertainty of pixels", [*picture_blocks], about_pictures(study)),
         ("OOD sets", "OOD detection", [out_of_distribution(frame)]),
         ("Training", "Training and choice of the strength", [training(frame), strengths(frame)]),
     ]
@@ -293,22 +293,22 @@ def _lead(frame: Frame) -> list[str]:
     seeds = plural(len(frame.unique("data_seed")), "seed").lower()
     lead = [f"{count_methods(lines)}, {seeds}, {plural(len(shifted(frame).unique('shift')), 'shift').lower()}."]
     for (data,), subset in frame.group_by("dataset"):
-        ranked = [pooled(task_rows(subset, task)).where(metric="raulc") for task in subset.unique("task")]
-        means = over_seeds(Frame(row for rows in ranked for row in rows if is_trained(row)))
+        raulc_rows = [pooled(task_rows(subset, task)).where(metric="raulc") for task in subset.unique("task")]
+        means = over_seeds(Frame(row for rows in raulc_rows for row in rows if is_trained(row)))
         if not means:
             continue
         best, *others = means.sort("value", reverse=True)
         runs = {f"{network_label(row)} by {row['measure']}": repetitions_of(row) for row in (best, *others)}
         lead.append(describe_best_line(f"rAULC on {dataset_label(data)}", runs))
-        if plain := [row for row in others if (network_label(row), row["measure"]) == ("erm", ENTROPY)]:
-            lead.append(f"rAULC of plain softmax entropy (erm): {format_number(plain[0]['value'], 3)}.")
+        if entropy_rows := [row for row in others if (network_label(row), row["measure"]) == ("erm", ENTROPY)]:
+            lead.append(f"rAULC of plain softmax entropy (erm): {format_number(entropy_rows[0]['value'], 3)}.")
         if subset.where(own_augmentation=True, method=best["method"]):
             lead.append(
                 f"{best['method']} is trained with augmentations of its own, which may explain the difference; "
                 "augment=full gives the same augmentations to all methods."
             )
-    if low := undertrained(frame):
-        several = len(frame.unique("dataset")) > 1
-        names = [f"{method} on {dataset_label(data)}" if several else method for data, method in low]
+    if weak := undertrained(frame):
+        several_datasets = len(frame.unique("dataset")) > 1
+        names = [f"{method} on {dataset_label(data)}" if several_datasets else method for data, method in weak]
         lead.append(f"Undertrained, so no finding about the method: {join_names(names)}.")
     return lead

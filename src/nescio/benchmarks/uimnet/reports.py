@@ -90,13 +90,13 @@ def first_lines(frame: Frame) -> Frame:
     """Calibrated single networks of the first backbone, without spectral norm where that was tried; of deep-ensemble,
     which has no single networks, its only size."""
     lines = with_first_measure(frame)
-    least = {method: min(rows.unique("members")) for (method,), rows in lines.group_by("method")}
-    lines = Frame(row for row in lines if row["members"] == least[row["method"]])
-    first: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
-    first["spectral"] = lambda values: min(values, key=lambda value: value or 0)
-    for name, choose in first.items():
+    smallest_size = {method: min(rows.unique("members")) for (method,), rows in lines.group_by("method")}
+    lines = Frame(row for row in lines if row["members"] == smallest_size[row["method"]])
+    conditions: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
+    conditions["spectral"] = lambda values: min(values, key=lambda value: value or 0)
+    for name, condition in conditions.items():
         if lines:
-            lines = lines.where(**{name: choose(lines.unique(name))})
+            lines = lines.where(**{name: condition(lines.unique(name))})
     return lines
 
 
@@ -128,12 +128,12 @@ def table_3(frame: Frame) -> Tabs:
 def _lines(title: str, frame: Frame, metric_names: Sequence[str]) -> Table:
     """Lines × metrics with mean ± standard deviation; the oracle is last and never the best."""
     lines = frame.without(method=ORACLE)
-    order, nothing = lines.unique("method"), dict.fromkeys(("members", "calibrated", "spectral"))
+    method_order, no_settings = lines.unique("method"), dict.fromkeys(("members", "calibrated", "spectral"))
     lines = lines.sort(
-        lambda row: order.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0
+        lambda row: method_order.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0
     )
     return table(
-        [*lines, *(row | nothing for row in frame.where(method=ORACLE))],
+        [*lines, *(row | no_settings for row in frame.where(method=ORACLE))],
         title,
         index=LABELS,
         columns=metrics(*metric_names, titles=NAMES),
@@ -156,9 +156,9 @@ def look(frame: Frame) -> Table:
         f"Calibrated single networks{joint}. OOD AUC: AUROC of {measure} of OOD against in-distribution images. OOD "
         f"rejected: share of OOD images above the 95 % quantile of {measure} on validation images"
     )
-    heads = [Column(title, where={"metric": metric}) for metric, title in titles.items()]
+    columns = [Column(title, where={"metric": metric}) for metric, title in titles.items()]
     title = "OOD detection by method"
-    return table(first, title, index=("method",), columns=heads, format=percents(), spread=False, note=note)
+    return table(first, title, index=("method",), columns=columns, format=percents(), spread=False, note=note)
 
 
 @report("uimnet/search", needs="two trials of a search")
@@ -180,8 +180,8 @@ def search(frame: Frame) -> Table | None:
         "chance"
     )
     lines = (Index("method", keep=True), "backbone", LABELS[-1], Index("network", "hyper-parameters"))
-    heads = metrics("accuracy", "nll", "auroc", titles=NAMES)
-    return table(rows, "Effect of the search", index=lines, columns=heads, format=decimals(3), bold="none", note=note)
+    columns = metrics("accuracy", "nll", "auroc", titles=NAMES)
+    return table(rows, "Effect of the search", index=lines, columns=columns, format=decimals(3), bold="none", note=note)
 
 
 @report("uimnet/ranking", needs=OOD_NEED)
@@ -198,12 +198,12 @@ def ranking(frame: Frame) -> Table:
 def effects(frame: Frame) -> Table:
     """Mean relative change of every metric by each ablation, all else equal (UIMNET §8)."""
     lines, rows = with_first_measure(frame), list[Row]()
-    for name, (column, called) in ABLATIONS.items():
+    for name, (column, value_label) in ABLATIONS.items():
         values = lines.unique(column)
         if column != "backbone":  # backbones are in the order of the plan, from small to large
             values.sort(key=lambda value: value or 0)
         if len(values) > 1:
-            change = f"{name} ({called(values[0])} → {called(values[-1])})"
+            change = f"{name} ({value_label(values[0])} → {value_label(values[-1])})"
             for (metric,), metric_rows in lines.group_by("metric"):
                 changes = _changes(metric_rows, column, values[0], values[-1])
                 rows += [{"change": change, "metric": metric, "value": fmean(changes)}] if changes else []
@@ -211,19 +211,19 @@ def effects(frame: Frame) -> Table:
         f"Mean relative change over methods and all other settings, OOD metrics with {first_measure(frame)}; bold is a "
         "change for the better"
     )
-    heads, form = metrics(*SHOWN, titles=NAMES), percents(sign=True)
+    columns, formatter = metrics(*SHOWN, titles=NAMES), percents(sign=True)
     return table(
-        rows, "Effect of every ablation", index=("change",), columns=heads, format=form, bold="change", note=note
+        rows, "Effect of every ablation", index=("change",), columns=columns, format=formatter, bold="change", note=note
     )
 
 
 def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
     """(after − before) / |before| of every pair of lines that differ in this column only."""
     rest = [name for name in LINE if name != column]
-    first, last = (
+    before_rows, after_rows = (
         {key: rows.first() for key, rows in frame.where(**{column: side}).group_by(*rest)} for side in (before, after)
     )
-    return [(last[key] - value) / abs(value) for key, value in first.items() if key in last and value]
+    return [(after_rows[key] - value) / abs(value) for key, value in before_rows.items() if key in after_rows and value]
 
 
 # ---- figures
@@ -235,13 +235,13 @@ def methods(frame: Frame) -> Figure | None:
     first = ordered(first_lines(frame).where(metric="auroc"), "method")
     if not first:
         return None
-    alike = {name: first.first(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
-    order = {method: number for number, method in enumerate(first.unique("method"))}
-    lines = means(frame).without(method=ORACLE).where(**alike)
+    settings = {name: first.first(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
+    method_order = {method: number for number, method in enumerate(first.unique("method"))}
+    lines = means(frame).without(method=ORACLE).where(**settings)
     points = [
         {"name": row["method"], "value": row["value"], "spread": row["spread"]}
         | {"kind": "one network" if row["members"] == 1 else f"ensemble of {row['members']}"}
-        for row in lines.sort("members", lambda row: order.get(row["method"], len(order)))
+        for row in lines.sort("members", lambda row: method_order.get(row["method"], len(method_order)))
     ]
     oracle = oracle_mean(frame)
     guide = (ORACLE, oracle) if oracle else None
@@ -283,11 +283,11 @@ def networks(frame: Frame) -> Figure | None:
     if len(points) < 2:
         return None
     values = [point[NLL] for point in points]
-    log = min(values) > 0 and max(values) > 20 * min(values)
+    log_scale = min(values) > 0 and max(values) > 20 * min(values)
     tips = {"name": "method", "about": "network"}
     caption = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
     title = "Validation NLL and AUC of every trained network"
-    return scatter_figure("networks", title, caption, points, NLL, AUC, tips, log=log)
+    return scatter_figure("networks", title, caption, points, NLL, AUC, tips, log=log_scale)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
@@ -353,16 +353,16 @@ def lead(study: Study) -> list[str]:
     """Summarize the study and its main results in sentences."""
     frame = study.frame
     lines, names = means(frame), frame.without(method=ORACLE).unique("method")
-    inside, outside = study.plan.get("classes"), study.plan.get("ood_classes")
-    classes = f"{count_in_words(len(inside)) if inside else 'some'} classes of {study.data}"
-    others = f"{count_in_words(len(outside))} OOD classes" if outside else "OOD classes"
-    sentences = [f"{plural(len(names), 'method')}, trained on {classes} and evaluated on {others}."]
+    class_names, ood_names = study.plan.get("classes"), study.plan.get("ood_classes")
+    classes = f"{count_in_words(len(class_names)) if class_names else 'some'} classes of {study.data}"
+    ood_text = f"{count_in_words(len(ood_names))} OOD classes" if ood_names else "OOD classes"
+    sentences = [f"{plural(len(names), 'method')}, trained on {classes} and evaluated on {ood_text}."]
     if first := ordered(first_lines(lines).where(metric="auroc"), "method"):
-        best, plain = first.first("method"), first.where(method="erm").first()
-        beside = {"erm": None if best == "erm" else plain, ORACLE: oracle_mean(lines)}
+        best, erm_row = first.first("method"), first.where(method="erm").first()
+        references = {"erm": None if best == "erm" else erm_row, ORACLE: oracle_mean(lines)}
         runs = {row["method"]: repetitions_of(row) for row in first}
         sentences.append(describe_best_line("AUC of OOD detection", runs))
-        if values := [f"{name} {format_number(value, 3)}" for name, value in beside.items() if value is not None]:
+        if values := [f"{name} {format_number(value, 3)}" for name, value in references.items() if value is not None]:
             sentences.append(f"For comparison: {join_names(values)}.")
     measures = shared_measures(lines)
     if len(measures) > 1:

@@ -132,10 +132,10 @@ def over_seeds(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> li
     for _, line_rows in select(frame, quantity, criterion).group_by(*LINE):
         (row,) = line_rows.summarise((*LINE, "metric"), over=["data_seed"])
         low, high = _interval(line_rows) or (None, None)
-        noise = None if low is None or high is None else ((high - low) / 2 / NORMAL) ** 2
+        image_variance = None if low is None or high is None else ((high - low) / 2 / NORMAL) ** 2
         measure = next((name for name in line_rows.unique("measure") if name), None)
         row |= {"least": min(row["values"]), "most": max(row["values"]), "measure": measure}
-        rows.append(row | {"spread": None, "low": low, "high": high, "noise": noise})
+        rows.append(row | {"spread": None, "low": low, "high": high, "noise": image_variance})
     return rows
 
 
@@ -246,12 +246,12 @@ def draw_networks(frame: Frame, spec: FigureSpec) -> Blocks:
 
 def describe_correlation(points: Frame, x: str, y: str) -> str:
     methods = {name: rows.correlation(x, y) for (name,), rows in points.group_by("method")}
-    within = [f"{name} {format_number(value, 2)}" for name, value in methods.items() if value is not None]
+    method_rhos = [f"{name} {format_number(value, 2)}" for name, value in methods.items() if value is not None]
     sentences = [f"{plural(len(points), 'network')}."]
     if (value := points.correlation(x, y)) is not None:
         sentences.append(f"Rank correlation {format_number(value, 2)}.")
-    if len(methods) > 1 and within:
-        sentences.append(f"Within a method: {join_names(within)}.")
+    if len(methods) > 1 and method_rhos:
+        sentences.append(f"Within a method: {join_names(method_rhos)}.")
     return " ".join(sentences)
 
 
@@ -494,9 +494,9 @@ def _lead(frame: Frame) -> list[str]:
     if not rows:
         return ["No network has an R-AUROC on downstream sets."]
     targets = [dataset_label(name) for name in frame.where(split="test").unique("target") if name]
-    named = {f"{name_of(row, frame)} by {row['measure']}": row for row in rows}
-    noise = {name: row["noise"] for name, row in named.items() if row["noise"] is not None}
-    runs = {name: repetitions_of(row) for name, row in named.items()}
+    rows_by_name = {f"{name_of(row, frame)} by {row['measure']}": row for row in rows}
+    noise = {name: row["noise"] for name, row in rows_by_name.items() if row["noise"] is not None}
+    runs = {name: repetitions_of(row) for name, row in rows_by_name.items()}
     lead = [
         f"{count_methods(rows)} on {join_names(targets)}.",
         describe_best_line("R-AUROC", runs, noise=noise if len(noise) == len(rows) else None),

@@ -84,13 +84,13 @@ def _points(curve: Curve) -> Iterable[tuple[float, float]]:
 def risk_coverage_chart(curves: Mapping[str, Curve], selected: str | None = None) -> Chart:
     """Selective risk against coverage of one model, by all measures; one measure is selected."""
     measures = [name for name in curves if name not in GUIDES]
-    looks = {SELECTED: (COLOUR["accent"], SOLID)}
-    looks |= {"other measures": (COLOUR["faint"], SOLID)} if len(measures) > 1 else {}
-    looks |= {GUIDE_LABELS[0]: (COLOUR["ink"], DASHED)} if OPTIMAL in curves else {}
-    looks |= {GUIDE_LABELS[1]: (COLOUR["soft"], DOTTED)} if RANDOM in curves else {}
-    colours, dashes = zip(*looks.values(), strict=True)
+    styles = {SELECTED: (COLOUR["accent"], SOLID)}
+    styles |= {"other measures": (COLOUR["faint"], SOLID)} if len(measures) > 1 else {}
+    styles |= {GUIDE_LABELS[0]: (COLOUR["ink"], DASHED)} if OPTIMAL in curves else {}
+    styles |= {GUIDE_LABELS[1]: (COLOUR["soft"], DOTTED)} if RANDOM in curves else {}
+    colours, dashes = zip(*styles.values(), strict=True)
     names = legend("stroke", labelExpr=f"datum.label == '{SELECTED}' ? {SELECTED} : datum.label")
-    series = Series("line", list(looks), colours, dashes, names)
+    series = Series("line", list(styles), colours, dashes, names)
     labels = zip(GUIDES, GUIDE_LABELS, strict=True)
     guides = "".join(f"datum.measure == '{guide}' ? '{label}' : " for guide, label in labels)
     line = f"datum.measure == {SELECTED} ? '{SELECTED}' : {guides}'other measures'"
@@ -154,10 +154,10 @@ def models_chart(models: Mapping[str, Mapping[str, Curve]], selected: str | None
     tips = [(f"{name}:N", f"risk of {model}") for name, model in zip(texts, models, strict=True)]
     columns = selected_rows(base, "measure").transform_calculate(**texts)
     columns = columns.encode(share_axis("x", "from", COVERAGE, grid=False), alt.X2("coverage:Q"))
-    used = [curves[name] for curves in models.values() for name in measures if name in curves]
+    shown_curves = [curves[name] for curves in models.values() for name in measures if name in curves]
     return line_chart(
         _fold(base, fields, "model", "risk").encode(
-            share_axis("x", "coverage", COVERAGE, grid=False), _risk_axis(used)
+            share_axis("x", "coverage", COVERAGE, grid=False), _risk_axis(shown_curves)
         ),
         Series("model", fields, legend=legend("stroke", labelExpr=rename_labels(fields, list(models)))),
         f"Risk–coverage curves of {', '.join(models)}.",
@@ -218,9 +218,9 @@ def _calibration_chart(
     base = data(rows)
     below = [
         base.transform_filter(alt.FieldEqualPredicate(field="stage", equal=stage))
-        .mark_area(opacity=0.12, color=shade)
+        .mark_area(opacity=0.12, color=colour)
         .encode(x, share_axis("y", "low", "accuracy"), alt.Y2("high:Q"))
-        for stage, shade in zip(stages if size is None else (), STAGE_COLOURS, strict=False)
+        for stage, colour in zip(stages if size is None else (), STAGE_COLOURS, strict=False)
     ]
     ends = data([{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
     below.append(ends.mark_line(strokeWidth=1, color=COLOUR["faint"]).encode(x, y))

@@ -42,13 +42,13 @@ class Box:
     @classmethod
     def from_values(cls, values: Sequence[float]) -> Box:
         """Compute the box of values."""
-        ordered = np.sort(np.asarray(values, np.float64))
-        lower, middle, upper = (float(q) for q in np.quantile(ordered, (0.25, 0.5, 0.75)))
+        sorted_values = np.sort(np.asarray(values, np.float64))
+        lower, median, upper = (float(quartile) for quartile in np.quantile(sorted_values, (0.25, 0.5, 0.75)))
         reach = WHISKER * (upper - lower)
-        near = ordered[(ordered >= lower - reach) & (ordered <= upper + reach)]
+        inliers = sorted_values[(sorted_values >= lower - reach) & (sorted_values <= upper + reach)]
         # an interpolated quartile may be beyond all near values; the whisker then ends at the box
-        low, high = min(float(near[0]), lower), max(float(near[-1]), upper)
-        return cls(low, lower, middle, upper, high, tuple(float(v) for v in ordered if v < low or v > high))
+        low, high = min(float(inliers[0]), lower), max(float(inliers[-1]), upper)
+        return cls(low, lower, median, upper, high, tuple(float(v) for v in sorted_values if v < low or v > high))
 
 
 def box_chart(
@@ -74,8 +74,8 @@ def box_chart(
     outliers: list[Row] = []
     for level in names:
         box = Box.from_values(list(levels[level].values()))
-        ends = {"low": box.low, "lower": box.lower, "middle": box.middle, "upper": box.upper, "high": box.high}
-        boxes.append({"level": level, **ends, "n": len(levels[level])})
+        box_values = {"low": box.low, "lower": box.lower, "middle": box.middle, "upper": box.upper, "high": box.high}
+        boxes.append({"level": level, **box_values, "n": len(levels[level])})
         outliers += [
             {"level": level, "model": model, "value": float(value)}
             for model, value in levels[level].items()
@@ -106,8 +106,8 @@ def box_chart(
         layers.append(marks.encode(x, value_axis("value", title, format), tooltip=tips))
     if lines:
         layers += _level_lines(lines, names, x, value_axis("value", title, format), format, unconnected)
-    most = max((len(values) for values in levels.values()), default=0)
-    return finish(layers, f"{title} of up to {most} models, as boxes at {', '.join(names)}.", 340)
+    max_count = max((len(values) for values in levels.values()), default=0)
+    return finish(layers, f"{title} of up to {max_count} models, as boxes at {', '.join(names)}.", 340)
 
 
 def levels_chart(
@@ -149,7 +149,7 @@ def levels_figure(
     look   further options of the chart
     """
     outer, inner, axis = names
-    points = [{outer: a, inner: b, axis: float(value)} for a, inside in values.items() for b, value in inside.items()]
+    points = [{outer: a, inner: b, axis: float(value)} for a, series in values.items() for b, value in series.items()]
     return Figure(key, title, caption, lambda: chart(values, axis, **look), points)
 
 
@@ -191,6 +191,6 @@ def _colours_and_dashes(
     if dashed is None:
         return colours, []
     first = [name for name in names if dashed.get(name) not in names]  # names with a colour of their own
-    turns = {name: divmod(number, len(colours)) for number, name in enumerate(first)}
-    dashes = [(SOLID, DOTTED)[turns[name][0] % 2] if name in turns else DASHED for name in names]
-    return tuple(colours[turns[name if name in turns else dashed[name]][1]] for name in names), dashes
+    style_of = {name: divmod(number, len(colours)) for number, name in enumerate(first)}
+    dashes = [(SOLID, DOTTED)[style_of[name][0] % 2] if name in style_of else DASHED for name in names]
+    return tuple(colours[style_of[name if name in style_of else dashed[name]][1]] for name in names), dashes

@@ -23,13 +23,13 @@ Tips: TypeAlias = "list[alt.Tooltip]"
 
 def data(rows: Sequence[Record]) -> Layer:
     """Return a chart of rows as CSV text, which Altair does not validate value by value."""
-    out = io.StringIO()
+    buffer = io.StringIO()
     names = list(rows[0]) if rows else ["nothing"]
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([f"{v:.5g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
     types = {name: "string" if rows and isinstance(rows[0][name], str) else "number" for name in names}
-    return alt.Chart(alt.InlineData(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=types)))
+    return alt.Chart(alt.InlineData(values=buffer.getvalue(), format=alt.CsvDataFormat(type="csv", parse=types)))
 
 
 def unique_names(rows: Iterable[Record], key: str) -> list[str]:
@@ -118,13 +118,13 @@ def tooltips(*fields: Sequence[str]) -> Tips:
 # ---- guide lines
 
 
-def guide_line(side: Side, value: float, label: str = "", *, field: str | None = None, **look: Any) -> list[Layer]:
+def guide_line(side: Side, value: float, label: str = "", *, field: str | None = None, **style: Any) -> list[Layer]:
     """Return a line across the chart at a value, vertical for side x, with a label."""
     name = field or side
-    look = {"color": COLOUR["ink"], "strokeWidth": 1, **look}
+    style = {"color": COLOUR["ink"], "strokeWidth": 1, **style}
     base = data([{name: float(value), "text": label}])
     position = {side: f"{name}:Q"}
-    layers = [base.mark_rule(**look).encode(**position)]
+    layers = [base.mark_rule(**style).encode(**position)]
     if label:
         text = base.mark_text(align="left", baseline="top", dx=5, fontSize=12, color=COLOUR["ink"])
         layers.append(text.encode(alt.Text("text:N"), y=alt.value(0), **position))
@@ -162,8 +162,8 @@ def line_layers(
     base: Layer, series: Series, tips: Tips | None = None, *, width: float = 2, points: float = 0
 ) -> list[Layer]:
     """Return one line per name of a series, and points with tooltips; `points` is their opacity."""
-    looks = [series.colour()] if series.dashes is None else [series.colour(), series.dash()]
-    lines = base.mark_line(strokeWidth=width, clip=True).encode(*looks)
+    encodings = [series.colour()] if series.dashes is None else [series.colour(), series.dash()]
+    lines = base.mark_line(strokeWidth=width, clip=True).encode(*encodings)
     if not tips:
         return [lines]
     marks = base.mark_point(filled=True, size=48, opacity=points)

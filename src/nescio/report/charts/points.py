@@ -80,17 +80,17 @@ def dots_chart(points: Sequence[Row], title: str, guide: tuple[str, float] | Non
     """
     names, kinds = unique_names(points, "name"), unique_names(points, "kind")
     rows = [
-        {"name": str(p["name"]), "kind": str(p["kind"]), "value": float(p["value"])}
-        | {"spread": f"± {format_number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
-        for p in points
+        {"name": str(point["name"]), "kind": str(point["kind"]), "value": float(point["value"])}
+        | {"spread": f"± {format_number(point['spread'], 3)}" if point.get("spread") is not None else "one seed"}
+        for point in points
     ]
     x = number_axis("x", "value", title, "~%")
     y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=240, grid=False, labelColor=COLOUR["ink"]))
-    ends = data(rows).transform_aggregate(low="min(value)", high="max(value)", groupby=["name"])
-    between = ends.mark_rule(strokeWidth=2, color=COLOUR["faint"])
-    several = len(kinds) > 1
-    colours = (COLOUR["soft"], COLOUR["accent"], *SERIES_COLOURS[1:]) if several else (COLOUR["accent"],)
-    colour = Series("kind", kinds, colours, legend=legend("circle", 170) if several else None).colour()
+    dot_ranges = data(rows).transform_aggregate(low="min(value)", high="max(value)", groupby=["name"])
+    between = dot_ranges.mark_rule(strokeWidth=2, color=COLOUR["faint"])
+    several_kinds = len(kinds) > 1
+    colours = (COLOUR["soft"], COLOUR["accent"], *SERIES_COLOURS[1:]) if several_kinds else (COLOUR["accent"],)
+    colour = Series("kind", kinds, colours, legend=legend("circle", 170) if several_kinds else None).colour()
     tips = tooltips(("name:N", "method"), ("kind:N", "as"), ("value:Q", "mean", ".2%"), ("spread:N", "over seeds"))
     dots = data(rows).mark_point(filled=True, size=120, opacity=1).encode(x, y, colour, tooltip=tips)
     layers = [between.encode(alt.X("low:Q", title=title), alt.X2("high:Q"), y), dots]
@@ -158,8 +158,8 @@ def heat_chart(
     """
     lines, columns = unique_names(cells, "line"), unique_names(cells, "column")
     rows = [
-        {"line": str(c["line"]), "column": str(c["column"]), "value": float(c["value"]), "n": int(c["n"])}
-        for c in cells
+        {"line": str(cell["line"]), "column": str(cell["column"]), "value": float(cell["value"]), "n": int(cell["n"])}
+        for cell in cells
     ]
     line, column, n = names
     narrow = f"width < {LETTER_WIDTH * len(columns) * (2 + max(map(len, columns)))}"  # labels would overlap
@@ -173,12 +173,12 @@ def heat_chart(
         tooltip=tooltips(("line:N", line), ("column:N", column), ("value:Q", title, ".4f"), ("n:Q", n)),
     )
     # opacity of one colour suits light and dark pages
-    top = max((float(c["value"]) for c in cells if c["value"] > floor), default=floor + 1)
-    scale = alt.Scale(type="pow", exponent=HEAT_EXPONENT, domain=[floor, top], range=[0.02, 0.6], clamp=True)
-    shades = base.mark_rect(color=COLOUR["accent"], cornerRadius=3, stroke=COLOUR["ground"])
+    highest = max((float(cell["value"]) for cell in cells if cell["value"] > floor), default=floor + 1)
+    scale = alt.Scale(type="pow", exponent=HEAT_EXPONENT, domain=[floor, highest], range=[0.02, 0.6], clamp=True)
+    rects = base.mark_rect(color=COLOUR["accent"], cornerRadius=3, stroke=COLOUR["ground"])
     texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=COLOUR["ink"])
     layers = [
-        shades.encode(alt.Opacity("value:Q", scale=scale, legend=None)),
+        rects.encode(alt.Opacity("value:Q", scale=scale, legend=None)),
         texts.encode(alt.Text("value:Q", format=format)),
     ]
     description = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}."
@@ -215,43 +215,43 @@ def scatter_chart(
     tips = tips or {}
     axes = _scatter_axes(points, x, y, log, spans)
     base = data(_scatter_rows(points, x, y, names, tips)).encode(*axes)
-    few = len(points) <= NAMED_POINTS
+    is_small = len(points) <= NAMED_POINTS
     layers = [layer for side, value in guides for layer in guide_line(side, value, color=COLOUR["soft"])]
     if links:
         ends = [{"x": float(a[x]), "y": float(a[y]), "x2": float(b[x]), "y2": float(b[y])} for a, b in links]
         rules = data(ends).mark_rule(strokeWidth=1, color=COLOUR["soft"], opacity=0.7)
         layers.append(rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q")))
-    layers += [_interval_bars(points, x, y, axes, side) for side in (x, y) if few and _ends(points, side)]
-    sized = any(point.get("parameters") for point in points)
+    layers += [_interval_bars(points, x, y, axes, side) for side in (x, y) if is_small and _ends(points, side)]
+    scaled = any(point.get("parameters") for point in points)
     entries = [(f"{key}:N", title) for key, title in tips.items()] + [("x:Q", x, ".4~g"), ("y:Q", y, ".4~g")]
-    entries += [("params:N", "parameters")] if sized else []
+    entries += [("params:N", "parameters")] if scaled else []
     only = alt.selection_point(fields=["name"], bind="legend")
-    layers.append(_scatter_marks(base, names, sized, only).encode(tooltip=tooltips(*entries)).add_params(only))
+    layers.append(_scatter_marks(base, names, scaled, only).encode(tooltip=tooltips(*entries)).add_params(only))
     if any(point.get("distilled") for point in points):
         dots = base.transform_filter("datum.dot == 1").mark_point(filled=True, size=10, color=COLOUR["ink"])
         layers.append(dots.encode(opacity=alt.condition(only, alt.value(1), alt.value(0))))
-    named = [point for point in points if "model" in point and (few or (point[x], point[y]) in front)]
-    layers += _name_layers(named, points, x, y, axes, log)
+    named_points = [point for point in points if "model" in point and (is_small or (point[x], point[y]) in front)]
+    layers += _name_layers(named_points, points, x, y, axes, log)
     if len(front) > 1:
         line = data([{"x": float(a), "y": float(b)} for a, b in front])
         layers.append(line.mark_line(strokeDash=DASHED, strokeWidth=1.25, color=COLOUR["ink"]).encode(*axes))
-    return finish(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", HEIGHT if sized else 340)
+    return finish(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", HEIGHT if scaled else 340)
 
 
 def _scatter_axes(points: Sequence[Row], x: str, y: str, log: bool, spans: tuple[float, float]) -> tuple[Axis, Axis]:
-    least = min((float(point[x]) for point in points), default=1.0)  # ~s prints numbers below 1 in thousandths
-    format = "~s" if log and least >= 1 else NUMBER
+    lowest = min((float(point[x]) for point in points), default=1.0)  # ~s prints numbers below 1 in thousandths
+    format = "~s" if log and lowest >= 1 else NUMBER
     return (
         number_axis("x", "x", x, format, log=log, domain=_domain(points, x, spans[0])),
         number_axis("y", "y", y, domain=_domain(points, y, spans[1])),
     )
 
 
-def _scatter_marks(base: Layer, names: Sequence[str], sized: bool, only: alt.Parameter) -> Layer:
+def _scatter_marks(base: Layer, names: Sequence[str], with_sizes: bool, chosen_names: alt.Parameter) -> Layer:
     """Marks with the colour and shape of their name."""
-    looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
-    if sized:
-        looks["size"] = alt.Size("size:Q", scale=alt.Scale(type="sqrt", range=[SMALL, LARGE]), legend=None)
+    styles: dict[str, Any] = {"opacity": alt.condition(chosen_names, alt.value(0.8), alt.value(0.07))}
+    if with_sizes:
+        styles["size"] = alt.Size("size:Q", scale=alt.Scale(type="sqrt", range=[SMALL, LARGE]), legend=None)
     key = legend("circle", 132, symbolStrokeWidth=0, symbolSize=90, symbolLimit=0)
     colours = [
         COLOUR["faint"] if name == OTHERS else SERIES_COLOURS[number % len(SERIES_COLOURS)]
@@ -259,9 +259,9 @@ def _scatter_marks(base: Layer, names: Sequence[str], sized: bool, only: alt.Par
     ]
     shapes = [SHAPES[number // len(SERIES_COLOURS) % len(SHAPES)] for number in range(len(names))]
     shape = alt.Shape("name:N", scale=alt.Scale(domain=list(names), range=shapes), legend=key)
-    marks = base.mark_point(filled=True) if sized else base.mark_point(filled=True, size=80)
+    marks = base.mark_point(filled=True) if with_sizes else base.mark_point(filled=True, size=80)
     colour = Series("name", names, colours or SERIES_COLOURS, legend=key).colour()
-    encoded: Layer = marks.encode(colour, shape, **looks)
+    encoded: Layer = marks.encode(colour, shape, **styles)
     return encoded
 
 
@@ -271,28 +271,28 @@ _CORNERS: tuple[_Corner, ...] = (("left", "bottom"), ("left", "top"), ("right", 
 
 
 def _name_layers(
-    named: Sequence[Row], points: Sequence[Row], x: str, y: str, axes: Sequence[Axis], log: bool
+    named_points: Sequence[Row], points: Sequence[Row], x: str, y: str, axes: Sequence[Axis], log: bool
 ) -> list[Layer]:
     """Names of points, each on the side of its mark where it overlaps the fewest other names and marks."""
-    across = _pixels([math.log(point[x]) if log else point[x] for point in points], WIDTH)
-    up = _pixels([-point[y] for point in points], HEIGHT)
-    taken = [(a - 8, b - 8, a + 8, b + 8) for a, b in zip(across, up, strict=True)]
+    x_pixels = _pixels([math.log(point[x]) if log else point[x] for point in points], WIDTH)
+    y_pixels = _pixels([-point[y] for point in points], HEIGHT)
+    boxes_so_far = [(px - 8, py - 8, px + 8, py + 8) for px, py in zip(x_pixels, y_pixels, strict=True)]
     labels: dict[_Corner, list[Row]] = {}
-    for point, a, b in zip(points, across, up, strict=True):
-        if point not in named:
+    for point, px, py in zip(points, x_pixels, y_pixels, strict=True):
+        if point not in named_points:
             continue
         width = min(NAME_LIMIT, NAME_LETTER * len(str(point["model"])))
         boxes: dict[_Corner, _Box] = {}
         for corner in _CORNERS:
-            left = a + 9 if corner[0] == "left" else a - 9 - width
-            top = b - 18 if corner[1] == "bottom" else b + 5
+            left = px + 9 if corner[0] == "left" else px - 9 - width
+            top = py - 18 if corner[1] == "bottom" else py + 5
             boxes[corner] = left, top, left + width, top + 13
         overlaps = [
-            sum(_overlap(box, other) for other in taken) + len(points) * (box[0] < 0 or box[2] > WIDTH)
+            sum(_overlap(box, neighbour) for neighbour in boxes_so_far) + len(points) * (box[0] < 0 or box[2] > WIDTH)
             for box in boxes.values()
         ]
         best = _CORNERS[overlaps.index(min(overlaps))]
-        taken.append(boxes[best])
+        boxes_so_far.append(boxes[best])
         labels.setdefault(best, []).append({"x": float(point[x]), "y": float(point[y]), "model": str(point["model"])})
     return [
         data(rows)
@@ -353,13 +353,13 @@ def _interval_bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Axis], 
 def _scatter_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]) -> list[Row]:
     """The points as rows of the chart, grey ones first."""
     sizes = [float(point["parameters"]) for point in points if point.get("parameters")]
-    typical = median(sizes or [1.0])
-    order = sorted(points, key=lambda p: -1 if p["name"] == OTHERS else names.index(str(p["name"])))
+    median_size = median(sizes or [1.0])
+    sorted_points = sorted(points, key=lambda p: -1 if p["name"] == OTHERS else names.index(str(p["name"])))
     return [
         {"name": str(p["name"]), **{key: str(p[key]) for key in tips}, "x": float(p[x]), "y": float(p[y])}
-        | {"size": float(p.get("parameters") or typical), "dot": int(bool(p.get("distilled")))}
+        | {"size": float(p.get("parameters") or median_size), "dot": int(bool(p.get("distilled")))}
         | {"params": format_millions(p.get("parameters"))}
-        for p in order
+        for p in sorted_points
     ]
 
 
@@ -377,8 +377,8 @@ def changes_chart(points: Sequence[Row], title: str) -> Chart:
             offset = JITTER * ((number * GOLDEN) % 1 - 0.5) if len(members) > 1 else 0.0
             row = {"kind": kind, "model": str(point["model"]), "than": str(point["than"])}
             rows.append(row | {"value": float(point["value"]), "x": column + offset})
-        middle = median(float(point["value"]) for point in members)
-        medians.append({"left": column - JITTER / 2, "right": column + JITTER / 2, "value": middle})
+        median_value = median(float(point["value"]) for point in members)
+        medians.append({"left": column - JITTER / 2, "right": column + JITTER / 2, "value": median_value})
     labels = json.dumps([kind.split(" ") for kind in kinds])  # a list is a label of several lines
     axis = alt.Axis(values=list(range(len(kinds))), labelExpr=f"{labels}[datum.value]", labelOverlap=False, grid=False)
     scale = alt.Scale(domain=[-0.5, len(kinds) - 0.5], nice=False)

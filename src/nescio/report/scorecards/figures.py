@@ -73,13 +73,13 @@ def measures_of(curves: Curves) -> list[str]:
 def thin_curves(curves: Curves, models: int) -> Curves:
     """Reduce the points of risk–coverage curves if many models share the page."""
     lines = curves.get("risk_coverage") or {}
-    most = max(MIN_POINTS, PAGE_POINTS // (models * max(1, len(lines))))
+    max_points = max(MIN_POINTS, PAGE_POINTS // (models * max(1, len(lines))))
 
     def thin(values: Array) -> Array:
-        positions = [round(number * (len(values) - 1) / (most - 1)) for number in range(most)]
-        return values if len(values) <= most else np.asarray(values)[positions]
+        positions = [round(number * (len(values) - 1) / (max_points - 1)) for number in range(max_points)]
+        return values if len(values) <= max_points else np.asarray(values)[positions]
 
-    return {**curves, "risk_coverage": {name: (thin(c), thin(r)) for name, (c, r) in lines.items()}}
+    return {**curves, "risk_coverage": {name: (thin(coverage), thin(risk)) for name, (coverage, risk) in lines.items()}}
 
 
 def _figure(kind: str, key: str, chart: Callable[[], Chart]) -> Figure:

@@ -48,25 +48,25 @@ def scorecard_story(
 
     incomparable  why there is no comparison
     """
-    names, several = unique_names(cards), len(cards) > 1
+    names, multiple = unique_names(cards), len(cards) > 1
     curves = {name: thin_curves(card.curves, len(cards)) for name, card in zip(names, cards, strict=True)}
-    sections = [Section("", SUMMARY, [summary(cards), models_panel(curves)])] if several else []
-    compared = [] if comparison is None else [_comparison_section(comparison)]
+    sections = [Section("", SUMMARY, [summary(cards), models_panel(curves)])] if multiple else []
+    comparisons = [] if comparison is None else [_comparison_section(comparison)]
     models = []
     for number, (name, card) in enumerate(zip(names, cards, strict=True)):
-        blocks: list[Block] = [Prose(scorecard_verdicts(card), lead=True)] if several else []
+        blocks: list[Block] = [Prose(scorecard_verdicts(card), lead=True)] if multiple else []
         for choice in card.score_choices:
-            blocks += [Prose(score_choice_verdicts(choice))] if several else []
+            blocks += [Prose(score_choice_verdicts(choice))] if multiple else []
             blocks.append(Details(SCORE_TITLE, [scores_table(choice)]))
         blocks += [
             scorecard_panel(curves[name], number),
             *scorecard_blocks(card.rows, card.calibration_warning),
             _missing_results(card.reasons),
         ]
-        models.append(Section(name if several else "", name if several else "", blocks, model=several))
+        models.append(Section(name if multiple else "", name if multiple else "", blocks, model=multiple))
     lead = _lead(cards, comparison, incomparable)
     title = title or _title(cards, comparison)
-    return Story(title, lead, described([*sections, *(compared + models if several else models + compared)]))
+    return Story(title, lead, described([*sections, *(comparisons + models if multiple else models + comparisons)]))
 
 
 def _comparison_section(comparison: Comparison) -> Section:
@@ -115,11 +115,11 @@ def short_story(cards: Sequence[Scorecard], comparison: Comparison | None = None
     """Return the verdicts and main metrics, on one screen."""
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
     gaps = _main_missing_results(cards)
-    final = [gap for gap in gaps if not missing_options([gap["reason"]])]  # reasons that no further file would remove
+    permanent = [gap for gap in gaps if not missing_options([gap["reason"]])]  # no further file would change them
     blocks = [
         replace(table, legend=()),
         *_short_choices(cards),
-        Definitions(group_reasons(final, limit=3)),
+        Definitions(group_reasons(permanent, limit=3)),
         Prose([further_options(str(gap["reason"]) for gap in gaps)]),
     ]
     return Story(_title(cards, comparison), _lead(cards, comparison, incomparable), [Section("", "", flatten(blocks))])

@@ -98,26 +98,26 @@ def scorecard_blocks(rows: Iterable[Row], warning: str | None = None) -> list[Bl
     if warning:
         frame = frame.with_column("calibrated", lambda row: UNRELIABLE if row.get("calibrated") else False)
     splits = in_distribution_splits(frame)
-    fitted = [f"temperature {value:.4g}" for value in frame.where(metric="temperature").unique("value")]
+    temperatures = [f"temperature {value:.4g}" for value in frame.where(metric="temperature").unique("value")]
     by_question: dict[str, list[Row]] = {question: [] for question in QUESTIONS}
     for row in frame.without(metric="temperature"):
         by_question[question_of(row, splits)].append(row)
     return [
         block
         for question, answers in by_question.items()
-        for block in _question_blocks(question, Frame(answers), splits, fitted)
+        for block in _question_blocks(question, Frame(answers), splits, temperatures)
     ]
 
 
-def _question_blocks(question: str, rows: Frame, splits: Splits, fitted: Sequence[str]) -> list[Block]:
+def _question_blocks(question: str, rows: Frame, splits: Splits, temperatures: Sequence[str]) -> list[Block]:
     rows = rows.sort(lambda row: measure_sort_key(row.get("measure")))
     labels = [name for name in MODEL_COLUMNS if len(rows.unique(name)) > 1]
     if question == PREDICTIONS:
         blocks: list[Block] = []
         for (_, group), members in rows.group_by("split", "subgroup"):
-            note = ", ".join(text for text in (_row_count(members), *fitted) if text)
-            built = _metrics_table(members, labels, _title(question, members, splits), note)
-            blocks.append(built if group is None else Details(built.title, [built]))
+            note = ", ".join(text for text in (_row_count(members), *temperatures) if text)
+            group_table = _metrics_table(members, labels, _title(question, members, splits), note)
+            blocks.append(group_table if group is None else Details(group_table.title, [group_table]))
         return blocks
     groups = _ood_groups(rows, splits) if question == OOD else rows.group_by("calibrated", "split", "subgroup")
     return [block for _, members in groups for block in _measure_blocks(question, members, labels, splits)]
@@ -145,20 +145,20 @@ def _metrics_table(rows: Frame, labels: Sequence[str], title: str, note: str) ->
 
 def _measure_blocks(question: str, rows: Frame, labels: Sequence[str], splits: Splits) -> list[Block]:
     """One table row per measure; metrics without a measure are in the note, or in a table of their own."""
-    measured, others = rows.where(measure=lambda name: name is not None), rows.where(measure=None)
+    measure_rows, other_rows = rows.where(measure=lambda name: name is not None), rows.where(measure=None)
     title, note = _title(question, rows, splits), _row_count(rows)
-    if (share := rows.first("ood_share")) is not None and question == MIXTURE:
-        note = f"{format_percent(share)} OOD by weight, {note}"
-    single = bool(measured and others and not labels)
-    if single:
-        values = ", ".join(f"{metric_label(row['metric'])} {format_number(row['value'])}" for row in others)
-        note, others = f"{values}, {note}", Frame()
+    if (ood_share := rows.first("ood_share")) is not None and question == MIXTURE:
+        note = f"{format_percent(ood_share)} OOD by weight, {note}"
+    one_table = bool(measure_rows and other_rows and not labels)
+    if one_table:
+        values = ", ".join(f"{metric_label(row['metric'])} {format_number(row['value'])}" for row in other_rows)
+        note, other_rows = f"{values}, {note}", Frame()
     note = ". ".join(text for text in (POSITIVES.get(question, ""), note) if text)
-    blocks: list[Block] = [_metrics_table(others, labels, title, note)] if others else []
-    if measured:
+    blocks: list[Block] = [_metrics_table(other_rows, labels, title, note)] if other_rows else []
+    if measure_rows:
         index = [*map(Index, labels), Index("measure", keep=True)]
-        legend = metric_legend((rows if single else measured).unique("metric"))
-        blocks.append(replace(table(measured, title, index=index, note=note), legend=legend))
+        legend = metric_legend((rows if one_table else measure_rows).unique("metric"))
+        blocks.append(replace(table(measure_rows, title, index=index, note=note), legend=legend))
     collapsed = rows.first("calibrated") or rows.first("subgroup") is not None
     return [Details(title, blocks)] if collapsed else blocks
 
@@ -183,14 +183,14 @@ def essentials(card: Scorecard) -> Table:
     splits, measure = in_distribution_splits(card.rows), default_measure(card.rows)
     rows = []
     for row in without_members(Frame(card.rows).where(subgroup=None)):
-        question, ranked = question_of(row, splits), row.get("measure") == measure
-        if question == OOD and ranked and row["metric"] == "auroc":
+        question, is_ranking = question_of(row, splits), row.get("measure") == measure
+        if question == OOD and is_ranking and row["metric"] == "auroc":
             label = f"{OOD}, {ood_label(row['split'])}: {metric_label('auroc')}"
-        elif question == MIXTURE and ranked and row["metric"] == "scod_augrc":
+        elif question == MIXTURE and is_ranking and row["metric"] == "scod_augrc":
             label = f"{metric_label('scod_augrc')} with {ood_label(row['split'])}"
         elif question == PREDICTIONS and row["metric"] in ESSENTIAL_METRICS:
             label = metric_label(row["metric"])
-        elif question == MISCLASSIFICATION and ranked and row["metric"] in ESSENTIAL_METRICS:
+        elif question == MISCLASSIFICATION and is_ranking and row["metric"] in ESSENTIAL_METRICS:
             label = f"{MISCLASSIFICATION}: {metric_label(row['metric'])}"
         else:
             continue
@@ -217,20 +217,20 @@ def summary(cards: Sequence[Scorecard]) -> Table:
         splits, measure = in_distribution_splits(card.rows), default_measure(card.rows)
         measures |= {measure: None} if measure else {}
         for row in plain_rows(card.rows):
-            question, ranked = question_of(row, splits), row.get("measure") == measure
+            question, is_ranking = question_of(row, splits), row.get("measure") == measure
             label = metric_label(row["metric"])
             value = {"model": name, "metric": row["metric"], "value": row["value"]}
-            if question == OOD and ranked and row["metric"] == "auroc":
+            if question == OOD and is_ranking and row["metric"] == "auroc":
                 rows.append(value | {"column": f"{label} {ood_label(row['split'])}"})
-            elif (question == PREDICTIONS or (question == MISCLASSIFICATION and ranked)) and (
+            elif (question == PREDICTIONS or (question == MISCLASSIFICATION and is_ranking)) and (
                 row["metric"] in HEADLINE_METRICS
             ):
                 rows.append(value | {"column": label})
     frame = Frame(rows)
     columns = [Column(title, where={"column": title}) for title in frame.unique("column")]
     note = f"Uncertainty score: {', '.join(sorted(measures))}" if measures else ""
-    built = table(frame, SUMMARY, index=("model",), columns=columns, note=note)
-    return replace(built, legend=metric_legend(frame.unique("metric")))
+    result = table(frame, SUMMARY, index=("model",), columns=columns, note=note)
+    return replace(result, legend=metric_legend(frame.unique("metric")))
 
 
 def comparison_label(row: Row) -> str:
@@ -282,5 +282,5 @@ def short_comparison_table(comparison: Comparison) -> tuple[Table, int]:
     models = sorted(ranks, key=lambda name: fmean(ranks[name]))[:MAX_MODELS]
     frame = Frame(row for name in models for row in rows if row["model"] == name)
     columns = [Column(title, where={"label": title}) for title in dict.fromkeys(row["label"] for row in rows)]
-    built = table(frame, "", index=[Index("model")], columns=columns, note=resampling_note(comparison))
-    return fit_width(replace(built, legend=())), len(ranks) - len(models)
+    result = table(frame, "", index=[Index("model")], columns=columns, note=resampling_note(comparison))
+    return fit_width(replace(result, legend=())), len(ranks) - len(models)

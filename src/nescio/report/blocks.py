@@ -234,12 +234,11 @@ SectionSpec = tuple[str, str, Sequence[Blocks]] | tuple[str, str, Sequence[Block
 def sections_of(specs: Iterable[SectionSpec]) -> list[Section]:
     """Return the sections that have blocks; long tables are collapsed, and each metric is described once."""
     sections = [Section(link, title, flatten(blocks), "".join(intro)) for link, title, blocks, *intro in specs]
-    return [
-        replace(section, blocks=[_collapse_long(block) for block in section.blocks]) for section in described(sections)
-    ]
+    sections = trim_legends(sections)
+    return [replace(section, blocks=[_collapse_long(block) for block in section.blocks]) for section in sections]
 
 
-def described(sections: Iterable[Section]) -> list[Section]:
+def trim_legends(sections: Iterable[Section]) -> list[Section]:
     """Return the sections that have blocks, with each metric described in the first table that shows it."""
     seen: set[str] = set()
 

@@ -281,7 +281,7 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
         found = value(study, **facts, shift=name, severity=None, metric="raulc", measure="entropy")
         assert found == pytest.approx(expected, abs=1e-6)
         pooled.append(found)
-    mean = shift_lines.pooled(study.frame).where(
+    mean = shift_lines.pooled_rows(study.frame).where(
         method=NAMES[size], members=size, data_seed=1, metric="raulc", measure="entropy"
     )
     assert mean.first() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
@@ -506,7 +506,7 @@ def test_without_a_ranking_answers_are_shown(study):
 def test_tables_of_answers_mark_what_is_undertrained(study):
     """Here ddu alone."""
     rows = [row | {"undertrained": row["method"] == "ddu" or None} for row in study.frame]
-    made = reports.answers(Frame(rows))
+    made = reports.prediction_metrics(Frame(rows))
     names = {labels[0] for each in made for labels, _ in each.rows}
     assert "ddu (undertrained)" in names and "ddu" not in names
     bold = {labels[0] for each in made for labels, cells in each.rows if any(cell.best for cell in cells)}
@@ -622,7 +622,8 @@ def test_undertrained_methods_are_not_among_the_best(study):
 
 def test_table_2_is_the_mean_and_deviation_over_runs(study):
     runs = [
-        row["value"] for row in shift_lines.pooled(study.frame).where(method="ddu", metric="raulc", measure="native")
+        row["value"]
+        for row in shift_lines.pooled_rows(study.frame).where(method="ddu", metric="raulc", measure="native")
     ]
     cells = reports.table_2(study.frame).cells()
     cell = cells[("ddu (undertrained)", "1", "native"), "rAULC ↑"]
@@ -634,7 +635,7 @@ def test_table_2_is_the_mean_and_deviation_over_runs(study):
 
 
 def test_figure_1_has_every_line_at_every_severity(study):
-    own = Frame([*shift_lines.clean(study.frame), *shift_lines.shifted(study.frame)])
+    own = Frame([*shift_lines.clean_rows(study.frame), *shift_lines.shifted_rows(study.frame)])
     curves = shift_lines.curves(own, "accuracy")
     assert set(curves) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
     assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
@@ -732,7 +733,7 @@ def test_captions_say_by_what_curves_are_ranked(study):
 def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
     """erm alone lacks the first measure of the others."""
     rows = [row | {"measure": "density"} if row["measure"] == "native" else row for row in study.frame]
-    own = Frame([*shift_lines.clean(Frame(rows)), *shift_lines.shifted(Frame(rows))])
+    own = Frame([*shift_lines.clean_rows(Frame(rows)), *shift_lines.shifted_rows(Frame(rows))])
     first = {row["method"]: row["measure"] for row in shift_lines.first_measure(own.where(metric="auroc", members=1))}
     assert first == {"erm": "entropy", "ddu": "density", "mc-dropout": "density"}
     assert set(shift_lines.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
@@ -743,17 +744,19 @@ def test_means_are_over_the_corruptions_that_every_line_has(study):
     over harder images."""
     frame = study.frame
     whole = {
-        line: part.mean() for line, part in shift_lines.pooled(frame).where(metric="raulc").group_by(*shift_lines.LINE)
+        line: part.mean()
+        for line, part in shift_lines.pooled_rows(frame).where(metric="raulc").group_by(*shift_lines.LINE)
     }
     lost = frame.without(method="ddu", metric="raulc", shift="contrast", severity=None, data_seed=0)
     made = {
-        line: part.mean() for line, part in shift_lines.pooled(lost).where(metric="raulc").group_by(*shift_lines.LINE)
+        line: part.mean()
+        for line, part in shift_lines.pooled_rows(lost).where(metric="raulc").group_by(*shift_lines.LINE)
     }
     noise = frame.where(metric="raulc", shift="gaussian_noise", severity=None)
     assert (
         made == {line: pytest.approx(part.mean()) for line, part in noise.group_by(*shift_lines.LINE)} and made != whole
     )
-    auroc = [shift_lines.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
+    auroc = [shift_lines.pooled_rows(rows).where(metric="auroc").column() for rows in (frame, lost)]
     assert auroc[0] == auroc[1]  # of which nothing is missing
     assert "one corruption (without contrast" in reports.table_2(lost).note
     assert "over two corruptions" in reports.table_2(frame).note
@@ -761,7 +764,7 @@ def test_means_are_over_the_corruptions_that_every_line_has(study):
 
 def test_curves_are_means_over_what_every_line_has(study):
     lost = study.frame.without(method="ddu", metric="raulc", shift="contrast", severity=5.0)
-    points = shift_lines.curves(Frame([*shift_lines.clean(lost), *shift_lines.shifted(lost)]), "raulc")["erm"]
+    points = shift_lines.curves(Frame([*shift_lines.clean_rows(lost), *shift_lines.shifted_rows(lost)]), "raulc")["erm"]
     assert points["5"] == pytest.approx(
         lost.where(
             method="erm", members=1, metric="raulc", measure="entropy", shift="gaussian_noise", severity=5.0
@@ -866,7 +869,11 @@ def test_numbers_of_corruptions_are_written_as_words_are(study):
 def test_notes_say_what_is_bold_only_where_something_is(study):
     """On digits all networks of the study are undertrained."""
     assert len(shift_lines.undertrained(study.frame)) == 4
-    made = [reports.table_2(study.frame), *reports.answers(study.frame), reports.out_of_distribution(study.frame)]
+    made = [
+        reports.table_2(study.frame),
+        *reports.prediction_metrics(study.frame),
+        reports.out_of_distribution(study.frame),
+    ]
     assert not any(cell.best for each in made for cell in each.cells().values())
     assert all("over two seeds" in each.note and "Bold" not in each.note for each in made)
     trained = Frame(row | {"undertrained": None} for row in study.frame)

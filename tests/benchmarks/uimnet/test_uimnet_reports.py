@@ -183,13 +183,13 @@ def test_measures_are_ranked_over_what_has_them() -> None:
 
 def test_the_first_table_holds_calibrated_single_networks_without_ablations() -> None:
     rows = rows_of()
-    table = reports.look(Frame(rows))
+    table = reports.overview(Frame(rows))
     facts = {"method": "erm", "members": 1, "calibrated": True, "spectral": None, "metric": "accuracy"}
     own = [r["value"] for r in rows if facts.items() <= r.items()]
     first, cells = table.rows[0]
     assert first == ("erm",) and str(cells[0]) == f"{100 * fmean(own):.1f} %"
     only = [r for r in rows if r["spectral"] == 5.0 and not r["calibrated"]]  # whatever was tried is shown
-    assert len(reports.look(Frame(only)).rows) == len(METHODS)
+    assert len(reports.overview(Frame(only)).rows) == len(METHODS)
 
 
 def test_a_point_of_the_plot_is_a_trained_network() -> None:
@@ -209,7 +209,7 @@ def test_figures_hold_their_points_under_the_names_of_their_axes() -> None:
 
 def test_rows_that_hold_nothing_make_no_report() -> None:
     empty = Frame()
-    made = [reports.look(empty), reports.effects(empty), reports.ranking(empty), *reports.table_2(empty)]
+    made = [reports.overview(empty), reports.effects(empty), reports.ranking(empty), *reports.table_2(empty)]
     assert not any(made) and not reports.table_3(empty).options
     assert [made(empty) for made in (reports.methods, reports.heat, reports.networks, reports.search)] == [None] * 4
     names = {"look", "effects", "ranking", "table2", "table3", "methods", "heat", "networks", "search"}
@@ -467,11 +467,11 @@ def test_the_defaults_stand_beside_the_selected_trial() -> None:
 def test_a_deep_ensemble_is_a_line_of_the_first_table_and_of_the_lead():
     rows = rows_of(("erm", "mixup", "deep-ensemble"))
     rows = [row for row in rows if row["method"] != "deep-ensemble" or row["members"] == 5]
-    table = reports.look(Frame(rows))
+    table = reports.overview(Frame(rows))
     assert len(table.rows) == 3 and "deep-ensemble" in table.note
     ahead = [
         {**row, "value": 0.95} if row["method"] == "deep-ensemble" and row["metric"] == "auroc" else row for row in rows
     ]
     assert "OOD detection: deep-ensemble," in " ".join(reports.lead(study_of(ahead)))
-    alone = reports.look(Frame(rows_of()))
+    alone = reports.overview(Frame(rows_of()))
     assert len(alone.rows) == 3 and "deep-ensemble" not in alone.note

@@ -179,7 +179,7 @@ def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study)
         areas = [value(study, **val, trial=trial, metric="r_auroc", measure=measure) for trial in (0, 1)]
         recalls = [value(study, **val, trial=trial, metric="recall_at_1") for trial in (0, 1)]
         for criterion, values in (("r_auroc", areas), ("recall_at_1", recalls)):
-            row = reports.chosen(study.frame, criterion)[method, "mlp"]
+            row = reports.chosen_trials(study.frame, criterion)[method, "mlp"]
             assert row["trial"] == int(np.argmax(values))
             seeds = study.frame.where(method=method, trial=row["trial"], evaluation="transfer", split="test")
             assert set(seeds.unique("data_seed")) == {0, 1}
@@ -424,10 +424,10 @@ def test_results_have_means_over_seeds_and_significance_marks():
     assert (found["b"]["value"], found["b"]["least"], found["b"]["most"]) == pytest.approx((0.58, 0.5, 0.66))
 
     def bold(rows):
-        cells = reports.results(rows).cells()
+        cells = reports.retrieval(rows).cells()
         return {labels[0] for (labels, head), cell in cells.items() if head == "R-AUROC ↑" and cell.best}
 
-    assert bold(frame) == {"a", "b"} and "Welch's t-test" in reports.results(frame).note
+    assert bold(frame) == {"a", "b"} and "Welch's t-test" in reports.retrieval(frame).note
     wide = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: no difference is certain
     assert bold(wide) == {"a", "c"}
     assert "not significantly different from b by u (Welch's" in " ".join(reports._lead(frame))
@@ -436,7 +436,7 @@ def test_results_have_means_over_seeds_and_significance_marks():
     ranges = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("c", [0.5, 0.52], 0.01)])  # apart in range, but by two seeds
     assert bold(ranges) == {"a", "c"}
     three = Frame([*rows("a", [0.6, 0.7, 0.8], 0.1), *rows("c", [0.5, 0.61, 0.7], 0.1)])  # common seeds: a paired test
-    assert bold(three) == {"a"} and "paired t-test over seeds" in reports.results(three).note
+    assert bold(three) == {"a"} and "paired t-test over seeds" in reports.retrieval(three).note
     single = Frame(row | {"low": None, "high": None} for row in (*rows("a", [0.6], 0), *rows("c", [0.5], 0)))
     assert "not tested" in " ".join(reports._lead(single)) and bold(single) == {"a"}
 
@@ -458,7 +458,7 @@ def test_the_interval_of_a_mean_over_sets_is_narrower_than_theirs():
 
 def test_methods_stand_in_one_order_in_all_figures(study):
     frame = Frame(reversed(study.frame.rows))
-    order = list(reports.chosen(frame, "recall_at_1"))
+    order = list(reports.chosen_trials(frame, "recall_at_1"))
     for quantities in ((reports.RECALL, reports.AREA), (("crop_agreement", "upstream"), reports.AREA)):
         points = Frame(reports.networks(reports.network_values(frame, quantities), *quantities))
         assert [key for key, _ in points.group_by("method", "backbone")] == order
@@ -487,7 +487,7 @@ def test_story_has_all_figures_and_tables(study):
     story = reports.story(study)
     keys = {figure.key.split("-")[0] for figure in figures_of(story)}
     assert keys >= FIGURES - {"fig8", "table1"}
-    tables = reports.results(study.frame), reports.table_1(study.frame)
+    tables = reports.retrieval(study.frame), reports.table_1(study.frame)
     assert {table.title for table in tables} <= {table.title for table in tables_of(story)}
 
 
@@ -543,7 +543,7 @@ def test_existing_networks_are_evaluated_without_training(tmp_path, capsys):
     ]
     assert [row["n"] for row in test] == [12] and not (tmp_path / "store" / "train").exists()
     assert {row["chosen_by"] for row in rows} == {", ".join(steps.CRITERIA)}
-    (line,) = reports.results(Frame(rows)).rows
+    (line,) = reports.retrieval(Frame(rows)).rows
     assert line[0] == ("pretrained", "entropy")
 
 

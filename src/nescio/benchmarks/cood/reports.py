@@ -62,14 +62,14 @@ class GradedModels:
         """Model → AUROC at a severity, or on a fixed set."""
         level = self.severities.get(group)
         place = {"target": group} if level is None else {"severity": level}
-        return self.models.get("auroc", measure or self.usual, **place)
+        return self.models.get("auroc", measure or self.main_measure, **place)
 
     @property
-    def usual(self) -> str:
+    def main_measure(self) -> str:
         return self.measures[0]
 
     @property
-    def middle(self) -> str:
+    def median_level(self) -> str:
         """The median severity: 5 of 0 to 10."""
         names = list(self.severities)
         return names[(len(names) - 1) // 2] if names else ""
@@ -78,8 +78,8 @@ class GradedModels:
     def axes(self) -> dict[str, Axis]:
         """The properties of models in scatter plots."""
         return {
-            "detects": Axis(f"AUROC at {self.middle}", self.aurocs(self.middle), least=LEAST_SHARE),
-            "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.usual), least=LEAST_SHARE),
+            "detects": Axis(f"AUROC at {self.median_level}", self.aurocs(self.median_level), least=LEAST_SHARE),
+            "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.main_measure), least=LEAST_SHARE),
             PARAMS: Axis(PARAMS, self.models.params),
             "accuracy": Axis("accuracy", self.models.get("accuracy"), least=LEAST_SHARE),
         }
@@ -134,15 +134,16 @@ def scores(frame: Frame, max_rows: int | None = None) -> Table:
     """One line per model, the highest AUROC at the median severity first; `max_rows` limits their number."""
     graded = graded_models(frame)
     levels = list(graded.severities)
-    groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
+    groups = dict.fromkeys((*levels[:1], graded.median_level, *levels[-1:], *graded.fixed))
     columns = {f"{_short(group)} ↑": (graded.aurocs(group), "") for group in groups if group}
     columns["accuracy ↑"] = graded.models.get("accuracy"), ""
-    columns["ID-AUROC ↑"] = graded.models.get("auroc", graded.usual), ERRORS
+    columns["ID-AUROC ↑"] = graded.models.get("auroc", graded.main_measure), ERRORS
     columns["params"] = graded.models.params, ""
     if levels:
         extent = " to ".join(map(_short, (levels[0], levels[-1])))
-        columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), f"{extent}: {DETECTS}, by {_word(graded.usual)}"
-    return pretrained.models_table(TITLE, graded.aurocs(graded.middle), columns, max_rows)
+        legend = f"{extent}: {DETECTS}, by {_word(graded.main_measure)}"
+        columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), legend
+    return pretrained.models_table(TITLE, graded.aurocs(graded.median_level), columns, max_rows)
 
 
 # ---- every model at every severity
@@ -151,7 +152,7 @@ def scores(frame: Frame, max_rows: int | None = None) -> Table:
 def severities(frame: Frame, measure: str | None = None) -> Table:
     """AUROC of all models at each severity and on fixed sets: quartiles, minimum, maximum, best model."""
     graded = graded_models(frame)
-    measure = measure or graded.usual
+    measure = measure or graded.main_measure
     rows = [
         {GROUP: group, "models": len(values), **_five(values), "best model": pretrained.best_of(values)}
         for group in (*graded.severities, *graded.fixed)
@@ -179,7 +180,7 @@ def fig_6(frame: Frame) -> Blocks:
     }
     caption = (
         "One box over all models at each severity: quartiles, whiskers to 1.5 times the height of the box, circles "
-        f"beyond; by {_word(graded.usual)}. 0.5 is chance."
+        f"beyond; by {_word(graded.main_measure)}. 0.5 is chance."
     )
     if graded.fixed:
         caption += f" {', '.join(graded.fixed)}: the same images for every model."
@@ -197,7 +198,7 @@ def _boxes(key: str, title: str, caption: str, levels: Mapping[str, Values], axi
 
 def _resnet(graded: GradedModels) -> str | None:
     """The plain ResNet-50, which selected the images of ImageNet-O."""
-    names = graded.aurocs(graded.middle)
+    names = graded.aurocs(graded.median_level)
     return next((name for name in names if NetworkName.parse(name).name.partition(".")[0] == "resnet50"), None)
 
 
@@ -288,7 +289,7 @@ def fig_26(frame: Frame) -> Blocks:
     """Rank correlation of detection with properties of models, at each severity."""
     graded = graded_models(frame)
     models = graded.models
-    factors = {"accuracy": models.get("accuracy"), "ID-AUROC": models.get("auroc", graded.usual)}
+    factors = {"accuracy": models.get("accuracy"), "ID-AUROC": models.get("auroc", graded.main_measure)}
     factors |= {"#parameters": models.params, "input size": models.get("input_size")}
     factors["embedding size"] = models.get("embedding_size")
     lines, counts = dict[str, Values](), dict[str, int]()
@@ -296,7 +297,7 @@ def fig_26(frame: Frame) -> Blocks:
         rhos = {level: pretrained.correlation(graded.aurocs(level), values) for level in graded.severities}
         lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
         counts[name] = len(values)
-    note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash: the property does not vary"
+    note = f"{SPEARMAN} over models, by {_word(graded.main_measure)}; a dash: the property does not vary"
     title, options = "Rank correlation of OOD detection with properties of models", {"format": RHO, "note": note}
     return _lines("fig26", title, ("factor", GROUP, SPEARMAN), lines, counts, options)
 
@@ -324,7 +325,7 @@ COMPARED = {  # name → measures after and before, required rows
 }
 
 
-def compared(frame: Frame, key: str) -> Blocks:
+def measure_gain(frame: Frame, key: str) -> Blocks:
     """Relative improvement of every model's AUROC by one measure over another, at each severity.
 
     Each measure is evaluated on its own groups, since those of the other favour that measure.
@@ -363,7 +364,7 @@ def fig_25(frame: Frame) -> Blocks:
         if (rho := pretrained.correlation(graded.aurocs(row_level), graded.aurocs(column_level))) is not None
     ]
     title, names = "Rank correlation of models between severities", (SEVERITY, "other severity", "models")
-    caption = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}"
+    caption = f"{SPEARMAN} over {n} models, by {_word(graded.main_measure)}"
     figure = heat_figure("fig25", title, f"{caption}.", cells, SPEARMAN, 0.0, names)
     rows = [
         {SEVERITY: line} | {c["column"]: c["value"] for c in group} for (line,), group in Frame(cells).group_by("line")
@@ -413,7 +414,7 @@ def fig_27(frame: Frame) -> Table:
 for _cloud in CLOUDS:
     report(f"{NAME}/{_cloud.name}", needs=_cloud.needs)(partial(scatter, spec=_cloud))
 for _key, (_, _, _needs) in COMPARED.items():
-    report(f"{NAME}/{_key}", needs=_needs)(partial(compared, key=_key))
+    report(f"{NAME}/{_key}", needs=_needs)(partial(measure_gain, key=_key))
 
 SECTIONS = (
     ("Models", TITLE, ()),
@@ -433,7 +434,7 @@ def first_look(study: Study) -> list[Table]:
     tables = [scores(frame, TOP)]
     if len(pretrained.models_of(frame).sizes) > 1:
         tables.append(severities(frame).select("lowest", "median", "highest", "best model"))
-    changes = flatten([compared(frame, "fig22")])
+    changes = flatten([measure_gain(frame, "fig22")])
     tables += [table.select("lowest", "median", "highest", "better") for table in tables_of(changes)]
     return [table for table in tables if table]
 
@@ -450,7 +451,7 @@ def lead(study: Study) -> list[str]:
     if classes is not None:
         dataset = "" if pretrained.unnamed(study) else f" of {study.data}"
         sentences.append(f"{count}{dataset}, {classes:,.0f} OOD classes, in groups of {window:,.0f} by severity.")
-    auroc = graded.aurocs(graded.middle)
+    auroc = graded.aurocs(graded.median_level)
     if best := pretrained.best_of(auroc):
         values = [f"{format_number(auroc[best], 3)} at the median severity"]
         hardest = graded.aurocs(list(graded.severities)[-1])
@@ -460,7 +461,7 @@ def lead(study: Study) -> list[str]:
             sentences.append(f"AUROC of OOD detection: {join_names(values)}.")
         else:
             sentences += [f"{sentence} (median of the models {format_number(median(auroc.values()), 3)}).", UNTESTED]
-    changes = pretrained.gains(graded.aurocs(graded.middle, ENTROPY), graded.aurocs(graded.middle, USUAL))
+    changes = pretrained.gains(graded.aurocs(graded.median_level, ENTROPY), graded.aurocs(graded.median_level, USUAL))
     if len(changes) > 1:
         gains = sum(value > 0 for value in changes.values())
         sentences.append(f"At the median severity, entropy surpasses {USUAL} for {gains} of {len(changes)} models.")

@@ -78,7 +78,7 @@ def over_members(frame: Frame) -> Frame:
     return alone.summarise(LINE, over=["init_seed"])
 
 
-def swept(frame: Frame) -> str:
+def sweep_distance(frame: Frame) -> str:
     """The distance of the sweeps and of the summary: cosine if available."""
     distances = frame.unique("distance")
     return COSINE if COSINE in distances or EUCLIDEAN not in distances else EUCLIDEAN
@@ -161,7 +161,7 @@ def sweeps(frame: Frame, over: str) -> list[Frame]:
     column = {MEMBERS: "members", NEIGHBOURS: "k", COMPONENTS: "components"}[over]
     rows_by_brier = frame.where(metric=f"kendall_{USUAL}")
     means = over_samples(rows_by_brier, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
-    level = over_samples(rows_by_brier.where(distance=swept(frame))).without(measure=("nc", "dist"))
+    level = over_samples(rows_by_brier.where(distance=sweep_distance(frame))).without(measure=("nc", "dist"))
     candidates = []
     for (candidate,), group in means.group_by("candidate"):
         rows = list(group)
@@ -242,7 +242,7 @@ def taus(frame: Frame, distance: str, loss: str = USUAL) -> dict[str, list[float
 @report("reliability/summary", needs="scores of a candidate")
 def summary(frame: Frame) -> Table:
     """One line per score: mean and lowest τ over all candidates, and the number of positive τ."""
-    distance = swept(frame)
+    distance = sweep_distance(frame)
     note = (
         "Kendall's τ with the downstream performance of every test image (minus the Brier score, minus the entropy), "
         f"over all candidates and settings, {distance} distance, each score signed so that higher is more reliable. "
@@ -297,7 +297,7 @@ def downstream(frame: Frame) -> Table:
     """NC, accuracies, and mean losses of the heads of every candidate."""
     candidates, quantities = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
     accuracies, losses = candidates.where(metric=tuple(ACCURACIES)), candidates.where(metric=tuple(HEADS), measure=None)
-    nc = over_samples(frame.where(metric="mean", measure="nc", distance=swept(frame)))
+    nc = over_samples(frame.where(metric="mean", measure="nc", distance=sweep_distance(frame)))
     rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
     rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
     heads = [
@@ -324,7 +324,7 @@ def downstream(frame: Frame) -> Table:
 def choices(frame: Frame) -> Table:
     """The method with the best mean score over test images, against the best by mean Brier score (§4.3)."""
     labelled = with_settings(frame).where(measure=None, metric=USUAL).with_column("measure", lambda row: TRUTH)
-    means = over_samples(frame.where(metric="mean", distance=swept(frame)))
+    means = over_samples(frame.where(metric="mean", distance=sweep_distance(frame)))
     titles = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
     rows: list[Row] = []
     for (setting, backbone), performance in labelled.group_by("setting", "backbone"):
@@ -345,7 +345,7 @@ def choices(frame: Frame) -> Table:
 @report("reliability/heat", needs="two scores or more")
 def heat(frame: Frame) -> Blocks:
     """τ with minus the Brier score of every candidate, setting and score."""
-    means = over_samples(frame.where(distance=swept(frame), metric=f"kendall_{USUAL}"))
+    means = over_samples(frame.where(distance=sweep_distance(frame), metric=f"kendall_{USUAL}"))
     cells = [
         {"line": row["candidate"], "column": score_word(row["measure"]), "value": row["value"], "n": row["n"]}
         for _, group in means.group_by("candidate")
@@ -362,7 +362,7 @@ def heat(frame: Frame) -> Blocks:
 def first_look(study: Study) -> list[Table]:
     """The tables for the terminal."""
     frame = study.frame
-    means = over_samples(frame.where(distance=swept(frame)))
+    means = over_samples(frame.where(distance=sweep_distance(frame)))
     return [
         downstream(frame),
         summary(frame),
@@ -384,7 +384,7 @@ def lead(frame: Frame) -> list[str]:
     sentences = [
         f"{plural(len(methods), 'method')} trained without labels on {training_data(frame)}, {networks} networks each."
     ]
-    taus_by_score = taus(frame, swept(frame))
+    taus_by_score = taus(frame, sweep_distance(frame))
     means = {measure: fmean(values) for measure, values in taus_by_score.items()}
     best = max(means, key=lambda name: means[name], default="nc")
     for name in dict.fromkeys((best, "nc", "fv")):

@@ -61,10 +61,10 @@ def strictest(models: Models) -> float:
 
 def middle(models: Models) -> float:
     """The accuracy of the paper's example: 95 %, or the strictest that was measured."""
-    return 0.95 if keeps(models, 0.95) else strictest(models)
+    return 0.95 if coverage_at(models, 0.95) else strictest(models)
 
 
-def keeps(models: Models, accuracy: float, measure: str = USUAL) -> Values:
+def coverage_at(models: Models, accuracy: float, measure: str = USUAL) -> Values:
     """The coverage of each model at an accuracy."""
     return models.get(f"sac@{accuracy:g}", measure)
 
@@ -98,8 +98,8 @@ def scores(frame: Frame, max_rows: int | None = None, intervals: bool = True) ->
         AUROC: (auroc, DETECTION),
         "ECE ↓": (models.get("ece"), ""),
         "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} other images"),
-        f"coverage@{100 * common:g} ↑": (keeps(models, common), ""),
-        f"coverage@{100 * strict_share:g} ↑": (keeps(models, strict_share), COVERAGE),
+        f"coverage@{100 * common:g} ↑": (coverage_at(models, common), ""),
+        f"coverage@{100 * strict_share:g} ↑": (coverage_at(models, strict_share), COVERAGE),
         "params": (models.params, ""),
     }
     order = {name: auroc.get(name, 0) for name in models.sizes}
@@ -123,7 +123,7 @@ def table_2(frame: Frame) -> Table:
             values = {
                 "accuracy ↑": models.get("accuracy", outputs).get(name),
                 "AUROC ↑": models.get("auroc", measure).get(name),
-                f"SAC@{strict_accuracy:g} ↑": keeps(models, strict_accuracy, measure).get(name),
+                f"SAC@{strict_accuracy:g} ↑": coverage_at(models, strict_accuracy, measure).get(name),
             }
             rows.append({"architecture": name, "method": method, **values})
     note = "In percent. MC-dropout: predictions of the mean softmax of the passes under dropout, ranked by its entropy"
@@ -273,7 +273,7 @@ def axes_of(models: Models) -> dict[str, Axis]:
         "accuracy": Axis("accuracy", models.get("accuracy"), models.interval("accuracy"), LEAST_SHARE),
         "coverage": Axis(
             f"coverage at {100 * strict_accuracy:g} % accuracy",
-            keeps(models, strict_accuracy),
+            coverage_at(models, strict_accuracy),
             models.interval(f"sac@{strict_accuracy:g}", USUAL),
             LEAST_COVERAGE,
         ),
@@ -313,7 +313,7 @@ def pareto(frame: Frame) -> Table | None:
     if len(models.sizes) < 2:
         return None
     target, sizes, accuracy = strictest(models), models.params, models.get("accuracy")
-    coverage, auroc, ece = keeps(models, target), models.get("auroc", USUAL), models.get("ece")
+    coverage, auroc, ece = coverage_at(models, target), models.get("auroc", USUAL), models.get("ece")
     qualities = {"AUROC": auroc, "ECE": {name: -value for name, value in ece.items()}, f"SAC@{target:g}": coverage}
     fronts: dict[str, list[str]] = {}
     for cost, costs in ((PARAMS, sizes), ("accuracy", accuracy)):
@@ -365,7 +365,7 @@ def risk_coverage(frame: Frame) -> dict[str, Curve]:
 
 def curve_models(models: Models, curves: Mapping[str, Curve]) -> dict[str, str]:
     """The best and the worst by AUROC; of those less accurate, the one with the largest gain in coverage."""
-    auroc, accuracy, coverages = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
+    auroc, accuracy, coverages = models.get("auroc", USUAL), models.get("accuracy"), coverage_at(models, middle(models))
     ranked = sorted((name for name in auroc if name in curves), key=lambda name: -auroc[name])
     if len(ranked) < 2:
         return {}
@@ -455,15 +455,15 @@ UNTESTED = "Not all of these models were compared on the same images: their diff
 def lead(study: Study) -> list[str]:
     """The best models by accuracy, AUROC and coverage, each with its test against the next."""
     models = models_of(study.frame)
-    strict_accuracy, single_model = strictest(models), len(models.sizes) == 1
+    strict_share, single_model = strictest(models), len(models.sizes) == 1
     dataset = "" if pretrained.unnamed(study) else f" of {study.data}"
     images = f"{images_of(study.frame, 'accuracy')} images{dataset}"
     sentences = [f"{plural(len(models.sizes), 'pretrained model')}, {images}."]
-    share, tests = f"{100 * strict_accuracy:g} %", []
+    share, tests = f"{100 * strict_share:g} %", []
     columns: dict[str, tuple[str, Values, Callable[[float], str]]] = {
         "accuracy": ("accuracy", models.get("accuracy"), format_percent),
         "auroc": (AXIS, models.get("auroc", USUAL), lambda value: format_number(value, 3)),
-        f"sac@{strict_accuracy:g}": (f"coverage at {share} accuracy", keeps(models, strict_accuracy), format_percent),
+        f"sac@{strict_share:g}": (f"coverage at {share} accuracy", coverage_at(models, strict_share), format_percent),
     }
     for metric, (label, values, format) in columns.items():
         best = pretrained.best_of(values)

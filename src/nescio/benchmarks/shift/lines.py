@@ -42,14 +42,14 @@ def undertrained(frame: Frame) -> list[tuple[str, str]]:
     return [(data, method) for (data, method), _ in frame.where(undertrained=True).group_by("dataset", "method")]
 
 
-def is_trained(row: Row) -> bool:
+def is_compared(row: Row) -> bool:
     """Whether a line of `task_rows` is compared with the others."""
     return not row["method"].endswith(UNDERTRAINED)
 
 
 def _check_networks(frame: Frame) -> None:
     """Refuse joined studies in which a line has two networks of one seed: tables would average them."""
-    for (data, method, *_, seed), rows in clean(frame).where(metric="accuracy").group_by(*MODEL, "data_seed"):
+    for (data, method, *_, seed), rows in clean_rows(frame).where(metric="accuracy").group_by(*MODEL, "data_seed"):
         if len(list(rows.group_by("trial", "init_seed"))) > 1:
             raise BadInput(
                 f"Two networks of {method} with seed {seed} on {dataset_label(data)} have other strengths or initial "
@@ -59,7 +59,7 @@ def _check_networks(frame: Frame) -> None:
 
 def _check_images(frame: Frame) -> None:
     """Refuse joined studies whose lines were evaluated on different images or severities of one corruption."""
-    ranking_rows = Frame([*clean(frame), *shifted(frame)]).where(metric=RANKING)
+    ranking_rows = Frame([*clean_rows(frame), *shifted_rows(frame)]).where(metric=RANKING)
     for (data, shift, level, _), rows in ranking_rows.group_by("dataset", "shift", "severity", "metric"):
         if len(sizes := rows.unique("n")) > 1:
             images = f"{shift} {level:g}" if level else f"{shift} and clean" if level is None else shift
@@ -69,18 +69,18 @@ def _check_images(frame: Frame) -> None:
             )
 
 
-def clean(frame: Frame) -> Frame:
+def clean_rows(frame: Frame) -> Frame:
     return frame.where(split="test", shift=CLEAN)
 
 
-def shifted(frame: Frame) -> Frame:
+def shifted_rows(frame: Frame) -> Frame:
     """Rows of corrupted images: one level each, or (severity None) clean images and all levels together."""
     return frame.where(split="test", shift=lambda name: name not in (None, CLEAN, ALL))
 
 
-def pooled(frame: Frame) -> Frame:
+def pooled_rows(frame: Frame) -> Frame:
     """Metrics of clean images and all severities together, the mean over corruptions, of every seed."""
-    return on_common(shifted(frame).where(severity=None)).summarise([*MODEL, *SEED, "measure", "metric"])
+    return on_common(shifted_rows(frame).where(severity=None)).summarise([*MODEL, *SEED, "measure", "metric"])
 
 
 def on_common(frame: Frame) -> Frame:
@@ -98,10 +98,10 @@ def on_common(frame: Frame) -> Frame:
 
 def common_note(frame: Frame, noun: str) -> str:
     """Describe the corruptions over which pooled means are taken."""
-    pooled_rows = shifted(frame).where(severity=None)
-    common_keys = {key for key, _ in on_common(pooled_rows).group_by("dataset", "metric", "shift")}
-    missing = {key[-1] for key, _ in pooled_rows.group_by("dataset", "metric", "shift") if key not in common_keys}
-    names = shifted(frame).unique("shift")
+    pooled = shifted_rows(frame).where(severity=None)
+    common_keys = {key for key, _ in on_common(pooled).group_by("dataset", "metric", "shift")}
+    missing = {key[-1] for key, _ in pooled.group_by("dataset", "metric", "shift") if key not in common_keys}
+    names = shifted_rows(frame).unique("shift")
     left_out = [name.replace("_", " ") for name in names if name in missing]
     caption = f"then the mean over {plural(len(names) - len(left_out), noun).lower()}"
     return caption + (f" (without {join_names(left_out)}: not every line has rows of them)" if left_out else "")
@@ -144,9 +144,9 @@ def line_table(
     ]
     index += [Index("measure", keep=True)] if scores else []
     note = ". ".join(
-        filter(None, (note, "" if all(map(is_trained, frame)) else "Undertrained methods are not compared"))
+        filter(None, (note, "" if all(map(is_compared, frame)) else "Undertrained methods are not compared"))
     )
-    options = {"index": index, "columns": columns, "compare_within": ("dataset",), "compared": is_trained}
+    options = {"index": index, "columns": columns, "compare_within": ("dataset",), "compared": is_compared}
     return table(frame, title, format=decimals(3), note=note, spread=spread, **options)  # type: ignore[arg-type]
 
 
@@ -176,8 +176,8 @@ def ranked_by(frame: Frame) -> str:
 def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
     """Line → severity → mean of a metric over seeds and corruptions; clean images come first."""
     selected = on_curves(frame, metric)
-    if len((shifted_rows := shifted(selected)).unique("shift")) > 1:  # means over them
-        selected = Frame([*clean(selected), *on_common(shifted_rows)])
+    if len((shifts := shifted_rows(selected)).unique("shift")) > 1:  # means over them
+        selected = Frame([*clean_rows(selected), *on_common(shifts)])
     with_levels = selected.with_column("at", lambda row: CLEAN if row["shift"] == CLEAN else f"{row['severity']:g}")
     sorted_rows = with_levels.sort(lambda row: row["at"] != CLEAN, "severity")
     lines = sorted_rows.summarise([*MODEL, "at"], over=["data_seed"]).group_by(*MODEL)
@@ -219,7 +219,7 @@ def by_shift(frame: Frame, rows: Frame, key: str, *metrics: str, numbers: bool =
     options = {}
     for (shift,), subset in rows.group_by("shift"):
         name = shift.replace("_", " ")
-        start = clean(frame).where(dataset=subset.unique("dataset"))
+        start = clean_rows(frame).where(dataset=subset.unique("dataset"))
         axis = ("90° − altitude of the sun" if shift in ALTITUDES else f"level of {name}") if numbers else ""
         caption = "" if numbers else level_note(shift)
         options[name] = panels(Frame([*start, *subset]), f"{key}-{shift}", name, *metrics, caption=caption, axis=axis)

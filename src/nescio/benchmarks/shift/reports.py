@@ -10,16 +10,16 @@ from nescio.benchmarks.shift.lines import (
     MODEL,
     beside_scores,
     by_shift,
-    clean,
+    clean_rows,
     common_note,
     first_measure,
-    is_trained,
+    is_compared,
     level_note,
     line_table,
     over_seeds,
     panels,
-    pooled,
-    shifted,
+    pooled_rows,
+    shifted_rows,
     task_rows,
     undertrained,
 )
@@ -53,10 +53,10 @@ def pixels(frame: Frame) -> Frame:
 def table_2(frame: Frame) -> Table:
     """Clean accuracy; AUROC and rAULC of misclassification over all severities (Postels et al. 2022, Table 2)."""
     rows = images(frame)
-    accuracy = over_seeds(clean(rows).where(metric="accuracy"))
+    accuracy = over_seeds(clean_rows(rows).where(metric="accuracy"))
     native = f". {NATIVE}: a method's native score, and the mutual information of an ensemble"
     return line_table(
-        beside_scores(over_seeds(pooled(rows)), accuracy),
+        beside_scores(over_seeds(pooled_rows(rows)), accuracy),
         "Misclassification detection under corruption",
         metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         "AUROC and rAULC: clean images and all severities of one corruption together, "
@@ -69,9 +69,9 @@ def table_2(frame: Frame) -> Table:
 def table_3(frame: Frame) -> Table:
     """Clean mIoU; mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
     rows = pixels(frame)
-    pooled_means = over_seeds(pooled(rows).where(measure=lambda name: name is not None))
-    miou = [row | {"shift": CLEAN} for row in over_seeds(clean(rows).where(metric="miou"))]
-    miou += [row | {"shift": None} for row in over_seeds(pooled(rows).where(metric="miou"))]
+    pooled_means = over_seeds(pooled_rows(rows).where(measure=lambda name: name is not None))
+    miou = [row | {"shift": CLEAN} for row in over_seeds(clean_rows(rows).where(metric="miou"))]
+    miou += [row | {"shift": None} for row in over_seeds(pooled_rows(rows).where(metric="miou"))]
     columns = [
         Column("clean mIoU ↑", where={"metric": "miou", "shift": CLEAN}, metric="miou"),
         Column("pooled mIoU ↑", where={"metric": "miou", "shift": None}),
@@ -94,7 +94,7 @@ def table_3(frame: Frame) -> Table:
 def figure_1(frame: Frame) -> Blocks:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
     shift_rows = images(frame)
-    rows, title = Frame([*clean(shift_rows), *shifted(shift_rows)]), "mean over corruptions"
+    rows, title = Frame([*clean_rows(shift_rows), *shifted_rows(shift_rows)]), "mean over corruptions"
     outcomes = panels(rows, "fig1", title, "accuracy", "ece")
     options = {"native score": panels(rows, "fig1", title, *RANKING)}
     entropy_rows = rows.where(measure=(None, ENTROPY))
@@ -107,7 +107,7 @@ def figure_1(frame: Frame) -> Blocks:
 def every_corruption(frame: Frame) -> Blocks:
     """Figure 1 of every corruption, and rAULC of every line on every corruption."""
     rows = images(frame)
-    corrupted = shifted(rows)
+    corrupted = shifted_rows(rows)
     if len(corrupted.unique("shift")) < 2:
         return None
     means = first_measure(corrupted.where(severity=None, metric="raulc")).summarise(
@@ -128,7 +128,7 @@ def every_corruption(frame: Frame) -> Blocks:
 
 def by_kind(frame: Frame) -> tuple[Frame, Frame]:
     """Rows of corruptions of five severities, and of other shifts, such as a fog by depth."""
-    rows = shifted(pixels(frame))
+    rows = shifted_rows(pixels(frame))
     return rows.where(shift_kind=CORRUPTION), rows.where(shift_kind=lambda kind: kind != CORRUPTION)
 
 
@@ -149,10 +149,11 @@ def figure_4(frame: Frame) -> Blocks:
 
 
 @report("shift/answers", needs="rows of corrupted images")
-def answers(frame: Frame) -> Blocks:
+def prediction_metrics(frame: Frame) -> Blocks:
     """Accuracy, ECE and NLL against severity, the mean over corruptions."""
     rows = images(frame)
-    rows = Frame([*clean(rows), *shifted(rows)]).where(severity=lambda level: level is not None).sort("severity")
+    rows = Frame([*clean_rows(rows), *shifted_rows(rows)])
+    rows = rows.where(severity=lambda level: level is not None).sort("severity")
     return [
         line_table(
             over_seeds(selected, "severity"),
@@ -170,11 +171,11 @@ def answers(frame: Frame) -> Blocks:
 def every_level(frame: Frame) -> Blocks:
     """mIoU at every level of every shift."""
     rows, tables = pixels(frame).where(metric="miou"), []
-    for (shift,), selected in shifted(rows).where(severity=lambda level: level is not None).group_by("shift"):
+    for (shift,), selected in shifted_rows(rows).where(severity=lambda level: level is not None).group_by("shift"):
         levels = selected.sort("severity").unique("severity")
         heads = [Column(CLEAN, where={"shift": CLEAN})]
         heads += [Column(f"{level:g}", where={"shift": shift, "severity": level}) for level in levels]
-        means = over_seeds(Frame([*clean(rows), *selected]), "shift", "severity")
+        means = over_seeds(Frame([*clean_rows(rows), *selected]), "shift", "severity")
         title = f"mIoU at every level: {shift.replace('_', ' ')}"
         tables.append(line_table(means, title, heads, level_note(shift).removesuffix("."), spread=False))
     return tables
@@ -276,7 +277,7 @@ def story(study: Study) -> Story:
     picture_blocks = pictures(study), colour_legend(study)
     sections: list[SectionSpec] = [
         ("Table", "Misclassification detection", first_look(study)),
-        ("Severity", "Metrics by severity", [figure_1(frame), answers(frame)]),
+        ("Severity", "Metrics by severity", [figure_1(frame), prediction_metrics(frame)]),
         ("Corruptions", "Metrics by corruption", [every_corruption(frame)]),
         ("Levels", "Segmentation by level", [figure_4(frame), figure_3(frame), every_level(frame)]),
         ("Pictures", "Predictions and uncertainty of pixels", [*picture_blocks], about_pictures(study)),
@@ -289,12 +290,12 @@ def story(study: Study) -> Story:
 
 def _lead(frame: Frame) -> list[str]:
     """The best method on each dataset, its difference to the others, and the undertrained methods."""
-    lines = [row for _, (row, *_) in clean(frame).group_by(*MODEL)]
+    lines = [row for _, (row, *_) in clean_rows(frame).group_by(*MODEL)]
     seeds = plural(len(frame.unique("data_seed")), "seed").lower()
-    lead = [f"{count_methods(lines)}, {seeds}, {plural(len(shifted(frame).unique('shift')), 'shift').lower()}."]
+    lead = [f"{count_methods(lines)}, {seeds}, {plural(len(shifted_rows(frame).unique('shift')), 'shift').lower()}."]
     for (data,), subset in frame.group_by("dataset"):
-        raulc_rows = [pooled(task_rows(subset, task)).where(metric="raulc") for task in subset.unique("task")]
-        means = over_seeds(Frame(row for rows in raulc_rows for row in rows if is_trained(row)))
+        raulc_rows = [pooled_rows(task_rows(subset, task)).where(metric="raulc") for task in subset.unique("task")]
+        means = over_seeds(Frame(row for rows in raulc_rows for row in rows if is_compared(row)))
         if not means:
             continue
         best, *others = means.sort("value", reverse=True)

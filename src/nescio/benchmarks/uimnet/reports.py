@@ -52,7 +52,7 @@ ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
 # ---- rows
 
 
-def evaluated(frame: Frame) -> Frame:
+def paper_rows(frame: Frame) -> Frame:
     """Rows of each metric on the split that the paper uses for it."""
     return Frame(row for row in frame if row["split"] == SPLIT.get(row["metric"]))
 
@@ -62,7 +62,7 @@ def means(frame: Frame) -> Frame:
     """Mean and standard deviation over data seeds of every line; averaged rows are returned unchanged."""
     if "spread" in (frame.rows or ({},))[0]:
         return frame
-    return evaluated(frame.where(evaluation=SCORECARD)).summarise(LINE, over=["data_seed"])
+    return paper_rows(frame.where(evaluation=SCORECARD)).summarise(LINE, over=["data_seed"])
 
 
 def measures_of(frame: Frame) -> list[str]:
@@ -75,7 +75,7 @@ def first_measure(frame: Frame) -> str:
     return next(iter(measures_of(frame)), DEFAULT_MEASURE)
 
 
-def ordered(frame: Frame, column: str) -> Frame:
+def sort_by_auc(frame: Frame, column: str) -> Frame:
     """Rows by the mean AUROC of their value of a column, the best first; those without AUROC last."""
     means = frame.where(metric="auroc").means_by(column)
     return frame.sort(lambda row: -means.get(row[column], 0.0))
@@ -146,11 +146,11 @@ def _lines(title: str, frame: Frame, metric_names: Sequence[str]) -> Table:
 
 
 @report("uimnet/look")
-def look(frame: Frame) -> Table:
+def overview(frame: Frame) -> Table:
     """One line per method: its calibrated single network, with the paper's measure."""
     measure = first_measure(frame)
     titles = {"accuracy": "accuracy ↑", "ece": "ECE ↓", "auroc": "OOD AUC ↑", "out_as_out": "OOD rejected ↑"}
-    first = ordered(first_lines(frame), "method")
+    first = sort_by_auc(first_lines(frame), "method")
     joint = f", and {DEEP_ENSEMBLE}, whose networks are averaged" * (DEEP_ENSEMBLE in first.unique("method"))
     note = (
         f"Calibrated single networks{joint}. OOD AUC: AUROC of {measure} of OOD against in-distribution images. OOD "
@@ -170,7 +170,7 @@ def search(frame: Frame) -> Table | None:
     rows: list[Row] = []
     for names, (selected,) in best_trials(trials, 1).items():
         line = dict(zip(("method", "backbone", "spectral"), names, strict=True))
-        of_line = evaluated(trials.where(**line))
+        of_line = paper_rows(trials.where(**line))
         choices = {"defaults": of_line.where(trial=0), f"selected (trial {selected})": of_line.where(trial=selected)}
         for network, networks in (choices | {"all trials": of_line}).items():
             rows += [line | {"network": network} | row for row in networks.summarise(["metric"])]
@@ -188,7 +188,7 @@ def search(frame: Frame) -> Table | None:
 def ranking(frame: Frame) -> Table:
     """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
     lines = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
-    rows = ordered(lines.summarise(["measure", "metric"]), "measure")
+    rows = sort_by_auc(lines.summarise(["measure", "metric"]), "measure")
     heads = metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
     note = "Mean over methods, ensembles and ablations; measures that some methods lack are averaged over the others"
     return table(rows, "OOD detection by measure", columns=heads, format=decimals(3), spread=False, note=note)
@@ -232,7 +232,7 @@ def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
 @report("uimnet/methods", needs=OOD_NEED)
 def methods(frame: Frame) -> Figure | None:
     """AUC of each method's single network and ensemble, as in the first table; and the oracle's."""
-    first = ordered(first_lines(frame).where(metric="auroc"), "method")
+    first = sort_by_auc(first_lines(frame).where(metric="auroc"), "method")
     if not first:
         return None
     settings = {name: first.first(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
@@ -269,7 +269,7 @@ def heat(frame: Frame) -> Figure | None:
 def heat_cells(frame: Frame) -> list[Row]:
     """Cells of method × measure: mean AUC over a method's lines; the best lines and columns first."""
     lines = means(frame).without(method=ORACLE).where(metric="auroc")
-    columns = ordered(lines, "measure").unique("measure")
+    columns = sort_by_auc(lines, "measure").unique("measure")
     cells = lines.summarise(["method", "measure"])
     best = {method: -max(rows.column()) for (method,), rows in cells.group_by("method")}
     cells = cells.sort(lambda row: best[row["method"]], lambda row: columns.index(row["measure"]))
@@ -320,7 +320,7 @@ def agreement(frame: Frame) -> str:
 def first_look(study: Study) -> list[Table]:
     """The tables for the terminal."""
     lines = means(study.frame)
-    return [look(lines), effects(lines), ranking(lines)]
+    return [overview(lines), effects(lines), ranking(lines)]
 
 
 def story(study: Study) -> Story:
@@ -357,7 +357,7 @@ def lead(study: Study) -> list[str]:
     classes = f"{count_in_words(len(class_names)) if class_names else 'some'} classes of {study.data}"
     ood_text = f"{count_in_words(len(ood_names))} OOD classes" if ood_names else "OOD classes"
     sentences = [f"{plural(len(names), 'method')}, trained on {classes} and evaluated on {ood_text}."]
-    if first := ordered(first_lines(lines).where(metric="auroc"), "method"):
+    if first := sort_by_auc(first_lines(lines).where(metric="auroc"), "method"):
         best, erm_row = first.first("method"), first.where(method="erm").first()
         references = {"erm": None if best == "erm" else erm_row, ORACLE: oracle_mean(lines)}
         runs = {row["method"]: repetitions_of(row) for row in first}

@@ -66,7 +66,7 @@ def of_pretrained(evaluation: str) -> bool:
     return evaluation not in (OWN_IMAGE, FEW_SHOT, MANY_SHOT, CHECKPOINTS)
 
 
-def chosen(frame: Frame, criterion: str = R_AUROC) -> dict[Line, Row]:
+def chosen_trials(frame: Frame, criterion: str = R_AUROC) -> dict[Line, Row]:
     """(method, backbone) → a row of the chosen trial, with the score that it was chosen by (`chosen_measure`)."""
     trials = [rows.rows[0] for _, rows in frame.group_by(*LINE, "trial", "chosen_by")]
     return {line_of(row): row for row in trials if criterion in str(row.get("chosen_by")).split(", ")}
@@ -74,8 +74,8 @@ def chosen(frame: Frame, criterion: str = R_AUROC) -> dict[Line, Row]:
 
 def by_chosen_score(frame: Frame, criterion: str | None = None) -> Frame:
     """Rows by the score that ranks a method: of all networks, or of those that a criterion chose."""
-    scores = chosen(frame, RECALL_AT_1) | chosen(frame)
-    selected = chosen(frame, criterion) if criterion else scores
+    scores = chosen_trials(frame, RECALL_AT_1) | chosen_trials(frame)
+    selected = chosen_trials(frame, criterion) if criterion else scores
 
     def belongs(row: Row) -> bool:
         line = line_of(row)
@@ -139,7 +139,7 @@ def over_seeds(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> li
     return rows
 
 
-def ranked(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> list[Row]:
+def rank_methods(frame: Frame, quantity: Quantity, criterion: str = R_AUROC) -> list[Row]:
     """The rows of `over_seeds`, the highest first."""
     return sorted(over_seeds(frame, quantity, criterion), key=lambda row: -row["value"])
 
@@ -160,7 +160,7 @@ def _interval(rows: Frame) -> tuple[float, float] | None:
     return value - below, value + above
 
 
-def labelled(frame: Frame, evaluation: str, metric: str) -> Frame:
+def rows_with_labels(frame: Frame, evaluation: str, metric: str) -> Frame:
     """Rows of networks trained on a few (`few-shot`) or all (`many-shot`) labelled images of the test classes.
 
     The upper bound is plain training by its entropy.
@@ -170,7 +170,7 @@ def labelled(frame: Frame, evaluation: str, metric: str) -> Frame:
 
 
 def upper_bound(frame: Frame, metric: str) -> tuple[str, float] | None:
-    rows = labelled(frame, MANY_SHOT, metric)
+    rows = rows_with_labels(frame, MANY_SHOT, metric)
     return ("trained on the test classes", rows.mean()) if rows else None
 
 
@@ -213,7 +213,7 @@ def draw_seeds(frame: Frame, spec: FigureSpec) -> Blocks:
     """Lowest, mean and highest seed of every method."""
     (((metric, split),),) = spec.panels
     criterion = spec.criterion or R_AUROC
-    rows = ranked(frame, (metric, split), criterion)
+    rows = rank_methods(frame, (metric, split), criterion)
     if not rows:
         return None
     columns = {"lowest seed": "least", "mean": "value", "highest seed": "most"}
@@ -309,7 +309,7 @@ def draw_shots(frame: Frame, spec: FigureSpec) -> Blocks:
     for metric in CRITERIA:
         lines = {
             name_of(rows.rows[0], frame): {f"{shots}": sets.mean() for (shots,), sets in rows.group_by("shots")}
-            for _, rows in labelled(frame, FEW_SHOT, metric).sort("shots").group_by(*LINE)
+            for _, rows in rows_with_labels(frame, FEW_SHOT, metric).sort("shots").group_by(*LINE)
         }
         if lines:
             title, bound = TITLES[metric, "test"], upper_bound(frame, metric)
@@ -371,9 +371,9 @@ def table_1(frame: Frame) -> Table:
 
 
 @report("url/results", needs="networks and downstream sets")
-def results(frame: Frame) -> Table:
+def retrieval(frame: Frame) -> Table:
     """R-AUROC and R@1 of the chosen networks."""
-    areas = ranked(frame, AREA)
+    areas = rank_methods(frame, AREA)
     scores = {line_of(row): row["measure"] for row in areas}
     recalls = [row | {"low": None, "high": None} for row in over_seeds(frame, RECALL)]
     rows = [row | {"measure": scores.get(line_of(row))} for row in (*areas, *recalls)]
@@ -398,7 +398,7 @@ def results(frame: Frame) -> Table:
 def every_measure(frame: Frame) -> Table:
     """R-AUROC of every score on every downstream set, of the chosen networks."""
     areas = frame.where(metric=R_AUROC, split="test", evaluation=TRANSFER, target=lambda name: name is not None)
-    trials = {(*line, row["trial"]) for line, row in chosen(frame).items()}
+    trials = {(*line, row["trial"]) for line, row in chosen_trials(frame).items()}
     selected = Frame(row for row in areas if (*line_of(row), row["trial"]) in trials)
     rows = selected.summarise([*LINE, "measure", "target", "metric"], over=["data_seed"])
     lines = (*LABELS, Index("measure", "score", keep=True))
@@ -411,7 +411,7 @@ def target_columns(rows: Frame) -> list[Column]:
 
 
 @report("url/own-image", needs="rows about crops")
-def own_image(frame: Frame) -> Table:
+def crop_retrieval(frame: Frame) -> Table:
     """Retrieval without labels (A.6): R@1 of a crop and its image, and R-AUROC of these."""
     crops = by_chosen_score(frame, R_AUROC).where(evaluation=OWN_IMAGE, metric=tuple(CRITERIA), split="test")
     rows = crops.summarise([*LINE, "metric"], over=["data_seed"])
@@ -424,7 +424,7 @@ def own_image(frame: Frame) -> Table:
 
 
 @report("url/human", needs="sets with several annotations per image")
-def human(frame: Frame) -> Table:
+def vote_correlations(frame: Frame) -> Table:
     """Rank correlation of uncertainty with the disagreement of human votes, on every set."""
     aligned = by_chosen_score(frame, R_AUROC).where(metric="human_alignment", split="human")
     rows = aligned.summarise([*LINE, "target", "metric"], over=["data_seed"])
@@ -437,7 +437,7 @@ def human(frame: Frame) -> Table:
 def search(frame: Frame) -> Blocks:
     """Validation R@1 and R-AUROC of all trials, and the chosen ones."""
     rows: list[Row] = []
-    selected = {label: chosen(frame, criterion) for criterion, label in CRITERIA.items()}
+    selected = {label: chosen_trials(frame, criterion) for criterion, label in CRITERIA.items()}
     trials = by_chosen_score(frame).where(split="val", evaluation=TRANSFER, data_seed=0).group_by(*LINE, "trial")
     for (method, backbone, trial), values in trials:
         chosen_by = [
@@ -464,7 +464,7 @@ def search(frame: Frame) -> Blocks:
 
 
 def first_look(study: Study) -> list[Table]:
-    return [results(study.frame)]
+    return [retrieval(study.frame)]
 
 
 def story(study: Study) -> Story:
@@ -475,11 +475,11 @@ def story(study: Study) -> Story:
         return [figures[name] for name in names]
 
     sections: list[SectionSpec] = [
-        ("Results", "Retrieval of downstream classes", [results(frame), *several("fig1", "fig2")]),
+        ("Results", "Retrieval of downstream classes", [retrieval(frame), *several("fig1", "fig2")]),
         ("Scores", "R-AUROC of every score", [every_measure(frame)]),
         ("Trade-off", "R@1 against R-AUROC", several("fig3", "fig7", "fig8", "fig6")),
         ("Upstream", "Upstream against downstream results", several("fig4", "fig9")),
-        ("Votes", "Human votes and crops", [human(frame), figures["fig5"], own_image(frame)]),
+        ("Votes", "Human votes and crops", [vote_correlations(frame), figures["fig5"], crop_retrieval(frame)]),
         ("OOD", "OOD detection of downstream images", several("fig10", "fig11", "fig12")),
         ("Few labels", "Training on a few labelled images", several("fig13")),
         ("Cost", "Cost and search", [table_1(frame), search(frame)]),
@@ -490,7 +490,7 @@ def story(study: Study) -> Story:
 
 def _lead(frame: Frame) -> list[str]:
     """The best line, its difference to the others, and the upper bound."""
-    rows = ranked(frame, AREA)
+    rows = rank_methods(frame, AREA)
     if not rows:
         return ["No network has an R-AUROC on downstream sets."]
     targets = [dataset_label(name) for name in frame.where(split="test").unique("target") if name]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, described, flatten
+from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, trim_legends, flatten
 from nescio.report.choices import SCORE_TITLE, scores_table
 from nescio.report.labels import group_reasons
 from nescio.report.scorecards.figures import comparison_panel, models_panel, scorecard_panel, thin_curves
@@ -66,7 +66,7 @@ def scorecard_story(
         models.append(Section(name if multiple else "", name if multiple else "", blocks, model=multiple))
     lead = _lead(cards, comparison, incomparable)
     title = title or _title(cards, comparison)
-    return Story(title, lead, described([*sections, *(comparisons + models if multiple else models + comparisons)]))
+    return Story(title, lead, trim_legends([*sections, *(comparisons + models if multiple else models + comparisons)]))
 
 
 def _comparison_section(comparison: Comparison) -> Section:

@@ -357,8 +357,8 @@ def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reas
     value = result.rows[1]["value"]
     noise = np.quantile(again, [0.025, 0.975]) - np.mean(again)
     bias = (1 + np.sqrt(2)) * (np.mean(again) - value)  # the labels are not those of the probabilities
-    assert result.rows[1]["low"] == pytest.approx(max(0, value + noise[0] - bias - boot.UNSEEN / 400))
-    assert result.rows[1]["high"] == pytest.approx(value + noise[1] + boot.UNSEEN / 400)
+    assert result.rows[1]["low"] == pytest.approx(max(0, value + noise[0] - bias - boot.ABSENT_ROWS / 400))
+    assert result.rows[1]["high"] == pytest.approx(value + noise[1] + boot.ABSENT_ROWS / 400)
     monkeypatch.setattr("nescio.analysis.metric_kinds.MAX_PROBS", 400 * 4 * 50 - 1)
     result = compare({"a": a}, metrics=["accuracy", "classwise_ece"], resamples=50)
     assert [row["metric"] for row in result.rows] == ["accuracy"]

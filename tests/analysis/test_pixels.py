@@ -19,7 +19,7 @@ from tests.support.shapes import grey_png
 
 Image = pytest.importorskip("PIL.Image")
 VOID = 255
-count_folders = partial(pixels.count_folders, opened=opened_map)
+count_folders = partial(pixels.count_folders, open_image=opened_map)
 
 
 def save(folder, name, array):
@@ -169,7 +169,7 @@ def test_what_is_undefined_has_a_reason():
         ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions .* 9, .* labels"),
         ("answers", "9.png", np.zeros((6, 10), np.uint8), "labels .* 9, .* predictions"),
         ("half", "9.npy", np.zeros((6, 10), np.float16), "labels .* 9, .* half"),
-        ("half", "1.png", np.zeros((6, 10), np.uint16), "holds both 1.npy and 1.png: keep one map of each image"),
+        ("half", "1.png", np.zeros((6, 10), np.uint16), "1.npy and 1.png"),
     ],
 )
 def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, words):

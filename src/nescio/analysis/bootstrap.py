@@ -30,10 +30,10 @@ from nescio.predictions import Predictions
 from nescio.progress import track
 from nescio.rows import Row
 
-MAX_RESAMPLES = 1_000_000  # their values are kept in memory
-CALIBRATED = 100  # draws of labels from the probabilities, which show the values of a calibrated model
-UNSEEN = 2  # rows: a kind of row with this expected count in n rows is absent from one sample in seven
-NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
+MAX_RESAMPLES = 1_000_000  # limit, because the values of all resamples are in memory
+LABEL_DRAWS = 100  # draws of labels from the probabilities, for the values of a calibrated model
+ABSENT_ROWS = 2  # expected rows of a kind in a sample; a sample without such rows has probability 1/7
+NUMBA_WORK = 90_000_000  # rows × resamples × rankings, above which numba is faster despite a second of compilation
 
 
 def draw_counts(n: int | Sequence[int], seed: int, number: int) -> Array:
@@ -103,30 +103,30 @@ class Estimate:
     """A metric on the rows and on resamples of them.
 
     bias    bound on how far the value exceeds the population's because rows are few; 0 for an unbiased metric
-    unseen  bound on the change by kinds of rows that are absent from the sample
+    absent  bound on the effect of kinds of rows that are absent from the sample
     """
 
     value: float
     values: Array
     bias: float = 0.0
-    unseen: float = 0.0
+    absent: float = 0.0
 
     def limits(self, level: float) -> tuple[float, float]:
         """Interval for the population's value: percentiles, minus the bias if there is one."""
-        if not self.unseen:
+        if not self.absent:
             return interval(self.values, level)
         mean = float(np.nanmean(self.values))
         low, high = (self.value + (limit - mean) for limit in interval(self.values, level))
-        return max(0.0, min(low - self.bias - self.unseen, self.value)), max(high + self.unseen, self.value)
+        return max(0.0, min(low - self.bias - self.absent, self.value)), max(high + self.absent, self.value)
 
     def minus(self, other: Estimate) -> tuple[Array, Array]:
         """Difference from another model on the same resamples, at the lowest and the highest bias."""
         paired = self.values - other.values
         paired = paired[~np.isnan(paired)]
-        if not (self.unseen and len(paired) and np.ptp(paired) > 0):
+        if not (self.absent and len(paired) and np.ptp(paired) > 0):
             return paired, paired
         noise = self.value - other.value + paired - paired.mean()
-        return noise - self.bias - self.unseen, noise + other.bias + self.unseen
+        return noise - self.bias - self.absent, noise + other.bias + self.absent
 
 
 def estimates(resampler: Resampler, sample: Array, level: float, seed: int) -> list[Estimate | Undefined]:
@@ -143,8 +143,8 @@ def estimates(resampler: Resampler, sample: Array, level: float, seed: int) -> l
     measures_calibration = any(spec.metric.bias == "calibrated" for spec in resampler.metrics)
     calibrated: Array | None = None
     if measures_calibration:
-        stream = np.random.default_rng([seed, CALIBRATED])
-        calibrated = np.array([resampler.calibrated(stream) for _ in range(CALIBRATED)])
+        stream = np.random.default_rng([seed, LABEL_DRAWS])
+        calibrated = np.array([resampler.calibrated(stream) for _ in range(LABEL_DRAWS)])
     result: list[Estimate | Undefined] = []
     for position, (spec, value) in enumerate(zip(resampler.metrics, points, strict=True)):
         values = sample[:, position]
@@ -155,7 +155,7 @@ def estimates(resampler: Resampler, sample: Array, level: float, seed: int) -> l
         if calibrated is not None and spec.metric.bias == "calibrated":
             chance = float(np.nanquantile(calibrated[:, position], (1 + level) / 2))
             bias = max(bias, value) if value <= chance else bias
-        result.append(Estimate(value, values, bias, UNSEEN / resampler.n))
+        result.append(Estimate(value, values, bias, ABSENT_ROWS / resampler.n))
     return result
 
 
@@ -171,7 +171,7 @@ def interval(values: Array, level: float = 0.95) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Missing:
-    """Metrics that a model does not have, and why."""
+    """Metrics that a model does not have, and the reason."""
 
     metrics: Sequence[MetricSpec]
     reason: str
@@ -188,7 +188,7 @@ class ModelResampler:
 def model_resamplers(
     predictions: Predictions, positions: Array, measure: str, specs: Sequence[MetricSpec], resamples: int
 ) -> Iterator[ModelResampler | Missing]:
-    """Metrics of one model on its rows at these positions."""
+    """Resamplers of one model's metrics on its rows at these positions."""
     wrong = summary(predictions).outcomes(positions).wrong
     rows = EvaluatedRows(predictions, positions, wrong)
     kinds = [kind for kind in KINDS.values() if kind.reads != "ood" and not kind.needs_threshold]
@@ -211,7 +211,7 @@ def ood_resamplers(
     ood_share: float,
     resamples: int,
 ) -> Iterator[ModelResampler | Missing]:
-    """Metrics of one model and one OOD set."""
+    """Resamplers of metrics of one model and one OOD set."""
     try:
         u, u_ood = measures.uncertainty(measure, predictions), measures.uncertainty(measure, ood)
     except Undefined as reason:
@@ -287,7 +287,7 @@ class Interval:
         return cls(low, high, undefined)
 
     def undefined_note(self, resamples: int) -> str:
-        """Sentence about undefined resamples."""
+        """Sentence about resamples on which the metric is undefined."""
         effect = "so it has no interval" if self.low is None else "which its interval omits"
         return f"undefined on {self.undefined} of {resamples} resamples, {effect}."
 
@@ -343,8 +343,8 @@ def add_intervals(card: Scorecard, *, resamples: int = 1000, level: float = 0.95
                     resamplers.append(source.resampler(resamples))
                     cells.append(source.cell)
                 except Undefined as reason:
-                    where = {"measure": source.cell["measure"], "metric": None, "split": source.cell["split"]}
-                    card.reasons.append({**where, "reason": f"The interval: {reason}"})
+                    columns = {"measure": source.cell["measure"], "metric": None, "split": source.cell["split"]}
+                    card.reasons.append({**columns, "reason": f"The interval: {reason}"})
         intervals = _intervals(resamplers, sizes if len(sizes) > 1 else sizes[0], resamples, level, seed)
         for cell, by_label in zip(cells, intervals, strict=True):
             for label, interval in by_label.items():

@@ -24,16 +24,16 @@ from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 from nescio.progress import track
 
-BLOCK = 1 << 16  # scores worked on log_mean, by one thread
-HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read
-REACH = 1e3  # a temperature is searched within this factor of the scores' spread, and a class's scale of the best one
-LOG_TINY = float(np.log(np.finfo(np.float64).tiny))  # what the logarithm of a probability of 0 counts as
-BIAS = 30.0  # bound on a class's bias, in nats
-STEPS, FLAT = 100, 1e-12  # of the search for a temperature, at most; the slope and the step at which it ends
-STARTS = 25  # temperatures from which the best one of several draws is sought
+BLOCK = 1 << 16  # scores per block of one thread
+HELD_BYTES = 1 << 28  # maximum size of calibrated logits in memory; larger ones are computed when they are read
+REACH = 1e3  # factor around the scores' spread for temperatures, and around the best temperature for class scales
+LOG_TINY = float(np.log(np.finfo(np.float64).tiny))  # used as the logarithm of probability 0
+MAX_BIAS = 30.0  # bound on a class's bias, in nats
+MAX_STEPS, TOLERANCE = 100, 1e-12  # of the search for a temperature; tolerance of slope and step
+STARTS = 25  # starting temperatures of the search, if rows have several draws
 
-Factor: TypeAlias = np.float64 | Array  # of all classes, or of each
-Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # why a temperature is at the edge of its range
+Factor: TypeAlias = np.float64 | Array  # one number for all classes, or one per class
+Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # reason for a temperature at the edge of its range
 EDGES: dict[Edge, str] = {
     "right": "Every validation prediction is right, so the lowest temperature is the likeliest",
     "covered": "Every validation row has a draw that is right, so the lowest temperature is the likeliest",
@@ -47,7 +47,7 @@ EDGES: dict[Edge, str] = {
 class Temperature:
     """Divides the logits of every draw by one number.
 
-    edge  why the likelihood still rises at an edge of the range, which is then the temperature
+    edge  reason why the likelihood still rises at the edge of the searched range; None if it does not
     """
 
     temperature: float
@@ -59,7 +59,7 @@ class Temperature:
 
     @property
     def note(self) -> str | None:
-        """Why a temperature at the edge is unreliable."""
+        """Warning about a temperature at the edge of its range."""
         return None if self.edge is None else f"{EDGES[self.edge]}: calibrated numbers are unreliable."
 
     def __call__(self, predictions: Predictions) -> Predictions:
@@ -96,10 +96,10 @@ def temperature(val: Predictions) -> Temperature:
     def value(x: float) -> float:
         return loss(x)[0]
 
-    middle, reach = np.log(rows.spread()), np.log(REACH)
-    edges = (middle - reach, middle + reach)
+    log_center, log_range = np.log(rows.spread()), np.log(REACH)
+    edges = (log_center - log_range, log_center + log_range)
     starts = (
-        [middle] if val.draws == 1 else _minima(value, np.linspace(*edges, STARTS))
+        [log_center] if val.draws == 1 else _minima(value, np.linspace(*edges, STARTS))
     )  # one draw's loss is convex in 1/T
     ends = [_find_minimum(lambda x: loss(x)[1], float(start), edges) for start in starts]
     # Towards an edge the likelihood may be so flat that the search stops before it.
@@ -130,48 +130,50 @@ def vector(val: Predictions) -> Vector:
     """
     rows = _Rows(val)
     c = val.classes
-    missing = np.setdiff1d(np.arange(c), rows.labels)
-    if len(missing):
-        raise Undefined(f"The validation rows contain no label {missing[0]}, so its scale and bias cannot be fitted.")
-    first = temperature(val)
-    if first.edge is not None:
-        raise Undefined(f"{EDGES[first.edge]}: no scale of the classes is best.")
-    start = 1 / first.temperature
+    absent_labels = np.setdiff1d(np.arange(c), rows.labels)
+    if len(absent_labels):
+        raise Undefined(
+            f"The validation rows contain no label {absent_labels[0]}, so its scale and bias cannot be fitted."
+        )
+    fitted = temperature(val)
+    if fitted.edge is not None:
+        raise Undefined(f"{EDGES[fitted.edge]}: the classes have no best scale.")
+    start = 1 / fitted.temperature
 
     def loss(x: Array) -> tuple[float, Array]:
         value, by_scale, by_bias = rows.loss(x[:c] * start, x[c:])
         return value, np.concatenate([by_scale * start, by_bias])
 
-    bounds = [(0.0, REACH)] * c + [(-BIAS, BIAS)] * c
+    bounds = [(0.0, REACH)] * c + [(-MAX_BIAS, MAX_BIAS)] * c
     best = _minimize(loss, np.concatenate([np.ones(c), np.zeros(c)]), bounds)
     return Vector(best[:c] * start, best[c:])
 
 
 def _find_minimum(slope: Callable[[float], float], x: float, edges: tuple[float, float]) -> float:
-    """The x with slope 0, downhill of the start, or an edge: doubling steps, then the Illinois method (false position).
+    """Find the minimum downhill of x, or an edge, by doubling steps and the Illinois method (false position).
 
     Importing scipy.optimize takes longer than the search on a small file.
     """
     slope_x, step = slope(x), 0.25
-    edge, way = (edges[1], 1) if slope_x < 0 else (edges[0], -1)
+    limit, direction = (edges[1], 1) if slope_x < 0 else (edges[0], -1)
     while True:  # until the slope turns between `x` and `end`
-        end = min(max(x + way * step, edges[0]), edges[1])
+        end = min(max(x + direction * step, edges[0]), edges[1])
         slope_end = slope(end)
-        if slope_end * way >= 0:
+        if slope_end * direction >= 0:
             break
-        if end == edge:
-            return edge
+        if end == limit:
+            return limit
         x, slope_x, step = end, slope_end, 2 * step
-    for _ in range(STEPS):
-        if abs(slope_end) <= FLAT or abs(end - x) <= FLAT:
+    for _ in range(MAX_STEPS):
+        if abs(slope_end) <= TOLERANCE or abs(end - x) <= TOLERANCE:
             break
         middle = end - slope_end * (end - x) / (slope_end - slope_x)
-        between = slope(middle)
-        if between * slope_end < 0:
+        slope_middle = slope(middle)
+        if slope_middle * slope_end < 0:
             x, slope_x = end, slope_end
         else:
             slope_x /= 2
-        end, slope_end = middle, between
+        end, slope_end = middle, slope_middle
     return end
 
 
@@ -184,13 +186,13 @@ def _minimize(loss: Callable[[Array], tuple[float, Array]], start: Array, bounds
 
 
 class _Rows:
-    """Labelled validation rows: the likelihood of their labels and its exact gradient, in blocks of rows."""
+    """Likelihood of the labels of validation rows, with its exact gradient, in blocks of rows."""
 
     def __init__(self, val: Predictions) -> None:
         if val.logits is None:
             raise BadInput("The validation rows have no logits and no probs: there is nothing to calibrate.")
         if val.labels is None:
-            raise BadInput("The validation rows have no labels, which calibration is fitted to.")
+            raise BadInput("The validation rows have no labels: there is nothing to fit a calibration to.")
         labelled = np.ones(len(val), bool) if val.in_distribution is None else val.in_distribution
         if labelled.sum() < 2:
             raise BadInput(f"The validation rows have {labelled.sum()} labels; calibration needs at least 2.")
@@ -218,7 +220,7 @@ class _Rows:
         return total / len(self.labels)
 
     def edge(self, lowest: bool) -> Edge:
-        """Why the likelihood rises up to the lowest or highest temperature of the range."""
+        """Reason why the likelihood rises up to the lowest or highest temperature of the range."""
         right = covered = 0
         for number in range(len(self.blocks)):
             z, y = self.block(number)
@@ -239,8 +241,8 @@ class _Rows:
 
         def work(first: int, step: int) -> tuple[float, Array, Array]:
             value, by_scale, by_bias = 0.0, np.zeros(self.logits.shape[2]), np.zeros(self.logits.shape[2])
-            mine = range(first, len(self.blocks), step)
-            for number in track(mine, "calibration", len(mine)) if first == 0 else mine:
+            block_numbers = range(first, len(self.blocks), step)
+            for number in track(block_numbers, "calibration", len(block_numbers)) if first == 0 else block_numbers:
                 z, y = self.block(number)
                 r = np.arange(len(y))
                 z, p = _scale_logits(z, scale)
@@ -248,13 +250,13 @@ class _Rows:
                 p -= p.max(-1, keepdims=True)
                 logits_of_label = p[r, :, y]
                 np.exp(p, out=p)
-                whole = p.sum(-1)
-                logits_of_label -= np.log(whole)
+                totals = p.sum(-1)
+                logits_of_label -= np.log(totals)
                 # A label of probability 0 has the same loss under every scale, and no gradient.
                 log_mean = np.maximum(np.logaddexp.reduce(logits_of_label, axis=1), LOG_TINY)
                 value -= float((log_mean - np.log(logits_of_label.shape[1])).sum())
                 weight = np.exp(logits_of_label - log_mean[:, None])
-                p *= (weight / whole)[:, :, None]
+                p *= (weight / totals)[:, :, None]
                 p[r, :, y] -= weight
                 by_bias += p.sum((0, 1))
                 by_scale += np.einsum("bsc,bsc->c", p, z)
@@ -266,7 +268,7 @@ class _Rows:
         return float(value), by_scale, by_bias
 
 
-# ---- scaled when read
+# ---- logits that are scaled when they are read
 
 
 class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
@@ -285,31 +287,31 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         return int(self.shape[0])
 
     def __getitem__(self, key: Any) -> Array:
-        rows, *rest = key if isinstance(key, tuple) else (key,)
+        rows, *other_keys = key if isinstance(key, tuple) else (key,)
         if rows is None or rows is Ellipsis:
             return np.asarray(np.asarray(self)[key])
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
-            return np.asarray(self[int(rows) : int(rows) + 1 or None][0][tuple(rest)])
+            return np.asarray(self[int(rows) : int(rows) + 1 or None][0][tuple(other_keys)])
         stored = np.asarray(self.logits[rows])
         values = self._rows(stored)
         release_pages(stored)
-        kept = slice(None) if isinstance(rows, slice) else np.arange(len(values))
-        return np.asarray(values[(kept, *rest)])
+        row_selection = slice(None) if isinstance(rows, slice) else np.arange(len(values))
+        return np.asarray(values[(row_selection, *other_keys)])
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        whole = np.empty(self.shape, dtype or self.dtype)
+        result = np.empty(self.shape, dtype or self.dtype)
         row_blocks = blocks(len(self), max(1, BLOCK // (self.shape[1] * self.shape[2])))
 
         def work(first: int, step: int) -> None:
             for rows in row_blocks[first::step]:
-                whole[rows] = self[rows]
+                result[rows] = self[rows]
 
         run_on_threads(work, max(1, min(thread_count(), len(row_blocks))))
-        return whole
+        return result
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        whole = [np.asarray(given) if isinstance(given, Scaled) else given for given in inputs]
-        return getattr(ufunc, method)(*whole, **options)
+        arrays = [np.asarray(value) if isinstance(value, Scaled) else value for value in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("_") or not hasattr(np.ndarray, name):
@@ -322,8 +324,8 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         if self.normalized:
             scaled -= scaled.max(-1, keepdims=True)
             scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
-        most = float(np.finfo(self.dtype.type).max) / 2  # so that every number stays finite
-        np.clip(scaled, -most, most, out=scaled, where=np.isfinite(scaled) | (scaled > 0))
+        limit = float(np.finfo(self.dtype.type).max) / 2  # so that every number stays finite
+        np.clip(scaled, -limit, limit, out=scaled, where=np.isfinite(scaled) | (scaled > 0))
         scaled = scaled.astype(self.dtype, copy=False)
         if np.ndim(self.scale) == 0:
             _keep_prediction(logits, scaled)
@@ -361,10 +363,10 @@ def _finite_std(z: Array) -> Array:
 
 def _keep_prediction(z: Array, scaled: Array) -> None:
     """Keep each draw's predicted class: separate the two best classes if rounding made them equal."""
-    first, now = z.argmax(-1), scaled.argmax(-1)
-    moved = first != now
-    if moved.any():
-        best = (*np.nonzero(moved), first[moved])
+    predicted, scaled_predicted = z.argmax(-1), scaled.argmax(-1)
+    changed = predicted != scaled_predicted
+    if changed.any():
+        best = (*np.nonzero(changed), predicted[changed])
         scaled[best] = np.nextafter(scaled[best], np.inf)
 
 

@@ -96,15 +96,15 @@ def _compare(
 ) -> None:
     """Add rows, differences and reasons of these metrics."""
     entries: list[tuple[str, ModelResampler]] = []
-    missing: dict[tuple[str, str], list[str]] = {}  # (metric, reason) → models
+    models_by_reason: dict[tuple[str, str], list[str]] = {}  # (metric, reason) → models
     for name, of_model in resamplers.items():
         for entry in of_model:
             if isinstance(entry, ModelResampler):
                 entries.append((name, entry))
                 continue
             for spec in entry.metrics:
-                missing.setdefault((spec.label, entry.reason), []).append(name)
-    for (label, reason), names in missing.items():
+                models_by_reason.setdefault((spec.label, entry.reason), []).append(name)
+    for (label, reason), names in models_by_reason.items():
         spec = parse_metric(label)
         if len(names) == len(resamplers) > 1:  # once for all models
             _add_reason(result, None, spec, _cell_measure(spec, measure), reason, split)

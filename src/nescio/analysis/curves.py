@@ -30,7 +30,7 @@ class ScoreSet:
     """Uncertainties of one version of a scorecard, raw or calibrated.
 
     wrong      (n,) which in-distribution rows are misclassified; None without labels
-    outcomes   predictions against labels; None if neither logits nor a confidence is known
+    outcomes   predictions compared with labels; None if neither logits nor a confidence is known
     ood_share  share of OOD rows in mixtures
     """
 
@@ -42,19 +42,19 @@ class ScoreSet:
     val: ValidationScores = field(default_factory=ValidationScores)
 
 
-OPTIMAL, RANDOM = "optimal", "random"  # lines beside the measures of a risk–coverage diagram
+OPTIMAL, RANDOM = "optimal", "random"  # guide lines of a risk–coverage diagram
 GUIDES = (OPTIMAL, RANDOM)
-POINTS = 400  # of a risk–coverage curve: more cannot be seen
-BINS = 30  # of a histogram
-CORP_POINTS = 60  # of a reliability diagram without bins
-TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
+POINTS = 400  # points of a risk–coverage curve, which are enough for a page
+BINS = 30  # bins of a histogram
+CORP_POINTS = 60  # points of a reliability diagram without bins
+TAILS = (0.005, 0.995)  # quantiles that limit the axis of a histogram, because densities have far outliers
 
 
 Line = tuple[Array, Array]  # x and y of every point
 
 
 class Histogram(TypedDict):
-    """Counts of rows in shared bins; `out` is by OOD set."""
+    """Counts of rows in shared bins; `out` maps an OOD set to its counts."""
 
     edges: Array
     right: Array
@@ -144,14 +144,14 @@ def _risk_coverage(measures: Mapping[str, Array], wrong: Array) -> dict[str, Lin
     for measure, u in measures.items():
         coverage, risk = risk_coverage(u, wrong)
         lines[measure] = coverage[points], risk[points]
-    kept = points + 1
-    lines[OPTIMAL] = kept / n, np.maximum(0, kept - (n - errors)) / kept
+    accepted = points + 1
+    lines[OPTIMAL] = accepted / n, np.maximum(0, accepted - (n - errors)) / accepted
     lines[RANDOM] = np.array([0.0, 1.0]), np.full(2, errors / n)
     return lines
 
 
 def _histogram(u: Array, wrong: Array, ood: Mapping[str, Array]) -> Histogram:
-    """Counts of right, wrong and out-of-distribution rows in shared bins; the outermost bins contain the far tails."""
+    """Counts of right, wrong and out-of-distribution rows in shared bins; the outermost bins include the tails."""
     pooled = np.concatenate([u, *ood.values()]).astype(np.float64)
     low, high = np.quantile(pooled, TAILS)
     if not high > low:

@@ -12,7 +12,7 @@ from nescio.analysis.measure_scores import cross_fitted
 from nescio.arrays.types import Array
 from nescio.predictions import Predictions, stack
 
-MEMBERS_GMM = "gmm of members"  # a score of ensembles
+MEMBERS_GMM = "gmm of members"  # name of an ensemble's score
 
 
 def average_members(
@@ -43,5 +43,5 @@ def average_members(
 
 
 def _gmm(val: Predictions, predictions: Predictions) -> Array:
-    """Density score fitted on validation rows, which are scored by mixtures of the other rows."""
+    """Density score fitted on validation rows; validation rows are cross-fitted."""
     return cross_fitted(measures.gmm, val) if predictions is val else measures.gmm(val)(predictions)

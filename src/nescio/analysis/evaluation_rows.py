@@ -1,4 +1,4 @@
-"""Rows that are evaluated: in-distribution ones of one model, or those that several models share; u by name."""
+"""Selection of evaluated rows: in-distribution rows of one model, or rows that several models share."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions, join
 
-MC_DROPOUT = "mc-dropout"  # a variant of predictions, and the uncertainty that is its entropy
+MC_DROPOUT = "mc-dropout"  # a variant of predictions, and the uncertainty measure that is its entropy
 NO_DROPOUT = "There are no predictions under dropout: the model has no dropout, or predicting omitted it."
 
 
 def labelled_in_distribution(predictions: Predictions) -> Predictions:
-    """The in-distribution rows of predictions with outcomes; BadInput if there are none."""
+    """The in-distribution rows of predictions that can be compared with labels; BadInput if there are none."""
     if not predictions.has_outcomes:
-        missing = "labels" if predictions.labels is None else "logits and no probs"
-        raise BadInput(f"There are no {missing}: predictions cannot be compared with labels.")
+        missing_field = "labels" if predictions.labels is None else "logits and no probs"
+        raise BadInput(f"There are no {missing_field}: predictions cannot be compared with labels.")
     if predictions.in_distribution is None or predictions.in_distribution.all():
         return predictions
     if not predictions.in_distribution.any():
@@ -28,7 +28,7 @@ def labelled_in_distribution(predictions: Predictions) -> Predictions:
 
 
 def in_distribution_rows(predictions: Predictions) -> Predictions:
-    """The rows of classes that the model can predict; all rows if these are not marked."""
+    """The in-distribution rows; all rows if none is marked."""
     if predictions.labels is None or predictions.logits is None:
         in_distribution = predictions.in_distribution
     else:
@@ -54,14 +54,14 @@ def dropout_mean(predictions: Predictions) -> Predictions:
 
 
 def resolve_measure(predictions: Predictions, measure: str) -> tuple[Predictions, str]:
-    """The predictions that an uncertainty ranks, and the name of its measure on them."""
+    """The predictions that a measure ranks, and the registered name of the measure."""
     if measure == MC_DROPOUT:
         return dropout_mean(predictions), "entropy"
     return predictions, measures.canonical(measure, predictions)
 
 
 def uncertainty_of(predictions: Predictions, measure: str) -> Array:
-    """u (n,) by the name of a measure that needs one model's predictions only, or by mc-dropout."""
+    """u (n,) of a measure that needs one model's predictions only, or of mc-dropout."""
     predictions, name = resolve_measure(predictions, measure)
     return measures.uncertainty(name, predictions)
 
@@ -89,17 +89,17 @@ def named_models(models: Models) -> dict[str, Predictions]:
 
 def shared_rows(models: Mapping[str, Predictions]) -> dict[str, Array]:
     """Positions, in the arrays of each model, of the in-distribution rows that all models have, in one order."""
-    light = []
+    keyed = []
     for name, predictions in models.items():
         if not predictions.has_outcomes:
-            missing = "labels" if predictions.labels is None else "logits and no probs"
-            raise BadInput(f"{_title(name)} has no {missing}: there are no predictions to compare with labels.")
+            missing_field = "labels" if predictions.labels is None else "logits and no probs"
+            raise BadInput(f"{_title(name)} has no {missing_field}: there are no predictions to compare with labels.")
         facts = {"row": np.arange(len(predictions)), **_true_classes(predictions)}
-        light.append(Predictions(index=predictions.index, in_distribution=predictions.in_distribution, groups=facts))
-    shared = join(*light)
-    first_name, first = next(iter(models)), shared[0]
+        keyed.append(Predictions(index=predictions.index, in_distribution=predictions.in_distribution, groups=facts))
+    shared_keyed = join(*keyed)
+    first_name, first = next(iter(models)), shared_keyed[0]
     in_distribution = np.ones(len(first), bool)
-    for name, rows in zip(models, shared, strict=True):
+    for name, rows in zip(models, shared_keyed, strict=True):
         if rows.in_distribution is not None:
             in_distribution &= rows.in_distribution
         labels, first_labels = rows.groups.get("label"), first.groups.get("label")
@@ -113,7 +113,7 @@ def shared_rows(models: Mapping[str, Predictions]) -> dict[str, Array]:
             )
     if not in_distribution.any():
         raise BadInput("No shared row is in-distribution, so no prediction can be right or wrong.")
-    return {name: rows.groups["row"][in_distribution] for name, rows in zip(models, shared, strict=True)}
+    return {name: rows.groups["row"][in_distribution] for name, rows in zip(models, shared_keyed, strict=True)}
 
 
 def shared_ood_rows(name: str, ood_set: Models, models: Mapping[str, Predictions]) -> dict[str, Predictions]:

@@ -26,7 +26,7 @@ class ClassSplit:
     classes: Array  # (k,) class ids in rising order
     estimation: Array  # (k, e) rows
     test: Array  # (k, t) rows
-    scarce: int = 0  # classes with too few images
+    scarce: int = 0  # number of classes with too few images
 
 
 def split_ood_classes(
@@ -35,7 +35,7 @@ def split_ood_classes(
     estimation: int = 150,
     test: int = 50,
     seed: int = 0,
-    refused: Iterable[int] = (),
+    excluded: Iterable[int] = (),
 ) -> ClassSplit:
     """Select estimation and test images of every class with enough images.
 
@@ -47,14 +47,14 @@ def split_ood_classes(
     key = position.astype(np.uint64) << np.uint64(64 - bits)
     key |= key_bits(np.asarray(index), seed) >> np.uint64(bits)
     order = np.argsort(key)
-    need = estimation + test
-    enough, allowed = counts >= need, ~np.isin(classes, list(refused))
-    kept = enough & allowed
-    if not kept.any():
-        raise BadInput(_scarcity_reason(counts[allowed], need, estimation, test))
-    starts = (np.cumsum(counts) - counts)[kept]
-    rows = order[starts[:, None] + np.arange(need)]
-    return ClassSplit(classes[kept], rows[:, :estimation], rows[:, estimation:], int((allowed & ~enough).sum()))
+    required = estimation + test
+    enough, allowed = counts >= required, ~np.isin(classes, list(excluded))
+    selected = enough & allowed
+    if not selected.any():
+        raise BadInput(_scarcity_reason(counts[allowed], required, estimation, test))
+    starts = (np.cumsum(counts) - counts)[selected]
+    rows = order[starts[:, None] + np.arange(required)]
+    return ClassSplit(classes[selected], rows[:, :estimation], rows[:, estimation:], int((allowed & ~enough).sum()))
 
 
 def _count_unique(labels: Array) -> tuple[Array, Array, Array]:
@@ -68,24 +68,24 @@ def _count_unique(labels: Array) -> tuple[Array, Array, Array]:
     return present + low, position[labels - low], counts[present]
 
 
-def _scarcity_reason(counts: Array, need: int, estimation: int, test: int) -> str:
+def _scarcity_reason(counts: Array, required: int, estimation: int, test: int) -> str:
     if not len(counts):
         return "No OOD class is left: every one is an in-distribution class, or above or below one in the hierarchy."
-    most = int(counts.max())
-    lacking = f"No OOD class has {need} images ({estimation} to estimate its severity, {test} to test)"
-    if most < 2:
-        return f"{lacking}: none has two, and one of each is needed at least."
-    share = min(max(1, round(most * estimation / need)), most - 1)
-    example = f"estimation_images={share}, test_images={most - share}"
-    return f"{lacking}; the largest has {most}. Take fewer, for instance {example}."
+    largest = int(counts.max())
+    problem = f"No OOD class has {required} images ({estimation} to estimate its severity, {test} to test)"
+    if largest < 2:
+        return f"{problem}: no class has two, and at least one of each kind is needed."
+    share = min(max(1, round(largest * estimation / required)), largest - 1)
+    example = f"estimation_images={share}, test_images={largest - share}"
+    return f"{problem}; the largest has {largest}. Take fewer, for instance {example}."
 
 
 def key_bits(index: Array, seed: int) -> Array:
     """(n,) pseudorandom 64-bit numbers that depend on each key and the seed only."""
     if index.dtype.kind == "U":
-        even = index.astype(f"U{-(-index.dtype.itemsize // 8) * 2}", order="C")  # 64 bits per two letters
+        padded = index.astype(f"U{-(-index.dtype.itemsize // 8) * 2}", order="C")  # 64 bits per two letters
         bits = np.zeros(len(index), np.uint64)
-        for letters in even.view(np.uint64).reshape(len(index), -1).T:  # zeros pad short texts and are skipped
+        for letters in padded.view(np.uint64).reshape(len(index), -1).T:  # zeros pad short texts and are skipped
             bits = np.where(letters == 0, bits, mix_bits(bits + letters))
     else:
         bits = index.astype(np.int64).view(np.uint64)
@@ -107,11 +107,11 @@ class OODGrades:
     """OOD classes in order of severity and their severity levels, for one model and one measure."""
 
     order: Array  # (k,) positions in ClassSplit.classes, the easiest class first
-    severity: Array  # (k,) of every class, in the order of ClassSplit.classes
+    severity: Array  # (k,) severity of every class, in the order of ClassSplit.classes
     window: int  # number of classes of a level
     starts: Array  # (g,) start of each level in `order`
-    severities: Array  # (g,) of the levels
-    aurocs: tuple[float, ...]  # in-distribution against OOD, one per level
+    severities: Array  # (g,) severity of each level
+    aurocs: tuple[float, ...]  # AUROC of OOD against in-distribution rows at each level
 
     def group(self, level: int) -> Array:
         """Positions in ClassSplit.classes of the classes at a level."""
@@ -149,9 +149,9 @@ def grade_ood(u_in: ArrayLike, u_out: ArrayLike, division: ClassSplit, window: i
     order = np.argsort(severity, kind="stable")  # ties are in order of class ids
     means = window_severities(severity[order], window)
     starts = np.array(severity_windows(len(means), severities))
-    won = np.concatenate([[0], np.cumsum(_count_won_pairs_twice(u_in, u_out[division.test])[order])])
+    cumulative_wins = np.concatenate([[0], np.cumsum(_count_won_pairs_twice(u_in, u_out[division.test])[order])])
     pairs = 2 * len(u_in) * window * division.test.shape[1]
-    aurocs = tuple(int(won[start + window] - won[start]) / pairs for start in starts)
+    aurocs = tuple(int(cumulative_wins[start + window] - cumulative_wins[start]) / pairs for start in starts)
     return OODGrades(order, severity, window, starts, means[starts], aurocs)
 
 
@@ -159,13 +159,13 @@ def _count_won_pairs_twice(u_in: Array, u_out: Array) -> Array:
     """(k,) twice the pairs in which an OOD row (k, t) has the higher u, ties counted half; `u_in` is sorted."""
     flat = u_out.reshape(-1)
     order = np.argsort(flat)  # searching sorted values is several times faster
-    rising = flat[order]
-    below = np.searchsorted(u_in, rising)
-    tied = u_in[np.minimum(below, len(u_in) - 1)] == rising
-    twice = np.empty(len(flat), np.int64)
-    twice[order] = 2 * below
-    twice[order[tied]] = below[tied] + np.searchsorted(u_in, rising[tied], side="right")
-    return np.asarray(twice.reshape(u_out.shape).sum(axis=1))
+    sorted_u = flat[order]
+    below = np.searchsorted(u_in, sorted_u)
+    tied = u_in[np.minimum(below, len(u_in) - 1)] == sorted_u
+    doubled_wins = np.empty(len(flat), np.int64)
+    doubled_wins[order] = 2 * below
+    doubled_wins[order[tied]] = below[tied] + np.searchsorted(u_in, sorted_u[tied], side="right")
+    return np.asarray(doubled_wins.reshape(u_out.shape).sum(axis=1))
 
 
 def window_size(window: int | None, classes: int, ood_classes: int) -> int:
@@ -186,17 +186,17 @@ def window_size(window: int | None, classes: int, ood_classes: int) -> int:
 
 
 def shared_classes(groups: Sequence[Array]) -> tuple[int, int]:
-    """Number of classes in some group, and in all groups; a group contains a class once."""
-    _, times = np.unique(np.concatenate(groups), return_counts=True)
-    return len(times), int((times == len(groups)).sum())
+    """Number of classes in any group, and in all groups; a group contains a class at most once."""
+    _, counts = np.unique(np.concatenate(groups), return_counts=True)
+    return len(counts), int((counts == len(groups)).sum())
 
 
-def most_agreed_images(images: Array, predicted: Array, seed: int, most: int = 10) -> list[tuple[int, int]]:
+def most_agreed_images(images: Array, predicted: Array, seed: int, limit: int = 10) -> list[tuple[int, int]]:
     """Images with the same predicted class by most models: (one of their rows, number of models), at least 2 models.
 
     images, predicted  (n,) key of the image of each row, and the class that one model predicts
     """
     keys = key_bits(images, seed)
-    _, rows, times = np.unique(mix_bits(keys + predicted.astype(np.uint64)), return_index=True, return_counts=True)
-    order = np.lexsort((keys[rows], -times))[:most]
-    return [(int(rows[position]), int(times[position])) for position in order if times[position] > 1]
+    _, rows, counts = np.unique(mix_bits(keys + predicted.astype(np.uint64)), return_index=True, return_counts=True)
+    order = np.lexsort((keys[rows], -counts))[:limit]
+    return [(int(rows[position]), int(counts[position])) for position in order if counts[position] > 1]

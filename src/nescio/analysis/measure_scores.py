@@ -16,7 +16,7 @@ from nescio.metrics import spearman
 from nescio.predictions import Predictions
 from nescio.registry import is_plugin_code, source_file
 
-FOLDS = 5  # of rows that are left out together, if a measure has no closed form for one row
+FOLDS = 5  # folds of cross-fitting, if a measure has no closed form for one row
 Score = Callable[[Predictions], Array]
 Fit = Callable[[Predictions], Score]
 
@@ -54,9 +54,9 @@ def cross_fitted_all(fits: Mapping[str, Fit], rows: Predictions) -> dict[str, Ar
     folds = min(FOLDS, len(rows)) if by_folds else 0
     for fold in range(folds):
         positions = np.arange(fold, len(rows), folds)
-        left_out, others = rows.take(positions), rows.take(np.setdiff1d(np.arange(len(rows)), positions))
+        left_out, remaining_rows = rows.take(positions), rows.take(np.setdiff1d(np.arange(len(rows)), positions))
         for name in [name for name in by_folds if name not in u]:
-            values = _scores_or_error(partial(_fit_and_score, fits[name], others), left_out)
+            values = _scores_or_error(partial(_fit_and_score, fits[name], remaining_rows), left_out)
             if isinstance(values, ValueError):
                 u[name] = values
             else:
@@ -64,8 +64,8 @@ def cross_fitted_all(fits: Mapping[str, Fit], rows: Predictions) -> dict[str, Ar
     return {**by_folds, **u}
 
 
-def _fit_and_score(fit: Fit, others: Predictions, left_out: Predictions) -> Array:
-    return fit(others)(left_out)
+def _fit_and_score(fit: Fit, remaining_rows: Predictions, left_out: Predictions) -> Array:
+    return fit(remaining_rows)(left_out)
 
 
 def _scores_or_error(score: Score, rows: Predictions) -> Array | ValueError:
@@ -75,8 +75,8 @@ def _scores_or_error(score: Score, rows: Predictions) -> Array | ValueError:
         return reason
 
 
-SAME_ORDER = 0.9999  # minimum Spearman correlation of equivalent measures, which rounding lowers
-LARGE = 20_000_000  # above this many probabilities slow measures take longer than all others together
+MIN_CORRELATION = 0.9999  # minimum Spearman correlation of equivalent measures, lowered by rounding
+LARGE = 20_000_000  # number of probabilities above which slow measures take longer than all others together
 
 
 class MeasureScores:
@@ -98,13 +98,13 @@ class MeasureScores:
     ) -> None:
         self.val, self.only, self.slow, self._omit = val, only, slow, omit
         self.reference = train if train is not None else val
-        self.has_train = train is not None  # measures that train for seconds need it
+        self.has_train = train is not None  # required by measures that train for seconds
         self._fitted: dict[str, Score] = {}
-        self._fits_on_val: dict[str, Fit] = {}  # of measures whose reference rows are the validation rows
+        self._fits_on_val: dict[str, Fit] = {}  # measures whose reference rows are the validation rows
         self._cross_fitted: Mapping[str, Array | ValueError] = {}
 
     def applicable(self, rows: Predictions, raw: bool) -> Iterator[tuple[str, Score]]:
-        """(name, score) of every measure; of calibrated predictions those that depend on the logits alone."""
+        """Yield (name, score) of every measure; for calibrated predictions, only measures of logits."""
         for measure in measures.registry.parts():
             name = measure.name
             if raw and measure.equivalent_to and self.only is None:
@@ -122,21 +122,21 @@ class MeasureScores:
             if self.only is None or name in self.only:
                 yield name, measures.find_measure(name, rows).function
 
-    def _alias_reason(self, measure: Measure, other: str, rows: Predictions) -> ValueError:
-        """Why an alias is omitted; for a plug-in whose order differs from the other measure, this fault."""
-        reason = Undefined(f"Equivalent to {other}; reported as it.")
+    def _alias_reason(self, measure: Measure, alias_of: str, rows: Predictions) -> ValueError:
+        """Reason for the omission of an alias; an error if a plug-in's alias orders rows differently."""
+        reason = Undefined(f"Equivalent to {alias_of}; reported as it.")
         if not is_plugin_code(measure.function) or measure.kind != "plain":
             return reason
-        alias = f"The measure {measure.name} ({source_file(measure.function)}) is declared equivalent to {other}"
-        if other not in measures.registry:
+        alias = f"The measure {measure.name} ({source_file(measure.function)}) is declared equivalent to {alias_of}"
+        if alias_of not in measures.registry:
             return FaultyPlugin(f"{alias}, and there is no measure of this name.")
         try:
-            correlation = spearman(measure.compute(rows), measures.uncertainty(other, rows))
+            correlation = spearman(measure.compute(rows), measures.uncertainty(alias_of, rows))
         except Undefined:
             return reason
         except FaultyPlugin as fault:
             return fault
-        if correlation >= SAME_ORDER:
+        if correlation >= MIN_CORRELATION:
             return reason
         return FaultyPlugin(f"{alias}, but orders rows differently: Spearman's correlation is {correlation:.3f}.")
 
@@ -152,7 +152,7 @@ class MeasureScores:
         return None
 
     def _fit(self, measure: Measure, rows: Predictions) -> Score | None:
-        """The fitted measure; None, with a reason, if it cannot be fitted."""
+        """The fitted measure; if it cannot be fitted, add a reason and return None."""
         if measure.name not in self._fitted:
             reference = self.val if measure.kind == "tuned" else self.reference
             try:

@@ -1,4 +1,4 @@
-"""The kinds of metrics: how the arrays of each kind are prepared from predictions, and what is resampled.
+"""The kinds of metrics: each prepares its arrays from predictions, and their resamples.
 
 One table serves scorecards, comparisons and bootstrap intervals. A new kind is one function:
 
@@ -36,12 +36,12 @@ from nescio.metrics import Metric, Mixture, Ranking
 from nescio.predictions import Predictions
 from nescio.rows import Row
 
-MAX_PROBS = 200_000_000  # probabilities in all resamples; with more, their metrics have no interval
+MAX_PROBS = 200_000_000  # maximum number of probabilities in all resamples; above, metrics have no interval
 Reads = Literal["predictions", "uncertainty", "ood"]
 
 
 class NotApplicable(Undefined):
-    """Metrics that a scorecard omits without a reason: nobody expects them, or the reason is listed already."""
+    """Metrics that a scorecard omits silently, because they are irrelevant or the reason is already listed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class EvaluatedRows:
 
     predictions  all rows of its file
     positions    (n,) the evaluated rows among them; None: all
-    wrong        (n,) which of them are misclassified; None without labels
+    wrong        (n,) True for misclassified rows; None without labels
     u_all        (N,) uncertainty of all rows of the file by one measure
     u_ood        (m,) uncertainty of one OOD set
     threshold    rejection threshold on the uncertainty, or the reason why there is none
@@ -67,7 +67,7 @@ class EvaluatedRows:
 
     @property
     def u(self) -> Array:
-        """(n,) uncertainty of the evaluated rows."""
+        """u (n,) of the evaluated rows."""
         assert self.u_all is not None
         return self.select(self.u_all)
 
@@ -127,7 +127,7 @@ class MetricKind:
         return scorecard_metrics(self.name)
 
 
-KINDS: dict[str, MetricKind] = {}  # in the order of a scorecard
+KINDS: dict[str, MetricKind] = {}  # kinds in the order of a scorecard
 
 
 def metric_kind(
@@ -150,7 +150,7 @@ def metric_kind(
 
 
 def kinds_of(spec: MetricSpec) -> list[MetricKind]:
-    """The kinds of a metric that the table has."""
+    """The kinds of a metric in the table."""
     return [KINDS[kind] for kind in spec.metric.kinds if kind in KINDS]
 
 
@@ -160,7 +160,7 @@ def reads_uncertainty(spec: MetricSpec) -> bool:
 
 
 def applies_to_one_model(metric: Metric) -> bool:
-    """Whether the metric needs nothing but the in-distribution rows of one model."""
+    """Whether the in-distribution rows of one model are enough for the metric."""
     kinds = [KINDS[kind] for kind in metric.kinds if kind in KINDS]
     return any(kind.reads != "ood" and not kind.needs_threshold for kind in kinds)
 
@@ -182,21 +182,21 @@ def applicable_metrics() -> list[MetricSpec]:
 def _prepare_predictions(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iterator[PreparedMetrics]:
     predictions = rows.predictions
     if not predictions.has_outcomes:
-        missing = "labels" if predictions.labels is None else "logits"
-        raise Undefined(f"There are no {missing}: predictions cannot be compared with labels.")
+        missing_field = "labels" if predictions.labels is None else "logits"
+        raise Undefined(f"There are no {missing_field}: predictions cannot be compared with labels.")
     outcomes = summary(predictions).outcomes(rows.positions)
     prepared = [spec for spec in specs if spec.metric.prepared]
-    others = [spec for spec in specs if not spec.metric.prepared]
+    array_specs = [spec for spec in specs if not spec.metric.prepared]
     if prepared:
         yield PreparedMetrics(
             prepared, outcomes.n, lambda spec: spec(outcomes), lambda _: SummaryResampler(outcomes, prepared)
         )
-    if others:
+    if array_specs:
         yield PreparedMetrics(
-            others,
+            array_specs,
             outcomes.n,
             partial(_metric_of_probs, predictions),
-            partial(_probs_resampler, predictions, rows.positions, others),
+            partial(_probs_resampler, predictions, rows.positions, array_specs),
         )
 
 
@@ -261,15 +261,19 @@ def _rankings(
     u: Array, positive: Array, specs: Sequence[MetricSpec], sizes: tuple[int, ...] = ()
 ) -> Iterator[PreparedMetrics]:
     prepared = [spec for spec in specs if spec.metric.prepared]
-    others = [spec for spec in specs if not spec.metric.prepared]
+    array_specs = [spec for spec in specs if not spec.metric.prepared]
     ranking = cache(lambda: Ranking(u, positive))
     if prepared:
         yield PreparedMetrics(
             prepared, len(u), lambda spec: spec(ranking()), lambda _: RankingResampler(u, positive, prepared), sizes
         )
-    if others:
+    if array_specs:
         yield PreparedMetrics(
-            others, len(u), lambda spec: spec(u, positive), lambda _: ArraysResampler((u, positive), others), sizes
+            array_specs,
+            len(u),
+            lambda spec: spec(u, positive),
+            lambda _: ArraysResampler((u, positive), array_specs),
+            sizes,
         )
 
 
@@ -312,7 +316,7 @@ def _prepare_detection(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iter
 @metric_kind("rejection", "f(u_ood, threshold)", reads="ood", needs_threshold=True)
 def _prepare_rejection(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iterator[PreparedMetrics]:
     if isinstance(rows.threshold, Undefined):
-        raise NotApplicable(str(rows.threshold))  # "acceptance" has listed the reason
+        raise NotApplicable(str(rows.threshold))  # the kind "acceptance" lists the reason
     u_ood, threshold = _u_ood(rows), rows.threshold
     for spec in specs:
         yield _share(spec, u_ood > threshold, lambda spec: spec(u_ood, threshold))
@@ -323,7 +327,7 @@ def _u_ood(rows: EvaluatedRows) -> Array:
     return rows.u_ood
 
 
-# ---- uncertainty against other facts about the rows
+# ---- uncertainty compared with votes, crops and neighbours
 
 
 @metric_kind("retrieval-ranking", "f(embeddings, labels, u)", reads="uncertainty", whole_file=True)
@@ -345,30 +349,32 @@ def _prepare_votes(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iterator
         raise Undefined("There are no annotations (human votes).")
     u, votes = rows.u, rows.select(rows.predictions.annotations)
     with_votes = int(metrics.has_votes(votes).sum())
-    missing = len(u) - with_votes
+    missing_count = len(u) - with_votes
     yield PreparedMetrics(
         specs,
         with_votes,
         lambda spec: spec(u, votes),
         lambda _: ArraysResampler((u, votes), specs),
         (len(u),),
-        note=f"{missing} of {len(u)} rows have no human votes: human_alignment omits them." if missing else None,
+        note=f"{missing_count} of {len(u)} rows have no human votes: human_alignment omits them."
+        if missing_count
+        else None,
     )
 
 
 @metric_kind("crops", "f(u, u_cropped)", reads="uncertainty")
 def _prepare_crops(rows: EvaluatedRows, specs: Sequence[MetricSpec]) -> Iterator[PreparedMetrics]:
-    whole, crop = _crop_pairs(rows.predictions)
+    image, crop = _crop_pairs(rows.predictions)
     u = rows.u_all
     assert u is not None
     higher = np.full(len(u), np.nan)
-    higher[crop] = u[crop] > u[whole]
+    higher[crop] = u[crop] > u[image]
     flags = higher[crop] if rows.positions is None else higher[rows.positions]
     for spec in specs:
         yield PreparedMetrics(
             [spec],
             len(crop),
-            lambda spec: spec(u[whole], u[crop]),
+            lambda spec: spec(u[image], u[crop]),
             partial(_share_resampler, flags, spec),
             (len(flags),),
         )
@@ -379,14 +385,14 @@ def _share_resampler(flags: Array, spec: MetricSpec, resamples: int) -> ShareRes
 
 
 def _crop_pairs(predictions: Predictions) -> tuple[Array, Array]:
-    """(positions of whole images, of their crops); the group `twin` of a crop is the index of its whole image."""
+    """(positions of uncropped images, of their crops); the group `twin` of a crop is the index of its image."""
     twin = predictions.groups.get("twin")
     if twin is None:
-        raise NotApplicable("There is no group twin, which names the whole image of each crop.")
+        raise NotApplicable("There is no group twin, which contains the index of each crop's image.")
     position = {key: row for row, key in enumerate(predictions.index.tolist())}
     keys = zip(twin.tolist(), predictions.index.tolist(), strict=True)
-    pairs = [(position[whole], row) for row, (whole, key) in enumerate(keys) if whole != key and whole in position]
+    pairs = [(position[image], row) for row, (image, key) in enumerate(keys) if image != key and image in position]
     if not pairs:
-        raise Undefined("The group twin of no row names another row of this file.")
-    whole, crop = np.array(pairs, np.int64).reshape(-1, 2).T
-    return whole, crop
+        raise Undefined("No row's group twin is the index of another row.")
+    image, crop = np.array(pairs, np.int64).reshape(-1, 2).T
+    return image, crop

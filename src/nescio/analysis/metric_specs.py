@@ -23,7 +23,7 @@ class MetricSpec:
 
     @property
     def ranks(self) -> bool:
-        """True if it reads (u, wrong)."""
+        """Whether the function's arguments are (u, wrong)."""
         return "ranking" in self.metric.kinds
 
     def option(self, name: str) -> float:
@@ -36,7 +36,7 @@ class MetricSpec:
             return float(self.metric.function(*arrays, **self.options))
         except (Undefined, MemoryError):
             raise
-        except Exception as error:  # another's code can raise anything
+        except Exception as error:  # a plug-in may raise any error
             if not is_plugin_code(self.metric.function):
                 raise
             raise plugin_fault("metric", self.label, self.metric.function, error) from error

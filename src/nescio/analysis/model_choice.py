@@ -1,4 +1,4 @@
-"""Choice of the model with the highest coverage at an accuracy, and of those not significantly worse."""
+"""Choice of the model with the highest coverage at an accuracy, with the models that are not significantly worse."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ModelChoice:
 
     requirement: Requirement
     measure: str
-    n: int  # images
+    n: int  # number of images
     level: float
     candidates: int
     models: list[Row] = field(default_factory=list)
@@ -80,7 +80,7 @@ class ModelChoice:
 def choose_model(
     models: Sequence[ModelPredictions],
     requirement: Requirement,
-    refused: Mapping[str, str] | None = None,
+    excluded: Mapping[str, str] | None = None,
     *,
     measure: str = "msp",
     compare_top: int = 20,
@@ -93,14 +93,14 @@ def choose_model(
     All models are evaluated on the rows that they share. The best of them are compared by a paired bootstrap. Of equal
     models, the one with fewer parameters is first.
 
-    refused      model → why it is not a candidate
+    excluded     model → reason for its exclusion
     compare_top  number of models in the bootstrap
     resamples    None: enough for Holm's first step, at least 1,000
     """
     if compare_top < 1:
         raise BadInput(f"compare_top must be at least 1, got {compare_top}.")
     check_comparable(models)
-    omitted = list((refused or {}).items())
+    omitted = list((excluded or {}).items())
     allowed = {model.model: model for model in models if model.model not in dict(omitted)}
     predictions, score = _load_models(allowed.values(), measure, omitted)
     rows = shared_rows(predictions)
@@ -117,25 +117,27 @@ def choose_model(
     costs = {name: math.inf if count is None else count for name, count in params.items()}
     order = sorted(values, key=lambda name: (-requirement.sign * values[name], costs[name], name))
     best = order[:compare_top]
-    chosen = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), omitted=omitted)
-    chosen.notes += dict.fromkeys(note for model in predictions.values() for note in model.notes)
+    result = ModelChoice(requirement, measure, len(rows[order[0]]), level, len(values), omitted=omitted)
+    result.notes += dict.fromkeys(note for model in predictions.values() for note in model.notes)
     if requirement.accuracy is not None and values[order[0]] == 0:
-        near = max(order, key=lambda name: further[name]["reached"])
-        accuracy, coverage = further[near]["reached"]
-        chosen.closest = {"model": near, "accuracy": accuracy, "coverage": coverage}
+        closest_name = max(order, key=lambda name: further[name]["reached"])
+        accuracy, coverage = further[closest_name]["reached"]
+        result.closest = {"model": closest_name, "accuracy": accuracy, "coverage": coverage}
     if resamples is None:
         resamples = max(RESAMPLES, math.ceil(2 * len(best) / (1 - level)) if 0 < level < 1 else 0)
-    top = {name: predictions[name] for name in best}
-    compared = compare(top, measure=score, metrics=[requirement.metric], resamples=resamples, level=level, seed=seed)
-    chosen.notes += [str(reason["reason"]) for reason in compared.reasons]
-    chosen.models = [_ranking_row(compared, allowed[name], further[name]) for name in best]
-    return chosen
+    candidates = {name: predictions[name] for name in best}
+    comparison = compare(
+        candidates, measure=score, metrics=[requirement.metric], resamples=resamples, level=level, seed=seed
+    )
+    result.notes += [str(reason["reason"]) for reason in comparison.reasons]
+    result.models = [_ranking_row(comparison, allowed[name], further[name]) for name in best]
+    return result
 
 
 def _load_models(
     models: Iterable[ModelPredictions], measure: str, omitted: list[tuple[str, str]]
 ) -> tuple[dict[str, Predictions], str]:
-    """The predictions of every model, and the measure on which it abstains."""
+    """The predictions of every model, and the measure that decides on abstention."""
     predictions: dict[str, Predictions] = {}
     score = measure
     for model in models:
@@ -155,16 +157,16 @@ def _require_models(models: Mapping[str, object], omitted: Sequence[tuple[str, s
 
 
 def _ranking(predictions: Predictions, rows: Array, measure: str) -> Ranking:
-    light = copy(predictions)  # its cached summary is freed with it: hundreds would fill the memory
-    wrong = summary(light).outcomes(rows).wrong
-    return Ranking(measures.uncertainty(measure, light)[rows], wrong)
+    uncached = copy(predictions)  # so that its cached summary is freed: hundreds would fill the memory
+    wrong = summary(uncached).outcomes(rows).wrong
+    return Ranking(measures.uncertainty(measure, uncached)[rows], wrong)
 
 
 def highest(ranking: Ranking) -> tuple[float, float]:
     """The highest accuracy that a threshold reaches, and the largest coverage with this accuracy."""
     shares = (ranking.ends - ranking.hits) / ranking.ends
-    top = float(shares.max())
-    return top, float(ranking.ends[shares == top].max()) / ranking.n
+    accuracy = float(shares.max())
+    return accuracy, float(ranking.ends[shares == accuracy].max()) / ranking.n
 
 
 def _further_metrics(ranking: Ranking) -> Row:
@@ -176,19 +178,19 @@ def _further_metrics(ranking: Ranking) -> Row:
     return {"accuracy": ranking.negatives / ranking.n, "auroc": auroc_value, "reached": highest(ranking)}
 
 
-def _ranking_row(compared: Comparison, model: ModelPredictions, further: Row) -> Row:
-    of_model = next(row for row in compared.rows if row["method"] == model.model)
-    none = dict.fromkeys(("difference", "low", "high", "adjusted"))
-    away = next((entry for entry in compared.differences if entry["model"] == model.model), none)
+def _ranking_row(comparison: Comparison, model: ModelPredictions, further: Row) -> Row:
+    of_model = next(row for row in comparison.rows if row["method"] == model.model)
+    no_difference = dict.fromkeys(("difference", "low", "high", "adjusted"))
+    difference = next((entry for entry in comparison.differences if entry["model"] == model.model), no_difference)
     return {
         "model": model.model,
         "family": model.facts.get("family"),
         **{name: model.fact_as_number(name) for name in ("params", "input_size")},
         **{name: of_model[name] for name in ("value", "low", "high", "rank", "best")},
-        "difference": away["difference"],
-        "difference_low": away["low"],
-        "difference_high": away["high"],
-        "p": away["adjusted"],
+        "difference": difference["difference"],
+        "difference_low": difference["low"],
+        "difference_high": difference["high"],
+        "p": difference["adjusted"],
         **{name: further[name] for name in ("accuracy", "auroc")},
     }
 

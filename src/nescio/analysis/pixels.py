@@ -21,12 +21,12 @@ from nescio.metrics import MAX_SCORES, Float16Counts, ScoreCounts, aurc, auroc, 
 from nescio.predictions.files import naming_file, read_array
 from nescio.rows import Row
 
-ImageOpener = Callable[[str], AbstractContextManager[Any]]  # the image in a file
-LABELS = 256  # of label maps in files: 8 bits per pixel
-BLOCK = 1 << 21  # pixels that are counted at once: one image of Cityscapes
+ImageOpener = Callable[[str], AbstractContextManager[Any]]  # path → opened image
+LABELS = 256  # number of labels of 8 bits
+BLOCK = 1 << 21  # pixels per block: one image of Cityscapes
 DISTINCT = 1 << 16  # distinct scores in the counts of one severity, which are saved in one file
-RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
-MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
+RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # ranking metrics of correct and wrong pixels
+MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # file endings of label maps, and of score maps
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,8 @@ class PixelCounts:
     """Counts of dense predictions for mIoU, AUROC and rAULC over all pixels; add shards or severities with +."""
 
     confusion: Array  # (c, c) pixels by true class (row) and predicted class (column), without void
-    scores: dict[str, Float16Counts | ScoreCounts]  # score → right and wrong pixels by its values
-    infinite: dict[str, int] = field(default_factory=dict)  # score → pixels where it is not finite
+    scores: dict[str, Float16Counts | ScoreCounts]  # score → counts of correct and wrong pixels by value
+    infinite: dict[str, int] = field(default_factory=dict)  # score → number of pixels where it is not finite
 
     @classmethod
     def from_maps(
@@ -75,9 +75,11 @@ class PixelCounts:
             )
         confusion = np.bincount(true * classes + classified, minlength=classes**2).reshape(classes, classes)
         wrong = true != classified
-        kept = {name: score[counted] for name, score in scores.items()}
-        infinite = {name: int(np.count_nonzero(~np.isfinite(score))) for name, score in kept.items()}
-        finite = {name: count_scores(score, wrong, distinct) for name, score in kept.items() if not infinite[name]}
+        counted_scores = {name: score[counted] for name, score in scores.items()}
+        infinite = {name: int(np.count_nonzero(~np.isfinite(score))) for name, score in counted_scores.items()}
+        finite = {
+            name: count_scores(score, wrong, distinct) for name, score in counted_scores.items() if not infinite[name]
+        }
         return cls(confusion, finite, {name: count for name, count in infinite.items() if count})
 
     def __add__(self, other: PixelCounts) -> PixelCounts:
@@ -88,9 +90,9 @@ class PixelCounts:
         for name, counts in self.scores.items():
             if name in infinite:
                 continue
-            if type(counts) is not type(more := other.scores[name]):
+            if type(counts) is not type(added := other.scores[name]):
                 raise BadInput(f"The maps of {name} have different number types: give all the same type.")
-            scores[name] = counts + more  # type: ignore[operator]
+            scores[name] = counts + added  # type: ignore[operator]
         return PixelCounts(self.confusion + other.confusion, scores, infinite)
 
     def save(self) -> bytes:
@@ -101,8 +103,8 @@ class PixelCounts:
             if isinstance(counts, Float16Counts):
                 arrays[f"{name}/table"] = counts.table
             else:
-                kept = {"keys": counts.keys, "rows": counts.rows, "kept": np.array([counts.digits, counts.most])}
-                arrays |= {f"{name}/{key}": array for key, array in kept.items()}
+                fields = {"keys": counts.keys, "rows": counts.rows, "kept": np.array([counts.digits, counts.most])}
+                arrays |= {f"{name}/{key}": array for key, array in fields.items()}
         return npz_bytes(arrays)
 
     @classmethod
@@ -179,13 +181,13 @@ class PixelCounts:
 
 
 def count_scores(u: Array, wrong: Array, distinct: int) -> Float16Counts | ScoreCounts:
-    """Count right and wrong pixels by score: all float16 values, or at most `distinct` rounded values of other types.
+    """Count correct and wrong pixels by score: all float16 values, or at most `distinct` rounded values of other types.
 
     Values are rounded where they are dense: log-densities differ in digits that a fixed table would omit.
     """
     if u.dtype == np.float16:
         return Float16Counts.count(u, wrong)
-    if not len(u):  # an image of void alone
+    if not len(u):  # every pixel is void
         return ScoreCounts(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), 0, distinct)
     return ScoreCounts.count(u, wrong, distinct)
 
@@ -199,13 +201,13 @@ def count_folders(
     scores: Mapping[str, str | Path],
     void: int | None = 255,
     *,
-    opened: ImageOpener,
+    open_image: ImageOpener,
 ) -> PixelCounts:
     """Count the pixels of label maps, predicted maps and score maps in folders, matched by file stem.
 
     labels, predictions  .png of 8 bits per pixel, each value a class
     scores               name → folder of .npy, .npz (of one array) or 16-bit .png; higher = less confident
-    opened               `datasets.decode.opened_map`, which this room cannot import
+    open_image           `datasets.decode.opened_map`, which this package cannot import
     """
     if void is not None and not 0 <= void < LABELS:
         raise BadInput(f"void must be a label between 0 and {LABELS - 1}, or None, got {void}.")
@@ -215,18 +217,18 @@ def count_folders(
     folders = {"labels": _by_stem(labels, MAPS), "predictions": _by_stem(predictions, MAPS)}
     folders |= {name: _by_stem(folder, SCORES) for name, folder in scores.items()}
     for name in folders:
-        for one, other in (("labels", name), (name, "labels")):
-            if missing := sorted(folders[one].keys() - folders[other].keys()):
-                raise BadInput(f"{other} has no map {missing[0]}, which {one} has ({len(missing)} are missing).")
-    return reduce(add, _image_counts(folders, list(scores), void, opened))
+        for present, absent in (("labels", name), (name, "labels")):
+            if missing := sorted(folders[present].keys() - folders[absent].keys()):
+                raise BadInput(f"{absent} has no map {missing[0]}, which {present} has ({len(missing)} are missing).")
+    return reduce(add, _image_counts(folders, list(scores), void, open_image))
 
 
 def _image_counts(
-    folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None, opened: ImageOpener
+    folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None, open_image: ImageOpener
 ) -> Iterator[PixelCounts]:
     for stem in sorted(folders["labels"]):
-        truth, predicted = (_classes(folders[name][stem], opened) for name in ("labels", "predictions"))
-        uncertainties = {name: _scores(folders[name][stem], opened) for name in scores}
+        truth, predicted = (_classes(folders[name][stem], open_image) for name in ("labels", "predictions"))
+        uncertainties = {name: _scores(folders[name][stem], open_image) for name in scores}
         for name, array in {"predictions": predicted, **uncertainties}.items():
             if array.shape != truth.shape:
                 raise BadInput(
@@ -249,25 +251,27 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
         raise BadInput(f"There is no folder {folder} with maps of pixels.")
     paths = [path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in endings]
     files = {path.stem: path for path in paths}
-    if double := next((path for path in paths if files[path.stem] != path), None):
-        raise BadInput(f"{folder} contains both {double.name} and {files[double.stem].name}: keep one map per image.")
+    if duplicate := next((path for path in paths if files[path.stem] != path), None):
+        raise BadInput(
+            f"{folder} contains both {duplicate.name} and {files[duplicate.stem].name}: keep one map per image."
+        )
     if not files:
         raise BadInput(f"{folder} contains no maps of pixels: they are {', '.join(endings)} files.")
-    if odd := next((path for path in files.values() if not path.is_file()), None):  # a pipe would never end
-        raise BadInput(f"{odd} is not a regular file.")
+    if irregular := next((path for path in files.values() if not path.is_file()), None):  # a pipe would never end
+        raise BadInput(f"{irregular} is not a regular file.")
     return files
 
 
-def _classes(path: Path, opened: ImageOpener) -> Array:
-    array = _png(path, opened)
+def _classes(path: Path, open_image: ImageOpener) -> Array:
+    array = _png(path, open_image)
     if array.dtype != np.uint8 or array.ndim != 2:
         raise BadInput(f"{path} is not a label map: it needs one channel of 8 bits with a class per pixel.")
     return array
 
 
-def _scores(path: Path, opened: ImageOpener) -> Array:
+def _scores(path: Path, open_image: ImageOpener) -> Array:
     if path.suffix.lower() == ".png":
-        array = _png(path, opened)
+        array = _png(path, open_image)
     else:
         with naming_file(path, "read"):
             array = read_array(path)
@@ -276,6 +280,6 @@ def _scores(path: Path, opened: ImageOpener) -> Array:
     return array
 
 
-def _png(path: Path, opened: ImageOpener) -> Array:
-    with opened(str(path)) as image:
+def _png(path: Path, open_image: ImageOpener) -> Array:
+    with open_image(str(path)) as image:
         return np.asarray(image)

@@ -1,4 +1,4 @@
-"""Resamplers: metrics of one model on a bootstrap resample, computed from how often each row was drawn."""
+"""Resamplers: metrics of one model on a bootstrap resample, computed from the number of draws of each row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Resampler(Protocol):
         """Every metric on the rows themselves."""
 
     def values(self, counts: Array) -> list[float]:
-        """Every metric on a resample, NaN if it is undefined; counts (n,) is how often each row was drawn."""
+        """Every metric on a resample, NaN if it is undefined; counts (n,) are the draws of each row."""
 
 
 class SummaryResampler:
@@ -65,11 +65,11 @@ class SummaryResampler:
     def calibrated(self, stream: np.random.Generator) -> list[float]:
         """Every metric if all confidences are calibrated; NaN for metrics that do not measure calibration."""
         values = np.full(len(self.metrics), np.nan)
-        right = stream.random(self.n) < self.outcomes.confidence
+        drawn_correct = stream.random(self.n) < self.outcomes.confidence
         for position, (order, _, starts) in self._binned.items():
-            gaps: Array = (right - self.outcomes.confidence)[order]
+            gaps: Array = (drawn_correct - self.outcomes.confidence)[order]
             values[position] = np.abs(np.add.reduceat(gaps, starts)).sum() / self.n
-        redrawn = replace(self.outcomes, correct=right)
+        redrawn = replace(self.outcomes, correct=drawn_correct)
         for position in self._other_positions:
             if self.metrics[position].metric.bias == "calibrated":
                 values[position] = _value_or_nan(self.metrics[position], redrawn)
@@ -85,7 +85,7 @@ class RankingResampler:
         sorted_u, self.wrong = np.asarray(u, np.float64)[self.order], np.asarray(wrong, bool)[self.order]
         self.ends = np.flatnonzero(np.append(sorted_u[1:] != sorted_u[:-1], True)) + 1
         self.starts, self.group_u = np.append(0, self.ends[:-1]), sorted_u[self.ends - 1]
-        # Tie groups with a wrong row: where they start and end among all rows, and start among the wrong rows.
+        # Tie groups with wrong rows: first and last row among all rows, and first row among the wrong rows.
         errors = np.add.reduceat(self.wrong, self.starts, dtype=np.int64)
         groups = np.flatnonzero(errors)
         self.first, self.last, self.wrong_rows = self.starts[groups], self.ends[groups], self.order[self.wrong]
@@ -101,7 +101,7 @@ class RankingResampler:
         return [_value_or_nan(spec, ranking) for spec in self.metrics]
 
     def accelerate(self) -> None:
-        """Use numba's one ordered pass for all later resamples."""
+        """Use numba's single pass over the sorted rows for all later resamples."""
         self.fast = _ordered_pass()
 
 
@@ -159,7 +159,7 @@ def mixture_metric(metric: MetricSpec, ranking: Ranking) -> float:
 
 
 class ShareResampler:
-    """The share of True among flags (n,); NaN marks rows that do not count."""
+    """The share of True among flags (n,); rows with NaN are ignored."""
 
     def __init__(self, flags: Array, metric: MetricSpec) -> None:
         self.metrics, self.flags = [metric], np.asarray(flags, np.float64)
@@ -176,8 +176,8 @@ class ShareResampler:
 class ResampledRanking(Ranking):
     """The ranking of resampled rows; copies of one row are ties.
 
-    Every area is a sum over the few tie groups with wrong rows. Notation: a and b rows lie before and up to such a
-    group, `bad` of its b − a rows are wrong, there are e wrong rows in all, and H are the harmonic numbers:
+    Every area is a sum over the few tie groups with wrong rows. Notation: a rows precede such a group, b rows end with
+    it, `bad` of its b − a rows are wrong, there are e wrong rows in all, and H are the harmonic numbers:
 
         pairs with the wrong row higher   Σ bad·a − Σ_{g < g'} bad_g·bad_g'
         tied pairs                        Σ bad·(b − a − bad)
@@ -189,14 +189,14 @@ class ResampledRanking(Ranking):
 
     def __init__(self, resampler: RankingResampler, counts: Array) -> None:
         self._resampler, self._counts, n = resampler, counts, resampler.n
-        run = _sums if resampler.fast is None else resampler.fast
+        compute_sums = _sums if resampler.fast is None else resampler.fast
         r = resampler
         args = counts, r.order, r.first, r.last, r.wrong_rows, r.wrong_first, *r.harmonic
-        errors, before, spread, squares, share = run(*args)
+        errors, rows_before, group_rows, squares, share = compute_sums(*args)
         self._errors = errors
-        higher, equal = before - (errors**2 - squares) // 2, spread - squares
-        self.pairs = higher, equal, errors * (n - errors) - higher - equal
-        self.total_hits = Fraction(2 * (n * errors - before) - spread + errors, 2)
+        higher_pairs, tied_pairs = rows_before - (errors**2 - squares) // 2, group_rows - squares
+        self.pairs = higher_pairs, tied_pairs, errors * (n - errors) - higher_pairs - tied_pairs
+        self.total_hits = Fraction(2 * (n * errors - rows_before) - group_rows + errors, 2)
         self.total_share = share
 
     @property
@@ -214,8 +214,12 @@ class ResampledRanking(Ranking):
         hits = sizes * resampler.wrong
         if len(resampler.starts) < resampler.n:
             sizes, hits = np.add.reduceat(sizes, resampler.starts), np.add.reduceat(hits, resampler.starts)
-        drawn = np.flatnonzero(sizes)
-        self.values, self.ends, self.hits = resampler.group_u[drawn], np.cumsum(sizes[drawn]), np.cumsum(hits[drawn])
+        drawn_groups = np.flatnonzero(sizes)
+        self.values, self.ends, self.hits = (
+            resampler.group_u[drawn_groups],
+            np.cumsum(sizes[drawn_groups]),
+            np.cumsum(hits[drawn_groups]),
+        )
         array: Array = self.__dict__[name]
         return array
 
@@ -228,7 +232,7 @@ def _sums(
     wrong_rows: Array,
     wrong_first: Array,
     harmonic: Array,
-    rest: Array,
+    harmonic_errors: Array,
 ) -> Sums:
     """(e, Σ bad·a, Σ bad·(b − a), Σ bad², Σᵢ Eᵢ/i) of a resample: see `ResampledRanking`."""
     if not len(first):
@@ -241,14 +245,14 @@ def _sums(
         bad = np.add.reduceat(bad, wrong_first)
     a, b = rows[first], rows[last]
     errors, size = int(bad.sum()), b - a
-    gap = (harmonic[b] - harmonic[a]) + (rest[b] - rest[a])
-    after = bad @ (harmonic[n] - harmonic[b]) - (a * bad / np.maximum(size, 1)) @ gap
-    return errors, int(bad @ a), int(bad @ size), int(bad @ bad), float(errors + after)
+    harmonic_difference = (harmonic[b] - harmonic[a]) + (harmonic_errors[b] - harmonic_errors[a])
+    weighted_ranks = bad @ (harmonic[n] - harmonic[b]) - (a * bad / np.maximum(size, 1)) @ harmonic_difference
+    return errors, int(bad @ a), int(bad @ size), int(bad @ bad), float(errors + weighted_ranks)
 
 
 @lru_cache(maxsize=1)
 def _harmonic(n: int) -> tuple[Array, Array]:
-    """H_0 … H_n and their rounding errors, so that differences of neighbours keep their digits."""
+    """H_0 … H_n and their rounding errors, for exact differences of neighbours."""
     exact = np.append(0, np.cumsum(1 / np.arange(1, n + 1, dtype=np.longdouble)))
     rounded = exact.astype(np.float64)
     return rounded, (exact - rounded).astype(np.float64)
@@ -274,7 +278,7 @@ def _value_or_nan(metric: MetricSpec, *arrays: object) -> float:
         return np.nan
 
 
-# ---- the same in numba
+# ---- the same sums in numba
 
 
 def have_numba() -> bool:
@@ -295,11 +299,11 @@ def _ordered_pass() -> Callable[..., Sums]:
         wrong_rows: Array,
         wrong_first: Array,
         harmonic: Array,
-        rest: Array,
+        harmonic_errors: Array,
     ) -> Sums:
         n, groups = len(order), len(first)
         rows = np.empty(n + 1, np.int64)
-        errors = before = spread = squares = total = 0
+        errors = rows_before = group_rows = squares = total = 0
         share = 0.0
         rows[0] = 0
         for i in range(n):
@@ -312,13 +316,13 @@ def _ordered_pass() -> Callable[..., Sums]:
             # No branch on bad = 0: the processor would mispredict it often, and all terms are 0 then.
             a, b = rows[first[g]], rows[last[g]]
             size = b - a
-            gap = (harmonic[b] - harmonic[a]) + (rest[b] - rest[a])
-            share += bad * (harmonic[n] - harmonic[b]) - a * bad / max(size, 1) * gap
+            harmonic_difference = (harmonic[b] - harmonic[a]) + (harmonic_errors[b] - harmonic_errors[a])
+            share += bad * (harmonic[n] - harmonic[b]) - a * bad / max(size, 1) * harmonic_difference
             errors += bad
-            before += bad * a
-            spread += bad * size
+            rows_before += bad * a
+            group_rows += bad * size
             squares += bad * bad
-        return errors, before, spread, squares, errors + share
+        return errors, rows_before, group_rows, squares, errors + share
 
     compiled: Callable[..., Sums] = numba.njit(nogil=True, error_model="numpy")(sums)
     return compiled

@@ -22,12 +22,12 @@ from nescio.rows import Row
 if TYPE_CHECKING:
     from nescio.analysis.score_choice import ScoreChoice
 
-REPR_METRICS = ("accuracy", "nll", "ece", "temperature")  # in the text of a scorecard
+REPR_METRICS = ("accuracy", "nll", "ece", "temperature")  # metrics in the text of a scorecard
 REPR_NOTES = 3
 
 
 class Renderer(Protocol):
-    """Shows results as HTML, charts and pages; reports register one with `use_renderer`."""
+    """Interface that shows results as HTML, charts and pages; the report package registers one with `use_renderer`."""
 
     def html(self, result: object) -> str: ...
 
@@ -51,7 +51,7 @@ def _renderer() -> Renderer:
 
 
 class ResultRows:
-    """Rows with their data frames, charts and page."""
+    """Base class of results: rows, and their data frames, charts and page."""
 
     rows: list[Row]
 
@@ -85,7 +85,7 @@ def _package(name: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows of a scorecard and how to recompute them on a bootstrap resample.
+    """Rows of a scorecard, with the resampler that recomputes them on a bootstrap resample.
 
     cell       the columns that the rows share: calibrated, subgroup, split, measure
     metrics    labels of the metrics
@@ -105,9 +105,9 @@ class Scorecard(ResultRows):
 
     notes                sentences that a reader needs beside the numbers
     raw, calibrated      uncertainties and errors behind the curves
-    sources              what the bootstrap resamples
-    calibration_warning  why calibrated numbers are unreliable, if they are
-    score_choices        which score to use, from `choose_scores`
+    sources              rows for the bootstrap
+    calibration_warning  reason why calibrated numbers are unreliable; None if they are reliable
+    score_choices        recommended scores, from `choose_scores`
     """
 
     name: str
@@ -149,7 +149,7 @@ class Scorecard(ResultRows):
             self.reasons.append(entry)
 
     def add_failure(self, measure: str, split: str, reason: ValueError) -> None:
-        """Record why a measure has no rows; those of plug-ins become notes too, with their files."""
+        """Record why a measure has no rows; for a plug-in, also add a note with its file."""
         self.add_reason(measure, None, split, str(reason))
         if isinstance(reason, FaultyPlugin):
             self.add_note(str(reason))

@@ -1,4 +1,4 @@
-"""Small predictions to try nescio on: a real classifier of handwritten digits, trained in a second without torch."""
+"""Sample predictions: a real classifier of handwritten digits, trained in a second without torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from nescio.predictions import Predictions
 
-IN_DISTRIBUTION = 8  # digits 0 to 7 are trained; 8 and 9 are out-of-distribution
-WIDTH = 96  # random features of the classifier
+IN_DISTRIBUTION = 8  # number of trained digits, 0 to 7; 8 and 9 are out-of-distribution
+WIDTH = 96  # number of random features of the classifier
 SPLITS = {"train": 0.5, "val": 0.2, "test": 0.3}  # shares of the images of digits 0 to 7
 
 

@@ -25,8 +25,8 @@ Scores = Mapping[str, Array]
 QUESTIONS: tuple[Question, ...] = ("mistakes", "unknown", "both")
 BASELINE = "msp"
 MISTAKES = "mistakes"  # the kind of misclassified rows
-FOLDS, TIMES = 5, 5  # nested folds, and how often they are drawn
-MIN_ROWS = 4  # of each kind, so that two folds have two of them
+FOLDS, TIMES = 5, 5  # number of nested folds, and of their draws
+MIN_ROWS = 4  # rows of each kind, so that each of two folds has two
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class QuestionRows:
         )
 
     def take(self, keep: Mapping[str, Array]) -> QuestionRows:
-        """The rows of these masks by kind; "" are the rows to accept."""
+        """The rows of masks by kind; the kind "" contains the rows to accept."""
 
         def cut(scores: Scores, kind: str) -> Scores:
             return {name: u[keep[kind]] for name, u in scores.items()}
@@ -81,24 +81,24 @@ class ScoreChoice:
 
     question: Question
     measure: str  # the selected score
-    group: tuple[str, ...]  # not significantly worse on the selecting rows; the best first
+    group: tuple[str, ...]  # scores not significantly worse on the selecting rows, the best first
     baseline: str
-    value: float  # on rows that did not select the score
+    value: float  # AUROC on rows that did not select the score
     low: float
     high: float
-    naive: float  # on the selecting rows
+    naive: float  # AUROC on the selecting rows, which is too high
     baseline_value: float
-    gain: float  # value minus that of the baseline, on the same rows
+    gain: float  # value minus the baseline's AUROC on the same rows
     gain_low: float
     gain_high: float
-    n: int  # evaluated rows
-    chosen_by: int  # selecting rows
-    folds: int  # in all draws; 0 if other rows selected
+    n: int  # number of evaluated rows
+    chosen_by: int  # number of selecting rows
+    folds: int  # number of folds in all draws; 0 if validation rows selected
     chosen: dict[str, int] = field(default_factory=dict)  # score → number of folds that selected it
-    elsewhere: float | None = None  # mean over OOD sets, each by the score that the others select
+    elsewhere: float | None = None  # mean AUROC of OOD sets, each by the score that the other sets select
     areas: dict[str, float] = field(default_factory=dict)  # AUROC of every score on the selecting rows
-    ood_validation: bool = False  # OOD validation rows took part in the selection
-    ood_tuned: bool = False  # selected among scores that were tuned on OOD rows
+    ood_validation: bool = False  # whether OOD validation rows took part in the selection
+    ood_tuned: bool = False  # whether the score is one of those tuned on OOD rows
 
     @property
     def beats_baseline(self) -> bool:
@@ -108,7 +108,7 @@ class ScoreChoice:
 def question_rows(
     question: Question, u: Scores, wrong: Array | None, ood: Mapping[str, Scores], share: float = DEFAULT_OOD_SHARE
 ) -> QuestionRows:
-    """The rows that answer a question.
+    """The rows to accept and to reject for a question.
 
     mistakes  misclassified rows against correct ones
     unknown   OOD sets, each of the same weight, against all in-distribution rows
@@ -117,19 +117,19 @@ def question_rows(
     if question not in QUESTIONS:
         raise BadInput(f"There is no question {question!r}. There are: {', '.join(QUESTIONS)}.")
     if question != "unknown" and wrong is None:
-        raise Undefined("The rows have no labels, so misclassified rows are unknown.")
+        raise Undefined("The rows have no labels, which are needed to find misclassified rows.")
     if question != "mistakes" and not ood:
         raise Undefined("There are no out-of-distribution rows: give ood.")
     sets = dict.fromkeys(ood, 1 / len(ood)) if ood else {}
     if question == "unknown" or wrong is None:
         return QuestionRows(u, ood, sets)
-    right, errors = ({name: values[rows] for name, values in u.items()} for rows in (~wrong, wrong))
+    correct, errors = ({name: values[rows] for name, values in u.items()} for rows in (~wrong, wrong))
     if question == "mistakes":
-        return QuestionRows(right, {MISTAKES: errors}, {MISTAKES: 1.0})
-    inside = (1 - share) * float(np.mean(wrong))
-    weights = {MISTAKES: inside, **{name: share * weight for name, weight in sets.items()}}
+        return QuestionRows(correct, {MISTAKES: errors}, {MISTAKES: 1.0})
+    error_weight = (1 - share) * float(np.mean(wrong))
+    weights = {MISTAKES: error_weight, **{name: share * weight for name, weight in sets.items()}}
     total = sum(weights.values())
-    return QuestionRows(right, {MISTAKES: errors, **ood}, {kind: weight / total for kind, weight in weights.items()})
+    return QuestionRows(correct, {MISTAKES: errors, **ood}, {kind: weight / total for kind, weight in weights.items()})
 
 
 def choose_scores(
@@ -143,15 +143,15 @@ def choose_scores(
 ) -> list[ScoreChoice]:
     """Choose a score of a scorecard for a question, and another among scores that were tuned on OOD rows.
 
-    Validation rows select if they have what the question needs: labels for mistakes, OOD validation sets for unknown
-    rows. Otherwise nested folds of the test rows select.
+    Validation rows select if they have the required fields: labels for mistakes, OOD validation sets for unknown rows.
+    Otherwise nested folds of the test rows select.
     """
     raw = card.raw
     if raw is None:
         raise Undefined("The scorecard has no scores to choose from.")
     if unknown := [name for name in ood_tuned if name not in raw.uncertainty]:
-        there = ", ".join(raw.uncertainty)
-        raise BadInput(f"There is no score {unknown[0]!r} to be marked as tuned. There are: {there}.")
+        names_text = ", ".join(raw.uncertainty)
+        raise BadInput(f"There is no score {unknown[0]!r} to be marked as tuned. There are: {names_text}.")
     test = question_rows(question, raw.uncertainty, raw.wrong, _by_set(raw.ood), share)
     try:
         chooser = question_rows(question, raw.val.uncertainty, raw.val.wrong, _by_set(raw.val.ood), share)
@@ -186,32 +186,35 @@ def choose_among(
     components = {name: (chooser or test).components(name) for name in names}
     best = best_by_delong(components, level)
     baseline = BASELINE if BASELINE in test.names else names[0]
-    chosen: dict[str, int] = {}
+    selections: dict[str, int] = {}
     if chooser is None:
-        evaluated = [
-            _nested(test, names, baseline, np.random.default_rng([seed, time]), chosen) for time in range(TIMES)
+        estimates = [
+            _nested(test, names, baseline, np.random.default_rng([seed, repetition]), selections)
+            for repetition in range(TIMES)
         ]
     else:
-        evaluated = [(test.components(best.name), test.components(baseline))]
-    honest, plain, gains = zip(*((score, base, score - base) for score, base in evaluated), strict=True)
-    (low, high), (gain_low, gain_high) = area_interval(honest, level), area_interval(gains, level)
+        estimates = [(test.components(best.name), test.components(baseline))]
+    held_out, baselines, gains = zip(
+        *((score, baseline_score, score - baseline_score) for score, baseline_score in estimates), strict=True
+    )
+    (low, high), (gain_low, gain_high) = area_interval(held_out, level), area_interval(gains, level)
     return ScoreChoice(
         question=question,
         measure=best.name,
         group=tuple(sorted(best.equals, key=lambda name: (name != best.name, -components[name].area))),
         baseline=baseline,
-        value=_mean_area(honest),
+        value=_mean_area(held_out),
         low=max(low, 0.0),
         high=min(high, 1.0),
         naive=best.auroc,
-        baseline_value=_mean_area(plain),
+        baseline_value=_mean_area(baselines),
         gain=_mean_area(gains),
         gain_low=gain_low,
         gain_high=gain_high,
         n=test.n,
         chosen_by=(chooser or test).n,
-        folds=sum(chosen.values()),
-        chosen=chosen,
+        folds=sum(selections.values()),
+        chosen=selections,
         elsewhere=_mean_held_out_auroc(components) if chooser is None else None,
         areas={name: score.area for name, score in components.items()},
         ood_validation=chooser is not None and question != "mistakes",
@@ -220,22 +223,22 @@ def choose_among(
 
 
 def _nested(
-    rows: QuestionRows, names: Sequence[str], baseline: str, rng: np.random.Generator, chosen: dict[str, int]
+    rows: QuestionRows, names: Sequence[str], baseline: str, rng: np.random.Generator, selections: dict[str, int]
 ) -> tuple[DeLongComponents, DeLongComponents]:
     """Components of the score that the other folds select, fold by fold; and of the baseline."""
     folds = min(FOLDS, rows.smallest // 2)
     sizes = {"": _rows(rows.accept), **{kind: _rows(scores) for kind, scores in rows.reject.items()}}
     fold_of = {kind: rng.permutation(size) % folds for kind, size in sizes.items()}
-    honest, plain = [], []
+    selected_scores, baseline_scores = [], []
     for fold in range(folds):
         in_fold = {kind: folds_of_rows == fold for kind, folds_of_rows in fold_of.items()}
-        others, held_out = rows.take({kind: ~mask for kind, mask in in_fold.items()}), rows.take(in_fold)
-        areas = {name: others.components(name).area for name in names}
+        selecting_rows, held_out = rows.take({kind: ~mask for kind, mask in in_fold.items()}), rows.take(in_fold)
+        areas = {name: selecting_rows.components(name).area for name in names}
         choice = max(areas, key=lambda name: areas[name])
-        chosen[choice] = chosen.get(choice, 0) + 1
-        honest.append(held_out.components(choice))
-        plain.append(held_out.components(baseline))
-    return _concat(honest), _concat(plain)
+        selections[choice] = selections.get(choice, 0) + 1
+        selected_scores.append(held_out.components(choice))
+        baseline_scores.append(held_out.components(baseline))
+    return _concat(selected_scores), _concat(baseline_scores)
 
 
 def _mean_area(folds: Sequence[DeLongComponents]) -> float:

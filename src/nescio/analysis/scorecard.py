@@ -1,4 +1,4 @@
-"""Scorecard of one model: every measure × every metric that applies, and the reason for what is missing."""
+"""Scorecard of one model: every measure × every metric that applies, and the reasons for missing values."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class ScorecardBuilder:
     classwise: bool | None = None
     ood_share: float = metrics.DEFAULT_OOD_SHARE
 
-    # ---- what is filled
+    # ---- groups of rows
 
     def add_raw(self, in_distribution: Predictions, ood: Mapping[str, Predictions], everything: Predictions) -> None:
-        """Add all rows of the raw predictions; `everything` includes rows of other classes."""
+        """Add all rows of the raw predictions; `everything` also contains rows of other classes."""
         cell = ScorecardCell(self.columns, self.split)
         rows = self._add_predictions(in_distribution, cell)
         self._add_kinds([kind for kind in _model_kinds() if kind.whole_file], EvaluatedRows(everything), cell)
@@ -81,7 +81,7 @@ class ScorecardBuilder:
     def add_calibrated(
         self, scale: Temperature | Vector, in_distribution: Predictions, ood: Mapping[str, Predictions]
     ) -> None:
-        """Add the rows that a calibration changes."""
+        """Add rows of calibrated predictions."""
         assert self.val is not None
         cell = ScorecardCell(self.columns | {"calibrated": True}, self.split)
         if isinstance(scale, Temperature):
@@ -109,12 +109,12 @@ class ScorecardBuilder:
                 if u is not None:
                     self._add_kinds(kinds, replace(rows, u_all=u), replace(cell, measure=measure))
 
-    # ---- in parts
+    # ---- kinds of rows
 
     def _add_predictions(
         self, in_distribution: Predictions, cell: ScorecardCell, grouped: bool = False
     ) -> EvaluatedRows:
-        """Add the metrics of predictions alone; return the rows with their errors."""
+        """Add the metrics of predictions alone; return the evaluated rows."""
         kinds = [kind for kind in _model_kinds() if not kind.whole_file and (kind.by_group or not grouped)]
         self._add_kinds(kinds, EvaluatedRows(in_distribution), cell)
         if not in_distribution.has_outcomes:
@@ -135,7 +135,7 @@ class ScorecardBuilder:
         gallery = [measure for measure in measures.registry.parts() if measure.kind == "gallery"]
         try:
             if not (self.views or self.siblings or everything.views):
-                raise Undefined("It compares views of an image, or sibling networks: give views or siblings.")
+                raise Undefined("This score compares views of an image, or sibling networks: give views or siblings.")
             scores = measures.gallery_scores(everything, self.views, self.siblings)
         except (Undefined, BadInput) as reason:
             for measure in gallery:
@@ -153,7 +153,7 @@ class ScorecardBuilder:
     def _add_measures(
         self, rows: EvaluatedRows, ood: Mapping[str, Predictions], cell: ScorecardCell, everything: Predictions | None
     ) -> ScoreSet:
-        """Add the metrics of every measure; return what curves and choices of scores read."""
+        """Add the metrics of every measure; return the scores for curves and choices."""
         in_distribution, raw = rows.predictions, everything is not None
         scores = ScoreSet(wrong=rows.wrong, ood_share=self.ood_share)
         if rows.wrong is not None and not (in_distribution.logits is None and in_distribution.confidence is None):
@@ -195,7 +195,7 @@ class ScorecardBuilder:
         u_ood: Mapping[str, Array],
         cell: ScorecardCell,
     ) -> None:
-        """Add the metrics of one measure in the order of the table, OOD kinds set by set."""
+        """Add the metrics of one measure in the order of the table; those with OOD rows once per OOD set."""
         kinds = [kind for kind in KINDS.values() if kind.reads != "predictions"]
         for reads, group in groupby(kinds, key=lambda kind: kind.reads):
             of_group = list(group)
@@ -288,7 +288,7 @@ def floored_note(floored: int, n: int) -> str:
 
 
 OOD_ROWS = "ood_rows"  # the split of rows with in_distribution = False
-FEW_NUMBERS = 1_000_000  # in embeddings; up to this size one thread is the fastest
+FEW_NUMBERS = 1_000_000  # size of embeddings up to which one thread is the fastest
 Source = Predictions | Mapping[str, Any] | str  # predictions, their arrays by name, or the path of a file
 
 
@@ -357,7 +357,7 @@ def scorecard(
         try:
             fit_rows = _calibration_rows(in_distribution, val)
             scale = SCALERS[calibration](fit_rows)
-        except (Undefined, BadInput) as reason:  # all other rows remain
+        except (Undefined, BadInput) as reason:  # the scorecard keeps its other rows
             card.add_reason(None, "calibrated", split, str(reason))
         else:
             card.calibration_warning = calibration_warning(scale, fit_rows)
@@ -377,7 +377,7 @@ def member_count(predictions: Predictions) -> int | None:
 
 
 def _few_threads(*references: Predictions | None) -> AbstractContextManager[None]:
-    """One thread for small embeddings, where several would wait for each other longer than they work."""
+    """Use one thread for small embeddings, for which several threads are slower."""
     embeddings = [rows.embeddings for rows in references if rows is not None and rows.embeddings is not None]
     return use_one_thread() if 0 < sum(array.size for array in embeddings) < FEW_NUMBERS else nullcontext()
 

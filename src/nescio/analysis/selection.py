@@ -15,7 +15,7 @@ Group = tuple[Any, ...]
 class Selection(dict[Group, list[Any]]):
     """Group → its best trials, best first; `notes` lists omitted trials and incomplete groups.
 
-    A group without a complete trial is missing, with a note.
+    A group without a complete trial is missing, and a note states this.
     """
 
     def __init__(self) -> None:
@@ -53,32 +53,32 @@ def best_trials(
     scores = _scores(rows, metric, split, tuple(by), tuple(member), calibrated)
     if not scores:
         raise BadInput(f"There is nothing to select from: no row has the {metric} of a single model on {split}.")
-    seen = {seed for candidates in scores.values() for values in candidates.values() for seed in values}
-    required = sorted(seen if seeds is None else set(seeds), key=_rank)
-    expected = set() if trials is None else set(trials)
-    chosen = Selection()
+    data_seeds = {seed for candidates in scores.values() for values in candidates.values() for seed in values}
+    required = sorted(data_seeds if seeds is None else set(seeds), key=_rank)
+    required_trials = set() if trials is None else set(trials)
+    selection = Selection()
     for group in sorted(scores, key=_rank):
         candidates, label = scores[group], _label(by, group)
         means: dict[Hashable, float] = {}
-        for candidate in sorted(candidates.keys() | expected, key=_rank):
+        for candidate in sorted(candidates.keys() | required_trials, key=_rank):
             values = candidates.get(candidate, {})
-            missing = [seed for seed in required if not math.isfinite(values.get(seed, math.nan))]
-            if missing:
-                named = ", ".join(map(str, missing))
-                chosen.notes.append(
-                    f"{label}: {_label(member, candidate)} is left out, because it has no {metric} on {split} "
-                    f"for data seed{'s' if len(missing) > 1 else ''} {named}."
+            missing_seeds = [seed for seed in required if not math.isfinite(values.get(seed, math.nan))]
+            if missing_seeds:
+                missing_text = ", ".join(map(str, missing_seeds))
+                selection.notes.append(
+                    f"{label}: {_label(member, candidate)} is omitted, because it has no {metric} on {split} "
+                    f"for data seed{'s' if len(missing_seeds) > 1 else ''} {missing_text}."
                 )
             else:
-                # An exact sum: the mean, and so the choice, does not depend on the order of the rows.
+                # An exact sum, so that the selection does not depend on the order of the rows.
                 means[candidate] = math.fsum(values[seed] for seed in required) / len(required)
         best = sorted(means, key=lambda candidate: (sign * means[candidate], _rank(candidate)))[:k]
         if best:
-            chosen[group] = best
+            selection[group] = best
         if len(best) < k:
-            taken = "all of them are taken" if best else "the group is left out"
-            chosen.notes.append(f"{label}: of the best {k} only {len(best)} can be compared; {taken}.")
-    return chosen
+            consequence = "all of them are selected" if best else "the group is omitted"
+            selection.notes.append(f"{label}: of the best {k} only {len(best)} can be compared; {consequence}.")
+    return selection
 
 
 def _sign(metric: str) -> int:

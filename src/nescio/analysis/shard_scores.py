@@ -1,6 +1,6 @@
 """Scorecard of more rows than fit into memory: shards are read one by one, and their contributions are summed.
 
-Means over rows and the gaps of ECE add up. Ranking metrics are computed from counts of right and wrong rows by score
+Means over rows and the gaps of ECE add up. Ranking metrics are computed from counts of correct and wrong rows by score
 (`metrics.ScoreCounts`). Metrics that need all rows at once are omitted, with the reason.
 """
 
@@ -26,8 +26,8 @@ from nescio.metrics import Outcomes, ScoreCounts
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-ALL_ROWS = "It needs all rows at once, and these are read in shards."
-FITTED = "It is fitted on other rows; scorecards of shards contain measures of the predictions alone."
+ALL_ROWS = "The metric needs all rows at once, and the rows are read in shards."
+FITTED = "The measure is fitted on other rows; scorecards of shards contain measures of the predictions alone."
 A = TypeVar("A", float, Array, ScoreCounts)
 
 
@@ -36,9 +36,9 @@ class ShardScores:
     """Contributions of one shard to the metrics of all rows; add them with +.
 
     sums     metric → its mean over the rows, times their number
-    gaps     metric → (bins,) sum of right − confidence in every bin of confidence
-    counts   measure → right and wrong rows by score; OOD rows all count as wrong
-    reasons  (measure, metric) → why it is missing
+    gaps     metric → (bins,) sum of correct − confidence in every bin of confidence
+    counts   measure → counts of correct and wrong rows by score; OOD rows count as wrong
+    reasons  (measure, metric) → reason why it is missing
     faults   errors of plug-in measures
     """
 
@@ -96,10 +96,10 @@ class ShardScores:
 
 
 def _bin_gaps(spec: MetricSpec, rows: Predictions, outcomes: Outcomes) -> Array:
-    """(bins,) sum of right − confidence in every bin; Undefined for metrics that need all rows at once."""
+    """(bins,) sum of correct − confidence in every bin; Undefined for metrics that need all rows at once."""
     metric, options, of_top = spec.metric, spec.options, spec.metric.of_top
-    if of_top is not None:  # a metric of the k most probable classes together
-        metric, options = next(other for other in metrics.registry.parts() if other.function is of_top), {}
+    if of_top is not None:  # a metric that treats the k most probable classes as one
+        metric, options = next(entry for entry in metrics.registry.parts() if entry.function is of_top), {}
     if metric.row_bins is None:
         raise Undefined(ALL_ROWS)
     if of_top is not None:
@@ -111,9 +111,9 @@ def _bin_gaps(spec: MetricSpec, rows: Predictions, outcomes: Outcomes) -> Array:
     return np.bincount(bins[0], outcomes.correct - outcomes.confidence, bins[1])
 
 
-def _sum(one: Mapping[str, A], other: Mapping[str, A]) -> dict[str, A]:
-    """Sums of what both have; metrics that one shard lacks are missing in the whole."""
-    return {name: value + other[name] for name, value in one.items() if name in other}
+def _sum(first: Mapping[str, A], second: Mapping[str, A]) -> dict[str, A]:
+    """Sums of the metrics of both shards; a metric that one shard lacks is omitted."""
+    return {name: value + second[name] for name, value in first.items() if name in second}
 
 
 def _plain_measures(rows: Predictions) -> Iterator[tuple[str, Score]]:
@@ -131,7 +131,7 @@ def scorecard_of_shards(
     name: str = "",
     split: str = "test",
 ) -> Scorecard:
-    """Scorecard of predictions that come in shards, in the memory of one of them.
+    """Scorecard of predictions in shards, with only one shard in memory.
 
     ood  OOD shards by name; rows of `shards` that are not in-distribution are "ood_rows"
     """
@@ -182,10 +182,14 @@ def _add_rows(
         error = max(error, _add_ranking(card, columns | {"measure": name, "split": split}, counts, "ranking"))
         for label, scores in ood_sets.items():
             if name in scores.counts:
-                both = counts.against(scores.counts[name])
-                error = max(error, _add_ranking(card, columns | {"measure": name, "split": label}, both, "detection"))
+                ood_counts = counts.against(scores.counts[name])
+                error = max(
+                    error, _add_ranking(card, columns | {"measure": name, "split": label}, ood_counts, "detection")
+                )
     if error:
-        card.notes.append(f"Scores are rounded to their first digits: AUROC, AURC and AUGRC are exact to {error:.1g}.")
+        card.notes.append(
+            f"Scores are rounded to their leading digits: AUROC, AURC and AUGRC are exact to {error:.1g}."
+        )
     if total.floored:
         card.notes.append(floored_note(total.floored, total.n))
 

@@ -18,11 +18,11 @@ from nescio.errors import Undefined
 from nescio.rows import Row
 
 Line = TypeVar("Line", bound=Hashable)  # a name, or the columns that identify a line of a table
-Runs = Mapping[Any, float]  # run, such as a data seed → value
-ROUNDING = 1e-12  # a smaller difference is the rounding error of a sum
-MIN_VARIANCE = 1e-18  # a smaller variance is that of equal measures
-MANY = 1e9  # degrees of freedom, if only the shared variance is known
-MIN_RUNS = 3  # common runs of a paired t-test: a test of two can hardly reject anything
+Runs = Mapping[Any, float]  # run (such as a data seed) → value
+ROUNDING = 1e-12  # maximum rounding error of a sum
+MIN_VARIANCE = 1e-18  # variance below which measures are equal
+MAX_FREEDOM = 1e9  # degrees of freedom, if only the shared variance is known
+MIN_RUNS = 3  # minimum number of common runs for a paired t-test; with two it has hardly any power
 PAIRED, WELCH, DELONG = "paired t-test", "Welch's t-test", "DeLong's test"
 
 
@@ -40,7 +40,7 @@ def holm_adjusted(p: Mapping[Line, float | None]) -> dict[Line, float | None]:
 
 
 def not_rejected(adjusted: Mapping[Line, float | None], error: float) -> list[Line]:
-    """The comparisons whose adjusted p-value is above the error level, or missing."""
+    """The comparisons whose adjusted p-value is missing or above the error level."""
     return [line for line, value in adjusted.items() if value is None or value > error]
 
 
@@ -50,8 +50,8 @@ def bootstrap_p_value(lows: Array, highs: Array | None = None) -> float:
     highs  the resampled differences with the bias added, if `lows` are those with the bias subtracted
     """
     highs = lows if highs is None else highs
-    below, above = int((lows <= ROUNDING).sum()), int((highs >= -ROUNDING).sum())
-    return min(1.0, 2 * (1 + min(below, above)) / (len(lows) + 1))
+    not_above, not_below = int((lows <= ROUNDING).sum()), int((highs >= -ROUNDING).sum())
+    return min(1.0, 2 * (1 + min(not_above, not_below)) / (len(lows) + 1))
 
 
 # ---- DeLong: areas under ROC curves of scores of the same rows
@@ -59,7 +59,7 @@ def bootstrap_p_value(lows: Array, highs: Array | None = None) -> float:
 
 @dataclass(frozen=True)
 class BestMeasure:
-    """The measure with the highest AUROC; `equals` are itself and those that are not significantly worse."""
+    """The measure with the highest AUROC; `equals` contains it and the measures that are not significantly worse."""
 
     name: str
     auroc: float
@@ -97,18 +97,18 @@ class DeLongComponents:
 
 
 def delong_components(negative: Array, positive: Mapping[str, Array], weights: Mapping[str, float]) -> DeLongComponents:
-    """Components of the AUROC of u of negative rows against u of the kinds of positive rows."""
+    """Components of the AUROC, given u of the negative rows and u of each kind of positive rows."""
     ordered = np.sort(negative)
     above = {kind: _share_below(u, ordered) for kind, u in positive.items()}
     below = sum(weight * (1 - _share_below(negative, np.sort(positive[kind]))) for kind, weight in weights.items())
     return DeLongComponents(above, np.asarray(below), weights)
 
 
-def area_interval(several: Sequence[DeLongComponents], level: float = 0.95) -> tuple[float, float]:
+def area_interval(draws: Sequence[DeLongComponents], level: float = 0.95) -> tuple[float, float]:
     """Normal interval of the mean area, from the variance of one area plus the variance between them."""
-    areas = np.array([components.area for components in several])
-    between = areas.var(ddof=1) if len(areas) > 1 else 0.0
-    spread = math.sqrt(np.mean([components.variance for components in several]) + between)
+    areas = np.array([components.area for components in draws])
+    variance_between = areas.var(ddof=1) if len(areas) > 1 else 0.0
+    spread = math.sqrt(np.mean([components.variance for components in draws]) + variance_between)
     reach = NormalDist().inv_cdf((1 + level) / 2) * spread
     return float(areas.mean() - reach), float(areas.mean() + reach)
 
@@ -149,7 +149,7 @@ def _share_below(values: Array, ordered: Array) -> Array:
 
 
 def _normal_p_value(difference: float, spread: float) -> float:
-    """Two-sided p-value of a normal difference with this variance; equal measures have neither."""
+    """Two-sided p-value of a normally distributed difference; None if both measures are equal."""
     if spread <= MIN_VARIANCE:
         return 1.0 if abs(difference) < ROUNDING else 0.0
     return math.erfc(abs(difference) / math.sqrt(2 * spread))
@@ -188,7 +188,7 @@ def compare_with_best(
     images: tuple[str, ImageTest[Line]] | None = None,
     level: float = 0.95,
 ) -> Verdict[Line]:
-    """Test every line against the best by its mean, with Holm's adjustment; the evidence decides on the test.
+    """Test every line against the line with the best mean, with Holm's adjustment.
 
     MIN_RUNS common runs or more: paired t-test. Otherwise the test of `images`, if there is one. Otherwise Welch's
     t-test, if the runs are different ones or `noise` is known. Otherwise no test.
@@ -199,24 +199,24 @@ def compare_with_best(
     sign = -1 if better == "lower" else 1
     best = max(lines, key=lambda line: sign * _mean(lines[line]))
     variances = [variance(runs.values()) for runs in lines.values() if len(runs) > 1]
-    usual = fmean(variances) if variances else 0.0
+    pooled_variance = fmean(variances) if variances else 0.0
     differences, tests = list[Row](), list[str]()
     for line in sorted(lines, key=lambda line: -sign * _mean(lines[line])):
         if line == best:
             continue
-        shared = lines[line].keys() & lines[best].keys()
+        shared_runs = lines[line].keys() & lines[best].keys()
         test, gap = "", _mean(lines[line]) - _mean(lines[best])
         low = high = p = None
-        if len(shared) >= MIN_RUNS:
+        if len(shared_runs) >= MIN_RUNS:
             test = PAIRED
             gap, low, high, p = _paired(lines[line], lines[best], level)
         elif images is not None:
             test = images[0]
             low, high, p = images[1](line, best)
-        elif noise is not None or not shared:
+        elif noise is not None or not shared_runs:
             test = WELCH if noise is None else f"{WELCH} with the variance of images"
             images_noise = noise[line] + noise[best] if noise else 0.0
-            low, high, p = _welch(lines[line], lines[best], usual, images_noise, level)
+            low, high, p = _welch(lines[line], lines[best], pooled_variance, images_noise, level)
         tests += [test] if p is not None else []
         limits = {"difference": gap, "low": low, "high": high, "p": p, "adjusted": None}
         differences.append({"model": line, "best": best} | limits)
@@ -236,19 +236,19 @@ def _paired(line: Runs, best: Runs, level: float) -> tuple[float, float | None, 
 
 
 def _welch(
-    line: Runs, best: Runs, usual: float, noise: float, level: float
+    line: Runs, best: Runs, pooled_variance: float, noise: float, level: float
 ) -> tuple[float | None, float | None, float | None]:
     """Welch's t-test for runs that are not paired: interval of line − best, p-value.
 
-    usual  the variance of a line of one run; if all lines have one run, it is unknown
-    noise  the variance of the test images of both lines; the same images differ by less, so the test is cautious
+    pooled_variance  variance of a line with one run; unknown if all lines have one run
+    noise            variance of the test images of both lines; conservative if the images are the same
     """
-    both = line, best
-    variances = [variance(runs.values()) / len(runs) if len(runs) > 1 else usual for runs in both]
+    pair = line, best
+    variances = [variance(runs.values()) / len(runs) if len(runs) > 1 else pooled_variance for runs in pair]
     total = sum(variances) + noise
-    # Satterthwaite; images are many, so only the runs cost degrees of freedom
-    lost = sum(share**2 / max(len(runs) - 1, 1) for share, runs in zip(variances, both, strict=True))
-    freedom = total**2 / lost if lost else MANY if total else 0.0
+    # Satterthwaite; only runs reduce the degrees of freedom, as there are many images
+    lost_freedom = sum(share**2 / max(len(runs) - 1, 1) for share, runs in zip(variances, pair, strict=True))
+    freedom = total**2 / lost_freedom if lost_freedom else MAX_FREEDOM if total else 0.0
     return _t_test(_mean(line) - _mean(best), total, freedom, level)
 
 

@@ -1,7 +1,7 @@
 """Abstention thresholds with a guaranteed maximum selective risk.
 
-    promise = ltt(u, wrong, risk=0.01, delta=0.05)
-    promise.threshold                            # accept rows with u ≤ threshold, abstain from the others
+    guarantee = ltt(u, wrong, risk=0.01, delta=0.05)
+    guarantee.threshold                            # accept rows with u ≤ threshold, abstain from the others
 
 With probability 1 − delta over the rows, at most a share `risk` of the accepted new rows of the same distribution is
 wrong, whatever the calibration of the model. Thresholds are ends of tie groups.
@@ -30,10 +30,10 @@ from nescio.measures import summary
 from nescio.metrics import Ranking, as_share, ranking, row_count
 from nescio.predictions import Predictions, same_rows
 
-STARTS, GRID = 5, 100  # of Learn-then-Test: starts of the sequence, and tested thresholds
-FIT_SHARE, FIT_MOST = 10, 5000  # a temperature is fitted on a tenth of the rows, at most 5,000
-MIN_RISK = 1e-12  # below it the limits of n and n + 1 rows are equal in float64
-REPEATS = 20  # resamples behind an estimate of the coverage with more rows
+STARTS, GRID = 5, 100  # Learn-then-Test: number of starts of the sequence, and of tested thresholds
+FIT_DIVISOR, MAX_FIT_ROWS = 10, 5000  # a temperature is fitted on a tenth of the rows, at most 5,000
+MIN_RISK = 1e-12  # minimum risk; below, the limits of n and n + 1 rows are equal in float64
+REPEATS = 20  # number of resamples for the estimated coverage with more rows
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def at_coverage(u: ArrayLike, wrong: ArrayLike, coverage: float, delta: float = 
     """
     r = ranking(u, wrong, "wrong")
     _probability(delta, "delta")
-    kept = row_count(coverage, r.n, "coverage")
-    if kept == 0:
+    accepted_rows = row_count(coverage, r.n, "coverage")
+    if accepted_rows == 0:
         raise BadInput("coverage is 0, which accepts no row; give a share above 0.")
-    return _guarantee(r, int(np.searchsorted(r.ends, kept)), "coverage", None, delta, delta)
+    return _guarantee(r, int(np.searchsorted(r.ends, accepted_rows)), "coverage", None, delta, delta)
 
 
 # ---- the largest coverage at a maximum risk
@@ -117,11 +117,11 @@ def sgr(u: ArrayLike, wrong: ArrayLike, risk: float, delta: float = 0.05) -> Gua
     chosen threshold. Source: Geifman and El-Yaniv 2017, §3.
     """
     r = _checked_ranking(u, wrong, risk, delta)
-    looks = max(1, math.ceil(math.log2(r.n)))
-    level = delta / looks
-    nothing = low = int(np.searchsorted(r.ends, rows_needed(risk, level))) - 1
+    tests = max(1, math.ceil(math.log2(r.n)))
+    level = delta / tests
+    unattainable = low = int(np.searchsorted(r.ends, rows_needed(risk, level))) - 1
     high = len(r.ends) - 1
-    for _ in range(looks):
+    for _ in range(tests):
         if low == high:
             break
         middle = (low + high + 1) // 2
@@ -129,7 +129,7 @@ def sgr(u: ArrayLike, wrong: ArrayLike, risk: float, delta: float = 0.05) -> Gua
             low = middle
         else:
             high = middle - 1
-    return _guarantee(r, None if low == nothing else low, "sgr", risk, delta, level)
+    return _guarantee(r, None if low == unattainable else low, "sgr", risk, delta, level)
 
 
 def ltt(
@@ -137,30 +137,30 @@ def ltt(
 ) -> Guarantee:
     """Learn-then-Test: thresholds are tested in a fixed order, the most restrictive first, by exact binomial p-values.
 
-    H_t: the selective risk at t is above `risk`. Its p = P(Binomial(m, risk) ≤ e), and p ≤ level if limit ≤ risk. Plain
-    fixed-sequence testing (starts = 1) begins at the smallest number of rows m₀ that could be guaranteed, where one
-    error ends it. Therefore several starts share delta, at m₀·(n/m₀)^(i/starts) rows. A rejected threshold passes its
-    level on to the next one (the fallback procedure), so that no rejection is wrong with probability 1 − delta. The
-    bound is the tested risk itself. Source: Angelopoulos et al. 2021; Wiens 2003.
+    Hypothesis H_t: the selective risk at t is above `risk`. Its p = P(Binomial(m, risk) ≤ e), and p ≤ level if limit ≤
+    risk. Plain fixed-sequence testing (starts = 1) begins at the smallest number of rows m₀ that could be guaranteed,
+    where one error ends it. Therefore several starts share delta, at m₀·(n/m₀)^(i/starts) rows. A rejected threshold
+    passes its level on to the next one (the fallback procedure), so that no rejection is wrong with probability 1 −
+    delta. The bound is the tested risk itself. Source: Angelopoulos et al. 2021; Wiens 2003.
     """
     r = _checked_ranking(u, wrong, risk, delta)
     if starts < 1 or thresholds < 1:
         raise BadInput(f"starts is {starts} and thresholds is {thresholds}; both must be at least 1.")
     level = delta / starts
-    least = rows_needed(risk, level)
-    if least > r.n:
+    min_rows = rows_needed(risk, level)
+    if min_rows > r.n:
         return _guarantee(r, None, "ltt", risk, delta, level)
-    begin = np.searchsorted(r.ends, least * (r.n / least) ** (np.arange(starts) / starts))
-    tested = np.union1d(begin, np.searchsorted(r.ends, np.linspace(least, r.n, thresholds)))
-    fresh = np.bincount(begin, minlength=len(r.ends)) * level
-    chosen, available = None, 0.0
-    for group in tested:
-        available += fresh[group]
-        if available and upper_limit(r.hits[group], r.ends[group], available) <= risk:
-            chosen = int(group)
+    start_groups = np.searchsorted(r.ends, min_rows * (r.n / min_rows) ** (np.arange(starts) / starts))
+    tested_groups = np.union1d(start_groups, np.searchsorted(r.ends, np.linspace(min_rows, r.n, thresholds)))
+    start_levels = np.bincount(start_groups, minlength=len(r.ends)) * level
+    accepted_group, level_left = None, 0.0
+    for group in tested_groups:
+        level_left += start_levels[group]
+        if level_left and upper_limit(r.hits[group], r.ends[group], level_left) <= risk:
+            accepted_group = int(group)
         else:
-            available = 0.0
-    return _guarantee(r, chosen, "ltt", risk, delta, level)
+            level_left = 0.0
+    return _guarantee(r, accepted_group, "ltt", risk, delta, level)
 
 
 METHODS = {"ltt": ltt, "sgr": sgr}
@@ -171,7 +171,7 @@ def expected_coverage(
 ) -> float:
     """Estimate the coverage of a method with this number of rows: its mean on resamples of that size.
 
-    The rows replace the population, so this is no guarantee. A resample that attains nothing counts as 0.
+    The rows replace the population, so this is no guarantee. A resample without an attainable threshold counts as 0.
     """
     u, wrong = np.asarray(u), np.asarray(wrong)
     stream = np.random.default_rng(seed)
@@ -204,7 +204,7 @@ def _guarantee(r: Ranking, group: int | None, method: str, risk: float | None, d
 
 @dataclass(frozen=True)
 class ThresholdOutcome:
-    """Accepted rows and errors of a threshold on labelled rows."""
+    """Numbers of accepted rows and of errors of a threshold on labelled rows."""
 
     n: int
     accepted: int
@@ -247,13 +247,13 @@ class GuaranteedThreshold:
 
     def with_more_rows(self, factor: int, seed: int = 0) -> float:
         """Estimated coverage under the same guarantee with `factor` times the rows."""
-        promise = self.guarantee
-        if promise.risk is None:
+        chosen_guarantee = self.guarantee
+        if chosen_guarantee.risk is None:
             raise BadInput("With a required coverage, more rows do not change the coverage.")
         u, wrong = self.rows
-        rows, delta = factor * promise.n, promise.delta / len(self.guarantees)
+        rows, delta = factor * chosen_guarantee.n, chosen_guarantee.delta / len(self.guarantees)
         return max(
-            expected_coverage(u, wrong, promise.risk, delta, rows=rows, method=guarantee.method, seed=seed)
+            expected_coverage(u, wrong, chosen_guarantee.risk, delta, rows=rows, method=guarantee.method, seed=seed)
             for guarantee in self.guarantees
         )
 
@@ -299,19 +299,23 @@ def guarantee_threshold(
         raise BadInput("val has the rows behind the guarantee: fit the temperature on other rows.")
     in_distribution = predictions if predictions.in_distribution is None else _in_distribution(predictions)
     measure = measures.canonical(measure, predictions)
-    rest, fitted, at_edge = np.arange(len(in_distribution)), 0, False
+    guarantee_rows, fitted_rows, at_edge = np.arange(len(in_distribution)), 0, False
     if temperature == "fit":
         if val is None:
-            chosen, rest = stratified_split(in_distribution, _fit_rows(fit_rows, len(in_distribution)), seed)
-            val = in_distribution.take(chosen)
+            temperature_rows, guarantee_rows = stratified_split(
+                in_distribution, _fit_rows(fit_rows, len(in_distribution)), seed
+            )
+            val = in_distribution.take(temperature_rows)
         fit = calibration.temperature(val)
-        fitted, temperature, at_edge = len(val), fit.temperature, fit.at_edge
+        fitted_rows, temperature, at_edge = len(val), fit.temperature, fit.at_edge
     t = _temperature(temperature)
-    u, wrong = (array[rest] for array in uncertainty_and_errors(in_distribution, measure, t, score))
+    u, wrong = (array[guarantee_rows] for array in uncertainty_and_errors(in_distribution, measure, t, score))
     if len(u) > 1 and (u == u[0]).all():
-        one = measure in measures.registry and measures.registry[measure].needs_draws and in_distribution.draws == 1
-        why = "it compares several draws, and these predictions have one" if one else "it cannot rank them"
-        raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use entropy instead.")
+        single_draw = (
+            measure in measures.registry and measures.registry[measure].needs_draws and in_distribution.draws == 1
+        )
+        cause = "it compares several draws, and these predictions have one" if single_draw else "it cannot rank them"
+        raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {cause}; use entropy instead.")
     if risk is None:
         assert coverage is not None
         guarantees = [at_coverage(u, wrong, coverage, delta)]
@@ -320,8 +324,8 @@ def guarantee_threshold(
         guarantees = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
     best = replace(
         max(guarantees, key=lambda guarantee: guarantee.accepted), delta=delta
-    )  # the choice has all of delta
-    return GuaranteedThreshold(measure, t, best, tuple(guarantees), (u, wrong), fitted, at_edge, score)
+    )  # the selected threshold has all of delta
+    return GuaranteedThreshold(measure, t, best, tuple(guarantees), (u, wrong), fitted_rows, at_edge, score)
 
 
 def uncertainty_and_errors(
@@ -330,7 +334,7 @@ def uncertainty_and_errors(
     temperature: float = 1.0,
     score: Callable[[Predictions], Array] | None = None,
 ) -> tuple[Array, Array]:
-    """(u, wrong) of the rows whose class was in training, under this temperature.
+    """(u, wrong) of the in-distribution rows at a temperature.
 
     A fitted score reads unscaled logits.
     `mc-dropout` is the entropy of the mean prediction under dropout.
@@ -341,17 +345,17 @@ def uncertainty_and_errors(
         raise BadInput(f"A temperature does not change the measure {measure}: omit it.")
     predictions, measure = resolve_measure(predictions, measure)
     scaled = predictions if temperature == 1 else calibration.Temperature(temperature)(predictions)
-    seen = summary(scaled)
+    scaled_summary = summary(scaled)
     u = measures.uncertainty(measure, scaled) if score is None else score(predictions)
-    return u[seen.labelled], ~seen.outcomes().correct
+    return u[scaled_summary.labelled], ~scaled_summary.outcomes().correct
 
 
 def stratified_split(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:
-    """(chosen, rest): `rows` rows stratified by class, up to one row per class.
+    """Split into `rows` rows stratified by class, up to one row per class, and the remaining rows.
 
     Rows are sorted by class, and randomly within a class. Every (n/rows)-th row from a random start is chosen, so each
-    row has the same probability and the rest is a sample of the same population. The split depends on the index only,
-    so models with the same images get the same split.
+    row has the same probability and the remaining rows are a sample of the same population. The split depends on the
+    index only, so models with the same images get the same split.
     """
     n = len(predictions)
     draws = np.random.PCG64(seed).random_raw(n + 1)  # raw bits: NumPy may change its permutations
@@ -370,7 +374,7 @@ def _in_distribution(predictions: Predictions) -> Predictions:
 
 
 def _fit_rows(fit_rows: int | None, n: int) -> int:
-    rows = max(2, min(n // FIT_SHARE, FIT_MOST)) if fit_rows is None else fit_rows
+    rows = max(2, min(n // FIT_DIVISOR, MAX_FIT_ROWS)) if fit_rows is None else fit_rows
     if not 2 <= rows < n:
         raise BadInput(f"A temperature is fitted on at least 2 rows and at most all but one, got {rows} of {n}.")
     return rows

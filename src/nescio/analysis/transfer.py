@@ -1,4 +1,4 @@
-"""Transfer of a network's embeddings and uncertainties to other images: R@1, R-AUROC, and the score to use.
+"""Transfer of a network's embeddings and uncertainties to other images: R@1, R-AUROC, recommended score.
 
 Source: Kirchhof, Mucsányi, Oh and Kasneci 2023 (URL), §3.1. The gallery scores, and the rule that chooses between them
 and the entropy, are ours.
@@ -22,13 +22,13 @@ from nescio.measures.gallery import CONSISTENCY, MARGIN, UNCERTAINTY, J, K, Sear
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-IMAGE, GALLERY = "image", "gallery"  # what a score reads, in the column `score_input`
+IMAGE, GALLERY = "image", "gallery"  # input of a score, in the column `score_input`
 ENTROPY = "entropy"
 RECALL = MetricSpec("recall_at_1", metrics.registry["recall_at_1"], {})
 DISTINCT = 0.55  # share of neighbours of the same set above which two sets differ, plus two standard errors
-OVERLAPPING = 0.4  # share below which they overlap
-MIN_ROWS = 20  # rows of each set; with fewer, no share differs enough from one half
-MAX_ROWS = 2000  # rows of each set in the two-sample test
+OVERLAPPING = 0.4  # share of such neighbours below which two sets overlap
+MIN_ROWS = 20  # minimum rows of each set; with fewer, no share differs significantly from one half
+MAX_ROWS = 2000  # maximum rows of each set in the two-sample test
 
 
 @dataclass
@@ -110,7 +110,7 @@ def choose_score(
         remaining = ENTROPY if ENTROPY in u else next(iter(u), "")
         return remaining, "The gallery is too small for the scores that compare an image with it."
     if ENTROPY not in u:
-        return gallery, "There are no logits, and so no entropy."
+        return gallery, "There are no logits to compute the entropy of."
     if reference is None:
         return gallery, "There is no reference: the images are assumed to show other classes than the network's."
     try:
@@ -118,53 +118,53 @@ def choose_score(
     except Undefined as reason:
         return gallery, f"{reason} The images are assumed to show other classes than the network's."
     rows = 2 * min(len(predictions), len(reference), MAX_ROWS)
-    what = f"{share:.0%} of the images and references have a nearest neighbour of the same set (50% by chance):"
+    finding = f"{share:.0%} of the images and references have a nearest neighbour of the same set (50% by chance):"
     if share >= DISTINCT + rows**-0.5:
-        return gallery, f"{what} the images differ from the reference, in their classes or by a shift."
+        return gallery, f"{finding} the images differ from the reference, in their classes or by a shift."
     if share < OVERLAPPING:
-        return ENTROPY, f"{what} images and reference overlap, so that some images may be in both."
-    return ENTROPY, f"{what} the images do not differ clearly from the reference."
+        return ENTROPY, f"{finding} images and reference overlap, so that some images may be in both."
+    return ENTROPY, f"{finding} the images do not differ clearly from the reference."
 
 
-def same_set_share(one: Predictions, other: Predictions, search: Search = search_rows, seed: int = 0) -> float:
-    """Share of rows, as many of both sets, whose nearest other row is of the same set: 0.5 by chance.
+def same_set_share(first: Predictions, second: Predictions, search: Search = search_rows, seed: int = 0) -> float:
+    """Share of rows whose nearest other row is of the same set, with equally many rows of both: 0.5 by chance.
 
     Source: the two-sample test of Schilling 1986 with one neighbour.
     """
-    both = [predictions.embeddings for predictions in (one, other) if predictions.embeddings is not None]
-    if len(both) < 2:
+    embeddings = [predictions.embeddings for predictions in (first, second) if predictions.embeddings is not None]
+    if len(embeddings) < 2:
         raise Undefined("Two sets are compared by their embeddings, and one of them has none.")
-    if both[0].shape[1:] != both[1].shape[1:]:
-        widths = [array.shape[-1] for array in both]
+    if embeddings[0].shape[1:] != embeddings[1].shape[1:]:
+        widths = [array.shape[-1] for array in embeddings]
         raise Undefined(
-            f"Embeddings of {widths[0]} and {widths[1]} features cannot be compared: they are of two networks."
+            f"Embeddings of {widths[0]} and {widths[1]} features cannot be compared: they are from two networks."
         )
-    count = min(len(one), len(other), MAX_ROWS)
+    count = min(len(first), len(second), MAX_ROWS)
     if count < MIN_ROWS:
         raise Undefined(f"At least {MIN_ROWS} rows of each set are needed to compare two sets, got {count}.")
-    drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
-    mixed, which_set = np.concatenate(drawn), np.repeat([0, 1], count)
-    return float(np.mean(which_set[search(mixed, mixed, (1,))[:, 0]] == which_set))
+    samples = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in embeddings]
+    mixture, which_set = np.concatenate(samples), np.repeat([0, 1], count)
+    return float(np.mean(which_set[search(mixture, mixture, (1,))[:, 0]] == which_set))
 
 
 def _image_scores(predictions: Predictions, reasons: dict[str, str]) -> Iterator[tuple[str, str, Array]]:
-    """(name, image, u) of every measure of one image at a time, and of the scores in the predictions."""
+    """Yield (name, input, u) of every measure of single images, and of the scores in the predictions."""
     names = [measure.name for measure in measures.registry.parts() if measure.kind == "plain"]
     for name in (*names, *measures.score_names(predictions)):
         try:
             u = measures.uncertainty(name, predictions)
             if u.min() == u.max():
-                raise Undefined("It is the same for every image.")
+                raise Undefined("The score is the same for every image.")
             yield name, IMAGE, u
         except Undefined as reason:
             reasons[name] = str(reason)
 
 
-def _rows(result: TransferResult, right: Array, resamples: int, level: float, seed: int) -> list[Row]:
+def _rows(result: TransferResult, retrieved: Array, resamples: int, level: float, seed: int) -> list[Row]:
     """R@1 and R-AUROC with percentile intervals over images; neighbours stay fixed."""
-    resamplers: list[Resampler] = [ShareResampler(right, RECALL)]
-    resamplers += [retrieval_resampler(u, right) for u in result.u.values()]
-    samples = resample(resamplers, len(right), resamples, seed)
+    resamplers: list[Resampler] = [ShareResampler(retrieved, RECALL)]
+    resamplers += [retrieval_resampler(u, retrieved) for u in result.u.values()]
+    samples = resample(resamplers, len(retrieved), resamples, seed)
     rows = []
     for score, resampler, sample in zip([None, *result.u], resamplers, samples, strict=True):
         (value,), (metric,) = resampler.point(), resampler.metrics
@@ -172,7 +172,7 @@ def _rows(result: TransferResult, right: Array, resamples: int, level: float, se
             result.reasons[str(score)] = str(value)
             continue
         low, high = interval(sample[:, 0], level) if resamples else (None, None)
-        cell = {"measure": score, "metric": metric.label, "value": value, "low": low, "high": high, "n": len(right)}
+        cell = {"measure": score, "metric": metric.label, "value": value, "low": low, "high": high, "n": len(retrieved)}
         rows.append(
             dict.fromkeys(COLUMNS) | cell | {"score_input": result.score_inputs.get(str(score)), "method": result.name}
         )

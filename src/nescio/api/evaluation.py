@@ -210,7 +210,7 @@ def _evaluate_maps(options: EvaluateOptions) -> PixelEvaluation:
     folders = {name or Path(path).name: path for name, path in map(assignment, options.score_maps)}
     if len(folders) < len(options.score_maps):
         raise BadInput("score_maps has two folders of one name: write NAME=DIR.")
-    counts = count_folders(labels, options.predictions, folders, options.ignore_label, opened=opened_map)
+    counts = count_folders(labels, options.predictions, folders, options.ignore_label, open_image=opened_map)
     return PixelEvaluation(counts, options.predictions)
 
 

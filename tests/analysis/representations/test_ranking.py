@@ -282,7 +282,7 @@ def test_candidates_are_joined_on_index():
     np.testing.assert_array_equal(some.rows.keys, np.sort(order[:50]))  # in the order of the first
     np.testing.assert_array_equal(shared_keys([one, fewer]), some.rows.keys)
     text = [Predictions(embeddings=t.embeddings, index=[f"r{i}" for i in range(N)]) for t in other.tests]
-    with pytest.raises(BadInput, match="of two kinds"):
+    with pytest.raises(BadInput, match="text"):
         rank_candidates([one, Candidate("b", text, other.refs)], QUICK)
     away = [Predictions(embeddings=t.embeddings, index=1000 + np.arange(N)) for t in other.tests]
     with pytest.raises(BadInput, match="no row"):
@@ -732,7 +732,7 @@ def test_a_collapsed_candidate_wins_nothing():
     assert found.names[0] == "good" and found.group == ["good"] and found.row("still", found.nc) is None
     assert any("Member 0 gives 150" in note for note in found.notes)
     assert any("still" in line for line in str(ranking_tables(found)[0].rows).splitlines())
-    with pytest.raises(BadInput, match=r"nothing to rank\. Member 0 gives"):
+    with pytest.raises(BadInput, match=r"Member 0 gives"):
         rank_candidates([Candidate("still", still[1], still[0])], QUICK)
 
 

@@ -32,14 +32,14 @@ from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.rows import Columns, RowBuilder, network_id
 
-STAR = "*"  # after a score of one member alone (Tables 8 and 9)
-NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # column `sweep`: of neighbours, of networks, of components
+STAR = "*"  # suffix of a score of one member alone (Tables 8 and 9)
+NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # values of the column `sweep`
 CHOSEN, HELD_OUT = "components", "held_out_likelihood"  # metrics: the number of LL's components, and why this one
 
 
 @dataclass(frozen=True)
 class SweepOptions(ScoreOptions):
-    """Options of scores that are compared with losses, and of the sweeps over k, M and C."""
+    """Options of the scores that are compared with losses, and of the sweeps over k, M and C."""
 
     k: int = option(DEFAULT_K, group=OPTIONS)
     ks: tuple[int, ...] = option(
@@ -91,7 +91,7 @@ def add_accuracies(
 
 
 def add_components(choice: ComponentChoice, references: int, results: RowBuilder, **columns: Unpack[Columns]) -> None:
-    """Add the chosen number of components and the mean log-likelihood of every number."""
+    """Add the chosen number of components, and the mean log-likelihood for every number."""
     columns |= {"measure": "ll", "sweep": COMPONENTS}
     results.add(CHOSEN, choice.components, references, **columns)
     for count, value in choice.log_likelihoods.items():
@@ -106,8 +106,10 @@ def add_rankings(
     **columns: Unpack[Columns],
 ) -> None:
     """Add Kendall's τ between the order of the candidates by a score and by a loss, a mean over test rows (Table 3)."""
-    scored = [number for number, u in enumerate(scores) if u]  # a collapsed candidate has none
-    for name, loss, taus in agreements([scores[number] for number in scored], [losses[number] for number in scored]):
+    with_scores = [number for number, u in enumerate(scores) if u]  # a collapsed candidate has no scores
+    for name, loss, taus in agreements(
+        [scores[number] for number in with_scores], [losses[number] for number in with_scores]
+    ):
         columns |= {"measure": name}
         if isinstance(taus, Undefined):
             results.omit(taus, metric=f"ranking_{loss}", **columns)
@@ -152,10 +154,10 @@ def evaluate(
 
 @dataclass
 class _CandidateScores:
-    """Adds the results of one candidate, one distance and one draw of references."""
+    """Builder of the results of one candidate, one distance and one draw of references."""
 
     options: SweepOptions
-    components: int  # of LL's mixtures
+    components: int  # number of components of LL's mixtures
     losses: DownstreamLosses
     results: RowBuilder
     columns: Columns
@@ -170,8 +172,8 @@ class _CandidateScores:
     ) -> None:
         """Add main rows; if `detailed`, also those of single members and the sweeps."""
         options = self.options
-        swept = detailed and self.distance == options.swept
-        ks = [k for k in options.ks if k < len(refs[0])] if swept else []
+        is_swept = detailed and self.distance == options.swept
+        ks = [k for k in options.ks if k < len(refs[0])] if is_swept else []
         spaces = member_spaces(
             refs,
             tests,
@@ -185,13 +187,13 @@ class _CandidateScores:
         if len(self.losses.index) != len(tests[0]):
             raise BadInput("The downstream heads and the scores are of different rows: index differs.")
         self.losses = self.losses.select(spaces.tests[0].index)
-        whole = spaces.scores()
+        all_member_scores = spaces.scores()
         for name in options.scores:
-            self.main(name, whole)
+            self.main(name, all_member_scores)
         if detailed and len(tests) > 1:
-            self.single_members(spaces, whole, seeds)
-        if swept:
-            self.sweeps(spaces, whole)
+            self.single_members(spaces, all_member_scores, seeds)
+        if is_swept:
+            self.sweeps(spaces, all_member_scores)
             if "ll" in self.scores and self.columns["draw"] == 0:
                 self.components_sweep(refs, tests)
 
@@ -205,36 +207,36 @@ class _CandidateScores:
         return sizes.get(name, {})
 
     def key(self, name: str) -> str:
-        """nc → nc@100, as in `SiblingScores`."""
+        """The name of a score with its k, as in `SiblingScores`: nc → nc@100."""
         return f"{name}@{self.size(name)['k']}" if name in ("nc", "dist") else name
 
     def main(self, name: str, scores: SiblingScores) -> None:
-        """The score with the paper's k against every loss: Tables 1 to 7."""
+        """τ of the scores at the paper's k with every loss: Tables 1 to 7."""
         try:
             u = scores[self.key(name)]
         except Undefined as reason:
-            self.results.omit(reason, measure=name, **self.reported)
+            self.results.omit(reason, measure=name, **self.reason_columns)
             return
         self.scores[name] = u
         columns: Columns = {**self.columns, **self.size(name), "measure": name}
         self.results.add("mean", u.mean(), len(u), **columns)
         self.kendall(name, u, self.losses.ensemble, **self.size(name))
 
-    def single_members(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
-        """Losses of every member against the siblings' scores, and against its own alone: Tables 8 and 9."""
+    def single_members(self, spaces: Spaces, all_member_scores: SiblingScores, seeds: Sequence[int]) -> None:
+        """τ of every member's loss with the siblings' scores, and with its own scores: Tables 8 and 9."""
         for member, seed in enumerate(seeds):
             losses = {name: loss[member] for name, loss in self.losses.members.items()}
             of_member = spaces.scores([member])
             network = network_id({**self.results.facts, "members": 1, "init_seed": seed})
             for name in self.scores:
                 columns: Columns = {"network": network, "members": 1, "init_seed": seed, **self.size(name)}
-                self.kendall(name, whole[self.key(name)], losses, **columns)
+                self.kendall(name, all_member_scores[self.key(name)], losses, **columns)
                 if self.key(name) in of_member.u:
                     self.kendall(name + STAR, of_member[self.key(name)], losses, **columns)
 
-    def sweeps(self, spaces: Spaces, whole: SiblingScores) -> None:
-        """Other k, and the first m members, against the losses of all members: Figures 2, 4 and 5."""
-        for name, u in whole.u.items():
+    def sweeps(self, spaces: Spaces, all_member_scores: SiblingScores) -> None:
+        """τ of other k, and of the first m members, with the losses of all members: Figures 2, 4 and 5."""
+        for name, u in all_member_scores.u.items():
             k = name.partition("@")[2]
             if k and kind(name) in self.scores and int(k) in self.options.ks:
                 self.kendall(kind(name), u, self.losses.ensemble, sweep=NEIGHBOURS, k=int(k))
@@ -246,7 +248,7 @@ class _CandidateScores:
                     self.kendall(name, first[self.key(name)], self.losses.ensemble, **columns)
 
     def components_sweep(self, refs: Sequence[Predictions], tests: Sequence[Predictions]) -> None:
-        """LL by mixtures of every number of components."""
+        """τ of LL with mixtures of every number of components."""
         for count in self.options.components:
             if count <= len(refs[0]):
                 u = member_densities(refs, tests, self.distance, count).mean(0)
@@ -257,12 +259,12 @@ class _CandidateScores:
             try:
                 tau = metrics.kendall(u, values)
             except Undefined as reason:
-                self.results.omit(reason, measure=name, metric=f"kendall_{loss}", **self.reported)
+                self.results.omit(reason, measure=name, metric=f"kendall_{loss}", **self.reason_columns)
             else:
                 cell: Columns = {**self.columns, **columns, "measure": name}
                 self.results.add(f"kendall_{loss}", tau, len(u), **cell)
 
     @property
-    def reported(self) -> Columns:
+    def reason_columns(self) -> Columns:
         """The columns of a reason, without draw and distance, so that each reason is listed once."""
         return {"target": self.columns.get("target"), "members": self.columns["members"]}

@@ -17,7 +17,7 @@ from nescio.predictions.combine import join
 from nescio.predictions.files import naming_file, read_array
 from nescio.predictions.outputs import Predictions, check_same_keys
 
-MAX_REFERENCES = 5000  # among the rows, as in the paper
+MAX_REFERENCES = 5000  # maximum number of references among the rows, as in the paper
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Candidate:
     tests: Sequence[Predictions]
     refs: Sequence[Predictions] | None = None  # None: a subset of the test rows
     train: Sequence[Predictions] | None = None  # labelled rows for downstream heads
-    backbones: tuple[str, ...] = ()  # of the members with a known backbone
+    backbones: tuple[str, ...] = ()  # known backbones of the members
 
     @property
     def members(self) -> int:
@@ -40,7 +40,7 @@ class Candidate:
         return sorted({int(np.asarray(member.embeddings).shape[1]) for member in self.tests})
 
     def first(self, members: int) -> Candidate:
-        """The candidate with its first members only."""
+        """The candidate with only its first members."""
         refs, train = (None if rows is None else rows[:members] for rows in (self.refs, self.train))
         return replace(self, tests=self.tests[:members], refs=refs, train=train)
 
@@ -55,25 +55,25 @@ def common_member_count(counts: Mapping[str, int]) -> tuple[int, list[str]]:
     score. Candidates with different M would differ by M alone.
     """
     members = min((count for count in counts.values() if count > 1), default=1)
-    more = [f"{name} has {count}" for name, count in counts.items() if count > members]
-    if not more:
+    larger = [f"{name} has {count}" for name, count in counts.items() if count > members]
+    if not larger:
         return members, []
     return members, [
         f"Candidates are compared by their first {members} networks each, because variances and losses depend on how "
-        f"many there are: {', '.join(more)}."
+        f"many there are: {', '.join(larger)}."
     ]
 
 
 def layer_warnings(widths: Iterable[int], backbones: Iterable[str]) -> list[str]:
     """Warning if candidates differ in width or backbone."""
-    wide, built = sorted(set(widths)), sorted(set(backbones))
-    differ = [f"width ({', '.join(map(str, wide))} features)"] if len(wide) > 1 else []
-    differ += [f"backbone ({', '.join(built)})"] if len(built) > 1 else []
-    if not differ:
+    distinct_widths, distinct_backbones = sorted(set(widths)), sorted(set(backbones))
+    differences = [f"width ({', '.join(map(str, distinct_widths))} features)"] if len(distinct_widths) > 1 else []
+    differences += [f"backbone ({', '.join(distinct_backbones)})"] if len(distinct_backbones) > 1 else []
+    if not differences:
         return []
     return [
-        f"The candidates differ in {' and '.join(differ)}: consistency does not compare layers of different depth or "
-        "width. An early layer may be the most consistent and separate the classes worst: check with labels before "
+        f"The candidates differ in {' and '.join(differences)}: consistency does not compare layers of different depth "
+        "or width. An early layer may be the most consistent and separate the classes worst: check with labels before "
         "selecting one."
     ]
 
@@ -91,7 +91,7 @@ def load_members(files: Sequence[str | Path]) -> list[Predictions]:
 
 
 def load_embeddings(file: str | Path) -> Predictions:
-    """Index, embeddings and labels of a file, without the rest."""
+    """Index, embeddings and labels of a file; other fields are not read."""
     if str(file).lower().endswith(".npy"):  # one unnamed array: the embeddings
         with naming_file(Path(file), "read"):
             member = Predictions(embeddings=read_array(Path(file)))
@@ -104,7 +104,7 @@ def load_embeddings(file: str | Path) -> Predictions:
 
 
 def align_members(members: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:
-    """Members with rows in the order of the first; all must contain the same rows and different embeddings."""
+    """Members with rows in the order of the first member; all must have the same rows and different embeddings."""
     first, ordered = members[0], [members[0]]
     for member, name in zip(members[1:], names[1:], strict=True):
         member = _align_rows(first, member, names[0], name)
@@ -122,17 +122,17 @@ def _align_rows(first: Predictions, member: Predictions, first_name: str, name: 
     check_same_keys(first.index, member.index)
     if np.array_equal(member.index, first.index):
         return member
-    odd = np.setxor1d(member.index, first.index)
-    if len(odd):
+    unshared = np.setxor1d(member.index, first.index)
+    if len(unshared):
         raise BadInput(
-            f"{name} has other rows than {first_name}: {len(odd)} are in one of them only, index {odd[0]} first. "
-            "Members must describe the same images."
+            f"{name} has other rows than {first_name}: {len(unshared)} are in only one of them, the first at index "
+            f"{unshared[0]}. Members must describe the same images."
         )
     return member.select(first.index)
 
 
-def _same_embeddings(one: Predictions, other: Predictions) -> bool:
-    a, b = np.asarray(one.embeddings), np.asarray(other.embeddings)
+def _same_embeddings(first: Predictions, second: Predictions) -> bool:
+    a, b = np.asarray(first.embeddings), np.asarray(second.embeddings)
     return a.shape == b.shape and np.array_equal(a[:16], b[:16]) and np.array_equal(a, b)
 
 
@@ -150,14 +150,14 @@ class ReferenceSplit(NamedTuple):
 class EvaluationRows:
     """The scored rows and their references."""
 
-    keys: Array  # (n,)
-    splits: Sequence[ReferenceSplit]  # for candidates without separate references
-    references: int  # the smallest number for any row
+    keys: Array  # (n,) keys of the evaluated rows
+    splits: Sequence[ReferenceSplit]  # splits for candidates without separate references
+    references: int  # minimum number of references of a row
     notes: tuple[str, ...] = ()
 
 
 def split_references(keys: Array, split: int | None, seed: int) -> list[ReferenceSplit]:
-    """Split rows into references and others, or into two halves that are references of each other (at most 5,000).
+    """Split rows into references and scored rows, or into halves that are references of each other (at most 5,000).
 
     The split depends on the keys and the seed, not on the order of rows. It uses raw bits of PCG64, because NumPy may
     change its permutations.
@@ -181,7 +181,7 @@ def shared_keys(candidates: Sequence[Candidate]) -> Array:
     for candidate in candidates[1:]:
         if (candidate.tests[0].index.dtype.kind == "U") != (first.tests[0].index.dtype.kind == "U"):
             raise BadInput(
-                f"The index of {candidate.name} and that of {first.name} are of two kinds, text and numbers."
+                f"The index of {candidate.name} and that of {first.name} have different types, text and numbers."
             )
     return join([Predictions(index=candidate.tests[0].index, in_distribution=True) for candidate in candidates])[
         0
@@ -192,20 +192,23 @@ def evaluation_rows(candidates: Sequence[Candidate], split: int | None = None, s
     """The rows that all candidates share, with the same references for all candidates without separate ones."""
     keys, splits = shared_keys(candidates), list[ReferenceSplit]()
     notes = list(dict.fromkeys(note for candidate in candidates for note in candidate.tests[0].notes))
-    lost = max(len(candidate.tests[0]) for candidate in candidates) - len(keys)
-    if lost:
+    omitted = max(len(candidate.tests[0]) for candidate in candidates) - len(keys)
+    if omitted:
         notes.append(
-            f"{len(keys):,} rows are scored, which all candidates have; up to {lost:,} rows of one are omitted."
+            f"{len(keys):,} rows that all candidates have are scored; up to {omitted:,} of a candidate are omitted."
         )
-    separate = [candidate.refs[0].index for candidate in candidates if candidate.refs is not None]
-    if len(separate) < len(candidates):
+    separate_references = [candidate.refs[0].index for candidate in candidates if candidate.refs is not None]
+    if len(separate_references) < len(candidates):
         splits = split_references(keys, split, seed)
         keys = keys[np.isin(keys, np.concatenate([split.evaluated for split in splits]))]
     elif split is not None:
         raise BadInput(
             "split_references takes references from the rows, but separate references were passed; omit one."
         )
-    if separate and (splits or any(not np.array_equal(np.sort(index), np.sort(separate[0])) for index in separate)):
+    if separate_references and (
+        splits
+        or any(not np.array_equal(np.sort(index), np.sort(separate_references[0])) for index in separate_references)
+    ):
         notes.append("The candidates were scored against different references: their NC is not strictly comparable.")
-    counts = [len(index) for index in (*separate, *(split.references for split in splits))]
+    counts = [len(index) for index in (*separate_references, *(split.references for split in splits))]
     return EvaluationRows(keys, splits, min(counts), tuple(notes))

@@ -28,7 +28,7 @@ ACCURACIES = {
         "linear probe", "higher", "share of test images that a linear head classifies correctly"
     ),
     "knn_accuracy": Quantity(
-        "k-NN", "higher", "share of test images that the nearest training images classify correctly"
+        "k-NN", "higher", "share of test images that a vote of the nearest training images classifies correctly"
     ),
 }
 
@@ -41,12 +41,12 @@ class DownstreamLosses:
     members   (m, n) of every member: brier, entropy
     """
 
-    index: Array  # (n,)
+    index: Array  # (n,) keys of the test rows
     ensemble: Mapping[str, Array]
     members: Mapping[str, Array]
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays under flat names, for a file."""
+        """All arrays of a file, by name."""
         ensemble = {f"ensemble/{name}": loss for name, loss in self.ensemble.items()}
         return {"index": self.index} | ensemble | {f"members/{name}": loss for name, loss in self.members.items()}
 
@@ -67,12 +67,12 @@ class DownstreamLosses:
         return DownstreamLosses(keys, ensemble, {name: loss[:, rows] for name, loss in self.members.items()})
 
 
-def concat_losses(several: Sequence[DownstreamLosses], keys: Array) -> DownstreamLosses:
-    """Concatenate the losses of several sets of rows, in the order of the keys."""
-    first = several[0]
-    ensemble = {name: np.concatenate([losses.ensemble[name] for losses in several]) for name in first.ensemble}
-    members = {name: np.concatenate([losses.members[name] for losses in several], axis=1) for name in first.members}
-    return DownstreamLosses(np.concatenate([losses.index for losses in several]), ensemble, members).select(keys)
+def concat_losses(parts: Sequence[DownstreamLosses], keys: Array) -> DownstreamLosses:
+    """Concatenate the losses of several sets of rows, and order them by the keys."""
+    first = parts[0]
+    ensemble = {name: np.concatenate([losses.ensemble[name] for losses in parts]) for name in first.ensemble}
+    members = {name: np.concatenate([losses.members[name] for losses in parts], axis=1) for name in first.members}
+    return DownstreamLosses(np.concatenate([losses.index for losses in parts]), ensemble, members).select(keys)
 
 
 def downstream_losses(
@@ -87,7 +87,7 @@ def downstream_losses(
     For each task the members' probabilities are averaged before Brier and entropy are computed. With one-vs-one tasks a
     row is averaged over the C − 1 pairs with its class.
 
-    put      moves features to the device where heads are solved, such as a GPU
+    put      function that moves features to the device where heads are solved, such as a GPU
     tasks    "regression" predicts `numbers` with the squared error as loss
     numbers  (n,) or (n, t) for the rows of train[0] and of tests[0]
     """
@@ -113,7 +113,7 @@ def downstream_losses(
 def probe_accuracy(train: Predictions, test: Predictions, put: Callable[[Array], ArrayOrTensor] = np.asarray) -> float:
     """Accuracy of a linear probe, softmax regression on the frozen features.
 
-    Features are standardised by the training rows, because the penalty would favour spaces of large scale.
+    Features are standardised by the training rows, because the penalty would otherwise favour features of large scale.
     """
     (features, labels), (rows, test_labels) = _labelled(train), _labelled(test)
     mean, deviation = features.mean(0), features.std(0)
@@ -127,11 +127,11 @@ def knn_accuracy(train: Predictions, test: Predictions, k: int) -> float:
     """Accuracy of the vote of the k nearest training rows by cosine; ties go to the lower class."""
     (features, labels), (rows, test_labels) = _labelled(train), _labelled(test)
     reference = prepare_points(features, "cosine", "the training embeddings")
-    near = nearest_rows(
+    neighbours = nearest_rows(
         reference, prepare_points(rows, "cosine", "the test embeddings", reference), (min(k, len(reference)),)
     )
     classes = np.unique(labels)
-    votes = [np.count_nonzero(labels[near] == label, axis=1) for label in classes]
+    votes = [np.count_nonzero(labels[neighbours] == label, axis=1) for label in classes]
     return float((classes[np.argmax(votes, axis=0)] == test_labels).mean())
 
 

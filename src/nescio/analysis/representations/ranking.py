@@ -33,11 +33,11 @@ from nescio.progress import track
 from nescio.rows import Row
 
 Distance = Literal["cosine", "euclidean"]
-DEFAULT_K = 100  # neighbours of NC, as in the paper
-REFERENCES_PER_NEIGHBOUR = 20  # of fewer references one neighbour per so many
-COMPONENTS = (1, 2, 5, 10, 20, 50)  # of LL's mixture, among which held-out likelihood selects
-ROUNDING = 1e-12  # a smaller distance is a rounding error
-OPTIONS = "scores"  # heading of options
+DEFAULT_K = 100  # number of neighbours of NC, as in the paper
+REFERENCES_PER_NEIGHBOUR = 20  # ratio of references to neighbours, if there are few references
+COMPONENTS = (1, 2, 5, 10, 20, 50)  # numbers of components of LL's mixture, selected by held-out likelihood
+ROUNDING = 1e-12  # maximum rounding error of a distance
+OPTIONS = "scores"  # heading of the options in help texts
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class RowScoreOptions(ScoreOptions):
 
 
 def default_k(references: int) -> int:
-    """100 as in the paper, or a twentieth of the references if there are fewer than 2,000."""
+    """Default k: 100 as in the paper, or a twentieth of the references if there are fewer than 2,000."""
     return min(DEFAULT_K, math.ceil(references / REFERENCES_PER_NEIGHBOUR))
 
 
 def chance_nc(k: int, references: int, similarity: str) -> float:
-    """Approximate NC of unrelated members, whose neighbours agree by chance."""
+    """Approximate NC of unrelated members, whose neighbours agree only by chance."""
     return k / references if similarity == "overlap" else k / (2 * references - k)
 
 
 def neighbours(rows: EvaluationRows, scoring: RowScoreOptions) -> int:
-    """k of NC; no k may be larger than the number of references."""
+    """Return k of NC; refuse values of k above the number of references."""
     k = default_k(rows.references) if scoring.k is None else scoring.k
     for name, value in (("k", k), ("k_dist", scoring.k_dist)):
         if value > rows.references:
@@ -143,12 +143,12 @@ def score_candidate(
 
 
 def _check_lengths(candidate: Candidate) -> None:
-    for what, of_members in (("row", candidate.tests), ("reference", candidate.refs or ())):
+    for role, of_members in (("row", candidate.tests), ("reference", candidate.refs or ())):
         for position, member in enumerate(of_members):
             zero = np.flatnonzero(~np.asarray(member.embeddings).any(1))
             if len(zero):
                 raise BadInput(
-                    f"The embedding of the {what} of index {member.index[zero[0]]} by member {position} of "
+                    f"The embedding of the {role} of index {member.index[zero[0]]} by member {position} of "
                     f"{candidate.name} has length zero and no cosine: omit this row, or use the "
                     "Euclidean distance."
                 )
@@ -163,7 +163,7 @@ def self_neighbour_warnings(scores: SiblingScores) -> list[str]:
 
 
 def paper_value(name: str, u: Array) -> Array:
-    """A score as the paper has it: NC, distance, length, log-likelihood, variance; SCORES has the better direction."""
+    """A score with the paper's sign: NC, distance, length, log-likelihood or variance; SCORES has its direction."""
     return 1 - u if kind(name) == "nc" else -u if kind(name) in ("norm", "ll") else u
 
 
@@ -182,14 +182,14 @@ def score_columns(scores: SiblingScores) -> dict[str, Array]:
 RESAMPLES = 1000
 QUANTITIES: dict[str, Quantity] = {
     **SCORES,
-    "first": Quantity("first", "higher", "share of rows on which it has the highest NC, ties shared"),
-    "place": Quantity("mean place", "lower", "mean rank by NC over rows; ties get the mean of their ranks"),
+    "first": Quantity("first", "higher", "share of rows on which the candidate has the highest NC, ties shared"),
+    "place": Quantity("mean place", "lower", "mean rank over rows by NC; ties have the mean of their ranks"),
     **LOSSES,
 }
 
 
 def score_title(name: str) -> str:
-    """nc@100 → NC@100 ↑."""
+    """Title of a score with its direction: nc@100 → NC@100 ↑."""
     quantity = QUANTITIES[kind(name)]
     return f"{quantity.word}{name.removeprefix(kind(name))} {'↑' if quantity.better == 'higher' else '↓'}"
 
@@ -213,7 +213,7 @@ class CandidateRanking:
     downstream_tasks: str
     comparison: Comparison
     scores: dict[str, SiblingScores]
-    choices: dict[str, ComponentChoice]  # of LL's mixtures
+    choices: dict[str, ComponentChoice]  # chosen components of LL's mixtures
     losses: dict[str, DownstreamLosses] = field(default_factory=dict)
     agreement: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -228,14 +228,14 @@ class CandidateRanking:
 
     @property
     def group(self) -> list[str]:
-        """The best by NC and those that are not significantly worse."""
+        """The best candidate by NC, and those that are not significantly worse."""
         return [name for name in self.names if (row := self.row(name, self.nc)) is not None and row["best"]]
 
     def row(self, name: str, metric: str) -> Row | None:
         return next((r for r in self.comparison.rows if (r["method"], r["metric"]) == (name, metric)), None)
 
     def difference(self, name: str) -> Row | None:
-        """The difference of its NC from the best."""
+        """The difference of a candidate's NC from the best."""
         differences = self.comparison.differences
         return next((d for d in differences if (d["model"], d["metric"]) == (name, self.nc)), None)
 
@@ -245,7 +245,7 @@ class CandidateRanking:
 
     @property
     def chance(self) -> float:
-        """NC of unrelated members."""
+        """Expected NC of unrelated members."""
         return chance_nc(self.k, self.rows.references, self.scoring.similarity)
 
     def nc_of(self, name: str) -> Array | None:
@@ -281,8 +281,8 @@ def rank_candidates(
         resamples = max(RESAMPLES, math.ceil(2 * len(candidates) / (1 - level)) if 0 < level < 1 else 0)
     check_resampling(resamples, level, scoring.seed)
     names = [candidate.name for candidate in candidates]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise BadInput(f"Two candidates have the name {twice[0]!r}: give them different names.")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"Two candidates have the name {duplicates[0]!r}: give them different names.")
     members, unequal = common_member_count({candidate.name: candidate.members for candidate in candidates})
     candidates = [candidate.first(members) for candidate in candidates]
     rows = evaluation_rows(candidates, scoring.split, scoring.seed)
@@ -293,7 +293,7 @@ def rank_candidates(
     scores = {name: of_candidate for name, (of_candidate, _) in results.items()}
     choices = {name: choice for name, (_, choice) in results.items()}
     if not any(of_candidate.u for of_candidate in scores.values()):
-        raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
+        raise BadInput("There are no candidates to rank. " + next(iter(scores[names[0]].reasons.values())))
     widths = [width for candidate in candidates for width in candidate.features]
     backbones = [backbone for candidate in candidates for backbone in candidate.backbones]
     notes = [*unequal, *_notes(rows, scores, k), *layer_warnings(widths, backbones)]
@@ -325,7 +325,7 @@ def _notes(rows: EvaluationRows, scores: Mapping[str, SiblingScores], k: int) ->
 def _losses(
     candidates: Sequence[Candidate], rows: EvaluationRows, tasks: str, notes: list[str]
 ) -> dict[str, DownstreamLosses]:
-    """Losses of every candidate; none, and a note, if heads cannot be trained on a subset of the rows."""
+    """Losses of every candidate; if heads cannot be trained, add a note and return none."""
     first, *others = candidates
     labels = first.tests[0].select(rows.keys).labels
     for other in others:
@@ -353,25 +353,27 @@ def _quantities(
     """Metric → candidate → (n,) values."""
     quantities = {
         name: {
-            who: paper_value(name, of_candidate.u[name])
-            for who, of_candidate in scores.items()
+            candidate: paper_value(name, of_candidate.u[name])
+            for candidate, of_candidate in scores.items()
             if name in of_candidate.u
         }
         for name in in_paper_order(name for of_candidate in scores.values() for name in of_candidate.u)
     }
-    if len(rivals := list(quantities.get(nc, {}))) > 1:
-        ranks, first = row_ranks(np.stack([scores[who].u[nc] for who in rivals]))
-        quantities |= {"first": dict(zip(rivals, first, strict=True)), "place": dict(zip(rivals, ranks, strict=True))}
+    if len(with_nc := list(quantities.get(nc, {}))) > 1:
+        ranks, first = row_ranks(np.stack([scores[candidate].u[nc] for candidate in with_nc]))
+        quantities |= {"first": dict(zip(with_nc, first, strict=True)), "place": dict(zip(with_nc, ranks, strict=True))}
     for loss in LOSSES:
         if values := {
-            who: of_candidate.ensemble[loss] for who, of_candidate in losses.items() if loss in of_candidate.ensemble
+            candidate: of_candidate.ensemble[loss]
+            for candidate, of_candidate in losses.items()
+            if loss in of_candidate.ensemble
         }:
             quantities[loss] = values
     return quantities
 
 
 def row_ranks(u: Array) -> tuple[Array, Array]:
-    """(c, n) rank of each candidate in every row, the mean rank for ties; and its share of the first rank."""
+    """(c, n) rank of each candidate in every row, with mean ranks of ties; and (c,) its share of first ranks."""
     below, equal = ((u[None] < u[:, None]).sum(1), (u[None] == u[:, None]).sum(1))
     lowest = u == u.min(0)
     return 1 + below + (equal - 1) / 2, lowest / lowest.sum(0)
@@ -388,12 +390,12 @@ def _add_means(comparison: Comparison, quantities: Mapping[str, Mapping[str, Arr
     for name, of_candidates in quantities.items():
         quantity = QUANTITIES[kind(name)]
         metric = Metric(quantity.word, _mean, ("other",), quantity.better, False)  # type: ignore[arg-type]
-        means = {who: Estimate(float(row.mean()), next(columns)) for who, row in of_candidates.items()}
+        means = {candidate: Estimate(float(row.mean()), next(columns)) for candidate, row in of_candidates.items()}
         add_verdict(comparison, MetricSpec(name, metric, {}), None, means)
 
 
 def _mean() -> None:
-    """A mean over rows."""
+    """Mean over rows."""
 
 
 # ---- Table 3: agreement of the rankings by scores and by downstream losses
@@ -423,13 +425,13 @@ def agreements(
 def _table_3(
     scores: Mapping[str, SiblingScores], losses: Mapping[str, DownstreamLosses], comparison: Comparison
 ) -> list[Row]:
-    """Means of the agreements over rows, with intervals."""
-    # all scores rank the same candidates: those with siblings, if there are at least two
+    """Rows of Table 3: means of the agreements over rows, with intervals."""
+    # all scores rank the same candidates: those with siblings if there are at least two, else all with scores
     with_scores = [name for name in losses if scores[name].u]
     siblings = [name for name in with_scores if scores[name].members > 1]
-    who = siblings if len(siblings) > 1 else with_scores
-    u = [{score: scores[name].u[score] for score in in_paper_order(scores[name].u)} for name in who]
-    losses_of_candidates = [losses[name] for name in who]
+    with_rankings = siblings if len(siblings) > 1 else with_scores
+    u = [{score: scores[name].u[score] for score in in_paper_order(scores[name].u)} for name in with_rankings]
+    losses_of_candidates = [losses[name] for name in with_rankings]
     entries = []
     for score, loss, taus in agreements(u, losses_of_candidates):
         if isinstance(taus, Undefined):
@@ -443,7 +445,7 @@ def _table_3(
         )
         entries.append(
             {"score": score, "loss": loss, "tau": float(taus.mean()), "low": low, "high": high, "n": n}
-            | {"average": average, "candidates": who}
+            | {"average": average, "candidates": with_rankings}
         )
     return entries
 
@@ -460,7 +462,7 @@ def _average(u: Sequence[float], losses: Sequence[float]) -> float | None:
 
 
 def ranking_table(ranked: CandidateRanking) -> dict[str, list[object]]:
-    """Table with a line per candidate and row: candidate, index, nc, u_…, rank by NC, loss_…; None if missing."""
+    """Table with one line per candidate and row: candidate, index, nc, u_…, place by NC, loss_…; None if missing."""
     columns = {name: _columns(ranked, name) for name in ranked.names}
     n = len(ranked.rows.keys)
     table: dict[str, list[object]] = {"candidate": [name for name in columns for _ in range(n)]}
@@ -480,10 +482,10 @@ def ranking_arrays(ranked: CandidateRanking) -> dict[str, Array]:
 
 def _columns(ranked: CandidateRanking, name: str) -> dict[str, Array]:
     columns = score_columns(ranked.scores[name])
-    rivals = [who for who, scores in ranked.scores.items() if ranked.nc in scores.u]
-    if len(rivals) > 1 and name in rivals:
-        ranks, _ = row_ranks(np.stack([ranked.scores[who].u[ranked.nc] for who in rivals]))
-        columns["place"] = ranks[rivals.index(name)]
+    with_nc = [candidate for candidate, scores in ranked.scores.items() if ranked.nc in scores.u]
+    if len(with_nc) > 1 and name in with_nc:
+        ranks, _ = row_ranks(np.stack([ranked.scores[candidate].u[ranked.nc] for candidate in with_nc]))
+        columns["place"] = ranks[with_nc.index(name)]
     if name in ranked.losses:
         columns |= {f"loss_{loss}": values for loss, values in ranked.losses[name].ensemble.items()}
     return columns

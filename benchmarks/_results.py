@@ -1,4 +1,7 @@
-"""The figures of the benchmarks in results.json: one record per row of a benchmark, with machine and date."""
+"""The figures of the benchmarks in results.json: one record per row of a benchmark, with machine and date.
+
+Records that `record` writes are `recorded`; the others were entered by hand.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ def record(benchmark: str, rows: list[dict[str, Any]], path: Path = RESULTS) -> 
                 **values,
                 "unit": row.get("unit", "s"),
                 "date": date_text,
+                "recorded": True,
                 **note_field,
             }
         )

@@ -10,6 +10,7 @@ from _table import best_of
 from nescio.metrics import Float16Counts, Ranking, auroc, registry
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+FILE, PEER, STREAMED = 50_000, 1_000_000, (1_000_000, 20_000_000)  # rows
 NAMES = [*(m.name for m in registry.parts() if m.prepared and "ranking" in m.kinds), "risk_coverage"]
 
 
@@ -24,9 +25,9 @@ def every_metric(ranking: Ranking) -> list[float]:
     values = []
     for metric in registry.parts():
         if metric.prepared and "ranking" in metric.kinds:
-            options = [{key: value} for key, options_of_metric in metric.at.items() for value in options_of_metric] or [
-                {}
-            ]
+            options = [
+                {key: value} for key, options_of_metric in metric.values.items() for value in options_of_metric
+            ] or [{}]
             values += [metric.function(ranking, **option) for option in options]
     return values
 
@@ -64,12 +65,12 @@ def growth() -> list[dict[str, Any]]:
 def against_scikit_learn() -> dict[str, Any]:
     from sklearn.metrics import roc_auc_score
 
-    u, wrong = rows_of(1_000_000)
+    u, wrong = rows_of(PEER)
     peer_s, theirs = best_of(lambda: roc_auc_score(wrong, u))
     ours_s, ours = best_of(lambda: auroc(u, wrong), 7)
     assert abs(ours - theirs) < 1e-12
     return {
-        "work": "AUROC, 10⁶ rows",
+        "work": f"AUROC, {PEER:,} rows",
         "peer": "scikit-learn roc_auc_score",
         "peer_s": peer_s,
         "ours_s": ours_s,
@@ -80,10 +81,10 @@ def against_scikit_learn() -> dict[str, Any]:
 
 
 def one_file() -> dict[str, Any]:
-    all_predictions = [rows_of(50_000 + i) for i in range(6)]
+    all_predictions = [rows_of(FILE + i) for i in range(6)]
     ours_s, _ = best_of(lambda: [every_metric(Ranking(u, wrong)) for u, wrong in all_predictions], 9)
     return {
-        "work": "6 measures × all ranking metrics, 50,000 rows",
+        "work": f"6 measures × all ranking metrics, {FILE:,} rows",
         "peer": "",
         "peer_s": None,
         "ours_s": ours_s,
@@ -95,7 +96,7 @@ def one_file() -> dict[str, Any]:
 
 def streaming() -> list[dict[str, Any]]:
     rows = []
-    for n in (1_000_000, 20_000_000):
+    for n in STREAMED:
         u, wrong = rows_of(n)
         scores = u.astype(np.float16)
         sortable = scores.astype(np.float32)  # NumPy sorts float32 faster than float16

@@ -142,15 +142,15 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
         columns["energy"].append(-log_sum)
         columns["dempster_shafer"].append(CLASSES / (CLASSES + np.exp(log_sum)))
         parts.append(metrics.outcomes(p, y))
-    fields = ("predicted", "right", "confidence", "doubt", "log_loss", "brier", "rank", "zero")
+    fields = ("predicted", "correct", "confidence", "uncertainty", "log_loss", "brier", "rank", "zero")
     outcomes = metrics.Outcomes(CLASSES, *(np.concatenate([getattr(a, f) for a in parts]) for f in fields))
     u = {name: np.concatenate(column) for name, column in columns.items()}
     largest_error = 0.0
     for row in card.rows:
         name, _, parameters = row["metric"].partition("@")
         function = metrics.registry[name].function
-        option = next(iter(metrics.registry[name].at), None)
-        options = {option: type(metrics.registry[name].at[option][0])(parameters)} if option and parameters else {}
+        values = metrics.registry[name].values
+        options = {option: type(shown[0])(parameters) for option, shown in values.items()} if parameters else {}
         if row["measure"] not in (None, *u) or not metrics.registry[name].prepared:
             continue  # scores and metrics that this check does not write out
         arguments = (outcomes,) if row["measure"] is None else (u[row["measure"]], ~outcomes.correct)

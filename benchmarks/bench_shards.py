@@ -50,7 +50,8 @@ def score(folder: str) -> None:
 def run(rows: int = ROWS, classes: int = CLASSES, shards: int = SHARDS) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder), rows, classes, shards)
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        environment = {**os.environ, "PYTHONPATH": path}
         command = [sys.executable, "-c", SCORE, folder]
         output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     result = json.loads(output.splitlines()[-1])

@@ -103,14 +103,14 @@ def ordinary(dataset: datasets.Dataset, runtime: Runtime) -> float:
     return len(loader) * BATCH / (time.perf_counter() - start)
 
 
-def prediction(runtime: Runtime, compile: bool) -> tuple[float, float]:
-    """(bare forward, predict.outputs) images per second: ResNet-50, 224 pixels, resident input."""
-    dataset = data(16_384, 224)
+def prediction(runtime: Runtime, compile: bool, rows: int = 16_384, batch: int = 512) -> tuple[float, float]:
+    """(bare forward, predict_images) images per second: ResNet-50, 224 pixels, resident input."""
+    dataset = data(rows, 224)
     spec = NetworkSpec("resnet50", 3, 224, 1000)
     method: Any = runtime.to_device(methods["erm"](methods["erm"].hparams_class(), spec)).eval()
     if compile:
         method.features.compile()
-    images, batch = dataset.train, 512
+    images = dataset.train
     network = Network("resnet50", View(224, 224, "trained", "bilinear"), dataset.mean, dataset.std, 1000)
     images_on_device = LoadedImages(ImageSet("made", "train"), dataset, images)
     predict_images(method, network, images_on_device, None, runtime, batch=batch)  # warm

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nescio import Predictions, Undefined
-from nescio.measures import _direct, jacobian, native, norm
+from nescio.measures import _direct, jacobian, native, norm, registry
 from tests.support.reference import load
 
 
@@ -45,7 +45,7 @@ def test_native_is_the_stored_score():
 
 
 def test_absent_is_a_sentence():
-    with pytest.raises(Undefined, match="no embeddings"):
+    with pytest.raises(Undefined, match="embeddings"):
         norm(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="score named native"):
         native(Predictions(scores={"other": [1.0]}))
@@ -60,3 +60,10 @@ def test_the_dumps_own_scores_cannot_be_written_to(measure, dtype):
         measure(dump)[0] = 7
     assert scores.flags.writeable
     np.testing.assert_array_equal(measure(dump), scores)
+
+
+def test_the_commonest_measures_come_first():
+    """Lists and scorecards have the order of registration, which follows the order of imports."""
+    names = list(registry)
+    assert names[:3] == ["msp", "gap", "entropy"]
+    assert names[3:8] == ["max_logit", "energy", "mutual_information", "expected_entropy", "dempster_shafer"]

@@ -151,7 +151,7 @@ def quantity(record: dict[str, Any], field: str) -> str:
 
 
 def benchmark_table(section: str) -> str:
-    """Records of a section, in the order of the file."""
+    """Records of a section, in the order of the file; † marks those that were entered by hand."""
     records = [record for record in json.loads(BENCHMARKS.read_text()) if record["benchmark"] in SECTIONS[section]]
     rows = [
         [
@@ -162,7 +162,7 @@ def benchmark_table(section: str) -> str:
             number(record.get("ratio")),
             number(record.get("target")),
             record["machine"],
-            record["date"],
+            record["date"] + ("" if record.get("recorded") else " †"),
             record.get("note", ""),
         ]
         for record in records

@@ -18,7 +18,7 @@ SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, n
 STRIDE = 8  # pixels from one location of a dense backbone's map to the next (Yu et al. 2017), for images above SMALL
 MAX = "max"  # suffix of a backbone's name: maximum pooling instead of the backbone's own
 PATCH = "patch"  # suffix of a transformer's name: patch size in pixels
-TRIED = 64  # size of the test image for the stride and the width of a dense backbone
+TEST_SIZE = 64  # side in pixels of the test image for the stride and the width of a dense backbone
 
 
 class MLP(nn.Sequential):
@@ -71,12 +71,12 @@ class Locations(nn.Module):
     def __init__(self, backbone: nn.Module, channels: int) -> None:
         super().__init__()
         self.backbone, self.channels = backbone, channels
-        maps = self._trial_map(TRIED)
+        maps = self._trial_map(TEST_SIZE)
         if maps.dim() != 4:
             raise ValueError(f"features of shape {tuple(maps.shape)} are no map")
-        self.num_features, self.stride = maps.shape[1], TRIED // maps.shape[2]
+        self.num_features, self.stride = maps.shape[1], TEST_SIZE // maps.shape[2]
         # An incomplete stride at the border adds a location in some networks, but not in others.
-        sides = [self._trial_map(TRIED + left).shape[2] for left in range(1, self.stride)]
+        sides = [self._trial_map(TEST_SIZE + left).shape[2] for left in range(1, self.stride)]
         self.more = [0, *(side - maps.shape[2] for side in sides)]
 
     def _trial_map(self, side: int) -> Tensor:
@@ -193,7 +193,7 @@ def _check_name(name: str) -> None:
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, ["mlp", "conv", *timm.list_models()], n=3)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise BadInput(f"There is no backbone named {name!r}.{hint} There are mlp, conv, and every timm model.")
+        raise BadInput(f"There is no backbone named {name!r}.{hint} Available: mlp, conv, and every timm model.")
 
 
 def _keep_resolution(network: nn.Module, name: str, channels: int, shape: tuple[int, int]) -> None:

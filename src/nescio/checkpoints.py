@@ -14,9 +14,9 @@ from torch import Tensor
 from nescio.errors import BadInput
 
 State = dict[str, Tensor]
-INSIDE = ("state_dict_ema", "model_ema", "state_dict", "model", "net")  # where a checkpoint may keep its tensors
+TENSOR_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model", "net")  # entries that may contain the tensors
 PREFIXES = ("module.", "_orig_mod.", "model.")
-MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # in the first bytes of what torch.save wrote before 1.6
+MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # first bytes of files that torch.save wrote before version 1.6
 
 
 def read_weights(file: Path) -> State:
@@ -43,17 +43,17 @@ def check_frame(file: Path) -> None:
         if head.startswith(b"PK"):
             ZipFile(file).close()
         elif MAGIC not in head:
-            raise BadInput(f"{file} is not a checkpoint: neither safetensors nor what torch.save writes.")
+            raise BadInput(f"{file} is not a checkpoint: neither safetensors nor a file of torch.save.")
     except BadInput:
         raise
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
     except Exception as error:  # damaged files fail in as many ways as there are bytes
-        raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
+        raise BadInput(f"{file} is not a complete checkpoint ({type(error).__name__}): fetch it again.") from None
 
 
 def _content(file: Path, tensors: bool = True) -> object:
-    """All that is in a file; of safetensors the tensors, or the metadata."""
+    """The whole content of a file; for safetensors, the tensors or the metadata."""
     try:
         if file.suffix == ".safetensors" and tensors:
             from safetensors.torch import load_file
@@ -64,19 +64,19 @@ def _content(file: Path, tensors: bool = True) -> object:
 
             with safe_open(file, "pt") as opened:
                 return opened.metadata() or {}
-        with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts leave their options behind
+        with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts save their options too
             return torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
     except pickle.UnpicklingError:
         if not _pickled(file):
-            raise BadInput(f"{file} is not a checkpoint: neither safetensors nor what torch.save writes.") from None
+            raise BadInput(f"{file} is not a checkpoint: neither safetensors nor a file of torch.save.") from None
         raise BadInput(
             f"{file} contains more than tensors: other objects in it would run code and are not loaded. "
             "Save its state_dict() as .safetensors."
         ) from None
     except Exception as error:  # damaged files fail in as many ways as there are bytes
-        raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
+        raise BadInput(f"{file} is not a complete checkpoint ({type(error).__name__}): fetch it again.") from None
 
 
 def _pickled(file: Path) -> bool:
@@ -88,7 +88,7 @@ def _pickled(file: Path) -> bool:
 def plain(content: object, file: Path) -> State:
     """The tensors, out of the dictionaries and prefixes that training scripts wrap around them."""
     while isinstance(content, Mapping) and (
-        name := next((n for n in INSIDE if isinstance(content.get(n), Mapping)), None)
+        name := next((n for n in TENSOR_KEYS if isinstance(content.get(n), Mapping)), None)
     ):
         content = content[name]
     state = {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}

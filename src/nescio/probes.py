@@ -16,7 +16,7 @@ from nescio.methods.base import Method
 
 EXACT_CLASSES = 16  # up to this number every row of the Jacobian is computed; above it is estimated, unless `exact`
 HUTCHINSON = 16  # random directions of the estimate
-TOGETHER = 16  # directions whose gradients are in memory at once
+PARALLEL_DIRECTIONS = 16  # directions whose gradients are in memory at once
 
 
 def mean_probs(methods: Sequence[Method], x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def jacobian_norm(
     x = x.detach().requires_grad_(True)
     with torch.no_grad(), _same_draws(x):
         p = _probs(methods[0], x)
-    parts = _directions(p, generator, exact).split(TOGETHER)
+    parts = _directions(p, generator, exact).split(PARALLEL_DIRECTIONS)
     total = x.new_zeros(len(x))
     for number, directions in enumerate(parts):
         last = number + 1 == len(parts)

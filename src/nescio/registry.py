@@ -83,7 +83,7 @@ def source_file(function: object) -> str:
     """The source file of a class or a function, relative to the current folder if possible."""
     try:
         file = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")  # type: ignore[arg-type]
-    except TypeError:  # of what is no Python code
+    except TypeError:  # the object is not Python code
         return "an unknown file"
     folder = Path.cwd()
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)

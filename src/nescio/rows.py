@@ -51,7 +51,7 @@ class Columns(TypedDict, total=False):
     evaluation: str | None  # what was measured: search, shift, misclassification, far-ood …
     split: str | None  # val, test, out, the name of an out-of-distribution set …
     subgroup: str | None  # evaluated rows: GROUP=VALUE of a predictions file
-    averaged: str | None  # comma-separated sets, over which the value is a mean
+    averaged: str | None  # comma-separated names of the sets that the value averages
     shift: str | None  # change of the images: clean, fog, rotation …
     shift_kind: str | None  # corruption, if the dataset has shifts of its own
     severity: float | None  # strength of the shift, or of the distance to training classes; None: all together
@@ -109,7 +109,7 @@ class NetworkFacts(TypedDict, total=False):
 IDENTITY = (
     *("network", "task", "dataset", "backbone", "spectral", "method", "trial", "data_seed", "init_seed", "members"),
     *("epoch", "shots"),
-)  # columns that tell networks apart
+)  # columns that identify a network
 _ARROW_TYPES = {str: "string", int: "int64", float: "float64", bool: "bool_"}
 
 
@@ -126,7 +126,7 @@ FACTS = _types(NetworkFacts)
 NETWORK_TYPES = {name: TYPES[name] for name in IDENTITY} | FACTS
 _REASON_COLUMNS = ("method", "backbone", "members", "target", "split", "shift", "severity", "measure", "metric")
 MAX_ROWS = 2_000_000  # of a study: 5 GB of memory
-NEEDED = ("metric", "value")  # what a file of rows cannot be without
+NEEDED = ("metric", "value")  # columns with a value in every row
 CHECKSUM, UNKNOWN = "nescio.sha256", b"0" * 64  # key of the file's metadata; its value while it is computed
 
 
@@ -136,7 +136,7 @@ CHECKSUM, UNKNOWN = "nescio.sha256", b"0" * 64  # key of the file's metadata; it
 def network_id(facts: Mapping[str, object], *more: object) -> str | None:
     """The identifier of the network with these columns; None if they name none.
 
-    more  further facts that tell two networks apart
+    more  further facts that distinguish two networks
     """
     cells = [facts.get(name) for name in IDENTITY if name != "network"]
     if facts.get("method") is None:
@@ -255,10 +255,10 @@ def from_parquet(
     if not verified:
         start = _checksum_place(content)
         if start is None:
-            raise BadInput(f"{path} has no checksum, so it is not as nescio wrote it: copy it again.")
+            raise BadInput(f"{path} has no checksum, so nescio did not write it in this form: copy it again.")
         digest, end = content[start : start + len(UNKNOWN)].decode(), start + len(UNKNOWN)
         if hashlib.sha256(content[:start] + UNKNOWN + content[end:]).hexdigest() != digest:
-            raise BadInput(f"{path} does not have the checksum in its metadata: it was changed or damaged.")
+            raise BadInput(f"{path} does not match the checksum in its metadata: it was changed or damaged.")
     try:
         file = pq.ParquetFile(pa.BufferReader(content))
         schema, count = file.schema_arrow, file.metadata.num_rows
@@ -269,7 +269,7 @@ def from_parquet(
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in types:
             raise BadInput(
-                f"{path} has the column {name}, which this version of nescio does not know: update nescio to read it."
+                f"{path} has the column {name}, which is unknown to this version of nescio: update nescio to read it."
             )
         if kind not in (expected := getattr(pa, types[name])(), pa.null()):
             raise BadInput(f"{path} has the column {name} as {kind}: nescio writes it as {expected}.")

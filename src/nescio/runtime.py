@@ -21,7 +21,7 @@ from nescio.errors import BadInput
 
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of mallopt(3)
 T = TypeVar("T")
-PATIENCE = timedelta(days=1)  # timeout for work of one process that others wait for; launchers detect dead ones
+WAIT_LIMIT = timedelta(days=1)  # maximum time to wait for another process; launchers detect dead ones
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def runtime_for(device: str = "auto", precision: str = "auto") -> Runtime:
         torch.backends.cudnn.benchmark = True
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=WAIT_LIMIT)
     if precision == "auto":
         precision = "bf16" if device.startswith("cuda") else "float32"
     if device == "cpu":

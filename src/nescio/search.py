@@ -254,10 +254,10 @@ def guided(
 ) -> dict[L, Mapping[str, Search]]:
     """Run rounds of trials suggested by Optuna (TPE) from earlier results; round 0 has the defaults.
 
-    hparam_sets  the class of hyper-parameters of everything that is searched
-    evaluate  round and hyper-parameters in, for each of them the number to make small out; None where it failed
-    more      further rounds of those whose best value is near a bound of its range; the range is widened
-    returns   the ranges that were searched in the end
+    hparam_sets  the class of hyper-parameters of all searched methods
+    evaluate  round and hyper-parameters in, the number to minimise for each of them out; None if it failed
+    more      additional rounds with a widened range, if the best value is near a bound
+    returns   the final ranges
     """
     ranges: dict[L, Mapping[str, Search]] = {line: searched(hparams) for line, hparams in hparam_sets.items()}
     if rounds == 1 and not more:  # defaults only: Optuna is not needed

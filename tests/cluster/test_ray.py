@@ -254,7 +254,7 @@ COMMAND = """
     from nescio.work.ray import EngineLost
     from nescio.work.steps import Context
     from nescio.work.store import Store
-    nescio.work.ray.LOOK, nescio.work.ray.GONE = 0.5, 2.0
+    nescio.work.ray.CHECK_SECONDS, nescio.work.ray.HEAD_TIMEOUT = 0.5, 2.0
     if __name__ == "__main__":
         try:
             with start("ray", 1, address={address!r}) as launcher:

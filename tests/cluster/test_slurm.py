@@ -66,7 +66,7 @@ def slurm():
         pytest.skip(started.stderr)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
-        patch.setattr(nescio.work.slurm, "LOOK", 0.2)
+        patch.setattr(nescio.work.slurm, "POLL_SECONDS", 0.2)
         until(lambda: "idle" in said("sinfo"))
         yield folder
     subprocess.run([SCRIPT, "stop", folder], check=True)
@@ -363,7 +363,7 @@ COMMAND = """
     from nescio.work.launchers import start
     from nescio.work.steps import Context
     from nescio.work.store import Store
-    nescio.work.slurm.LOOK = 0.2
+    nescio.work.slurm.POLL_SECONDS = 0.2
     try:
         with start("slurm", 1) as launcher:
             work = cluster_help.evaluated(Context(Store({store!r})), launcher, cluster_help.cards(6, 1.5))

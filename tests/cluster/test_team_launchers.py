@@ -171,7 +171,7 @@ def slurm():
         pytest.skip(started.stderr)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
-        patch.setattr(nescio.work.slurm, "LOOK", 0.2)
+        patch.setattr(nescio.work.slurm, "POLL_SECONDS", 0.2)
         until(
             lambda: said("sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T").split() == ["idle"] * 2
         )

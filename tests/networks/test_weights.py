@@ -97,8 +97,8 @@ def test_bad_files(tmp_path):
     torch.save([1, 2, 3], tmp_path / "list.pth")
     (tmp_path / "garbage.pth").write_bytes(b"garbage")
     for name, sentence in (
-        ("half.pth", "is not a whole checkpoint"),
-        ("half.safetensors", "is not a whole checkpoint"),
+        ("half.pth", "is not a complete checkpoint"),
+        ("half.safetensors", "is not a complete checkpoint"),
         ("garbage.pth", "is not a checkpoint: neither"),
         ("list.pth", "contains no named tensors"),
         ("nowhere.pth", "cannot be read: No such file"),

@@ -85,7 +85,7 @@ PREDICTIONS = [
     ("NaN group", lambda: Predictions(groups={"g": [1.0, np.nan]}), r"groups/g.*.*finite.*row 1"),
     ("huge label", lambda: Predictions(labels=np.array([1 << 63], np.uint64)), r"labels contains 9223372036854775808"),
     ("dict given twice", lambda: Predictions.load({"scores": {"a": [1]}, "scores/a": [2]}), r"scores/.*is given twice"),
-    ("dict of nothing", lambda: Predictions.load({}), r"There is nothing here"),
+    ("dict of nothing", lambda: Predictions.load({}), r"The predictions are empty"),
     ("a number as a file", lambda: Predictions.load(3), "read from int"),
     ("replace by bad probs", lambda: GOOD.replace(probs=2 * PROBS), "sum to one"),
     ("select no such row", lambda: GOOD.select([0, 77]), r"index.*row 77: 1 of the 2"),

@@ -142,7 +142,7 @@ def test_the_first_cause_is_what_is_raised(tmp_path, monkeypatch):
         outcome(tmp_path / "dead", 1, {0: 1, 1: -9}, p0=lost)
     with pytest.raises(BadInput, match="bad"):  # 0 had to be killed, long after 1 failed
         outcome(tmp_path / "late", 1, {1: 1}, p1=BadInput("bad"))
-    monkeypatch.setattr(team, "LATE", 0.01)
+    monkeypatch.setattr(team, "SHUTDOWN_DELAY", 0.01)
     with pytest.raises(TeamFailed, match="The 2 processes were stopped"):
         outcome(tmp_path / "stopped", 1, {}, p0=Interrupted(), p1=Interrupted())
     monkeypatch.setattr(shutdown_requested, "wait", lambda seconds: True)  # this process is to end as well

@@ -248,7 +248,7 @@ def test_damaged_finished_work_is_one_sentence_and_the_others_go_on(warm, finish
     damage(trial.folder / "weights.safetensors")
     for folder in ("evaluate", "predict", "report"):
         shutil.rmtree(store / folder)
-    sentence = f"{trial.folder}: weights.safetensors changed, went missing or came in later: remove the folder"
+    sentence = f"{trial.folder}: weights.safetensors changed, are missing or were added later: remove the folder"
     code, command = warm.run(*SWEEP, "--workers", "0", "--store", store)
     (failed,) = [line for line in command.err.splitlines() if line.startswith("failed")]
     assert code == 1 and sentence in failed and "Traceback" not in command.err

@@ -9,7 +9,7 @@ from typing import Any
 
 from nescio.analysis.model_choice import pareto_front
 from nescio.networks import families, regimes
-from nescio.predictions.model_predictions import OWN, ModelPredictions
+from nescio.predictions.model_predictions import UNNAMED, ModelPredictions
 from nescio.report.blocks import Block, Details, Figure, SectionSpec, Story, collapse_tables, figures_of
 from nescio.report.charts.points import NAMED_POINTS, OTHERS, scatter_figure
 from nescio.report.format import format_millions, interval_columns
@@ -307,4 +307,4 @@ def _blocks(study: Study, names: Sequence[str]) -> list[Block]:
 
 def unnamed(study: Study) -> bool:
     """Whether the study's data has no name: files of predictions have none."""
-    return study.data in ("", OWN)
+    return study.data in ("", UNNAMED)

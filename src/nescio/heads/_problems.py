@@ -17,7 +17,7 @@ from nescio.arrays.types import ArrayOrTensor
 from nescio.heads._minimise import cast, for_each, namespace, zeros_like
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
-SAMPLE = 8  # rows per feature that the covariance is taken from
+SAMPLE = 8  # rows per feature for estimating the covariance
 MAX_LENGTH_RATIO = 3  # times the median length: longer rows are left out of the covariance
 SLAB = 4096  # rows per block
 MAX_SIZE_RATIO = 2  # on a GPU, classes share one array if none has more than this many times the rows of another

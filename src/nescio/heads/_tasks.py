@@ -20,8 +20,8 @@ from nescio.errors import BadInput
 from nescio.heads import _problems
 from nescio.heads._minimise import MEMORY, Problem, cast, minimise, namespace, zeros_like
 
-TOLERANCE = {"float32": 2e-4, "float64": 5e-6}  # of a log-odds: a tenth of what probabilities may be off, or less
-MEMORY_BYTES = 1 << 30  # bytes of steps that are remembered at once
+TOLERANCE = {"float32": 2e-4, "float64": 5e-6}  # of log-odds: at most a tenth of the allowed error of probabilities
+MEMORY_BYTES = 1 << 30  # maximum bytes of stored steps
 
 
 class Heads(Protocol):

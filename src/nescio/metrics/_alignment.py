@@ -1,4 +1,4 @@
-"""Do two numbers for every row agree: u and an error, u and human votes, u of an image and of its crop?"""
+"""Agreement of two numbers per row: u and an error, u and human votes, u of an image and of its crop."""
 
 from __future__ import annotations
 

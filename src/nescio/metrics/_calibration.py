@@ -1,4 +1,4 @@
-"""Calibration: does a confidence of p mean being right with chance p?"""
+"""Calibration: whether predictions with confidence p are right with probability p."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reliability without bins: isotonic regression of being right on confidence, and what it makes of the Brier score.
+"""Reliability without bins: isotonic regression of correctness on confidence, and its decomposition of the Brier score.
 
 CORP: Dimitriadis, Gneiting & Jordan, Stable reliability diagrams for probabilistic classifiers, PNAS 2021.
 """
@@ -21,7 +21,7 @@ from nescio.metrics._ranking import Ranking
 from nescio.metrics._spec import metric
 
 LEVEL, RESAMPLES = 0.9, 200  # level of a diagram's band, and number of its resamples
-RUNS = 12  # times that falling runs are pooled at once
+RUNS = 12  # number of vectorised passes that pool falling runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def corp_curve(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> 
     return _corp_of_outcomes(require_confidence(outcomes(probs, labels)))
 
 
-@lru_cache(maxsize=1)  # three metrics in a row read one curve
+@lru_cache(maxsize=1)  # three successive metrics use one curve
 def _corp_of_outcomes(a: Outcomes) -> CorpCurve:
     return corp(a.confidence, a.correct)
 
@@ -174,8 +174,8 @@ def classwise_mcb(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Outcomes:
-    """Answers of k classes at once, of (probs, labels) in row blocks: right if the label is among the k most probable,
-    with their summed probability as confidence."""
+    """Outcomes of the k most probable classes, from row blocks (probs, labels): right if the label is among them, with
+    their summed probability as confidence."""
     k = as_whole(k, "k", 1)
     right, confidence = [], []
     for probs, labels in parts:

@@ -14,7 +14,7 @@ from nescio.errors import BadInput
 from nescio.metrics._ranking import Ranking, as_classes
 
 KEYS = 1 << 16
-BLOCK = 1 << 18  # rows at once: the keys of a block stay in cache
+BLOCK = 1 << 18  # rows per block: the keys of a block stay in cache
 EXPONENT = 0x7C00  # all of these bits are set in NaN and in infinities alone
 
 

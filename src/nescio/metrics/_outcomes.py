@@ -14,9 +14,9 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._spec import metric
 
-BLOCK = 1 << 18  # probabilities looked at together: two megabytes in float64, so that they stay in the cache
+BLOCK = 1 << 18  # probabilities per block: two megabytes in float64, which fit into the cache
 TINY = float(np.finfo(np.float64).tiny)  # replaces a probability of 0 in a logarithm
-SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the sum of the others keeps
+CONFIDENT = 1 - 2.0**-10  # above this, 1 - p loses digits that the sum of the others keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Outcomes:
     brier       (n,)  sum over classes of (p - [class is the label])²
     rank        (n,)  classes that come before the label: more probable, or as probable with a lower index
     zero        (n,)  the label had probability 0, read as float64's smallest normal number in log_loss
-    stored            dtype of the log-probabilities that `confidence` comes from; None when it is first-hand
+    stored            dtype of the log-probabilities that `confidence` comes from; None if it is not from a logarithm
 
     `top_only`: the model gave predicted classes only. log_loss, brier and perhaps confidence are NaN then, and rank is
     0 for right predictions.
@@ -101,7 +101,7 @@ def outcomes(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> Ou
 
 def complement_of(most: Array, others: Array) -> Array:
     """1 - the largest probability; if that rounds to 0, the sum of the others."""
-    return np.where(most < SURE, 1 - most, others)
+    return np.where(most < CONFIDENT, 1 - most, others)
 
 
 def label_ranks(scores: Array, labels: Array, top: Array) -> Array:

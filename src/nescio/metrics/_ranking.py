@@ -16,9 +16,9 @@ from nescio.metrics._outcomes import as_array
 from nescio.metrics._spec import metric
 
 ROUNDING = Fraction(1, 2**51)  # error of a sum of shares: four float64 steps below 1
-INT64_ROWS = 1 << 31  # up to here twice the number of pairs of rows fits into 64 bits
-CACHED = 1 << 12  # groups at once: a dozen temporaries of this length stay in cache
-SERIES = 64  # from here on the series of the harmonic numbers is exact to the last bit
+INT64_ROWS = 1 << 31  # maximum rows for which twice the number of pairs fits into 64 bits
+CACHED = 1 << 12  # tie groups per block: a dozen temporaries of this length stay in cache
+SERIES = 64  # smallest argument at which the series of the harmonic numbers is exact to the last bit
 HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, SERIES + 1))])
 
 

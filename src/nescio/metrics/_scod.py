@@ -16,8 +16,8 @@ from nescio.metrics._ranking import Ranking, as_classes, as_scores, as_share, ra
 from nescio.metrics._selective import augrc, aurc
 from nescio.metrics._spec import metric
 
-DEFAULT_OOD_SHARE = 0.5  # of out-of-distribution rows, unless another is stated
-ABSTENTION_PRICES = tuple(i / 25 for i in range(1, 26))  # of abstaining, for cost curves
+DEFAULT_OOD_SHARE = 0.5  # default share of out-of-distribution rows
+ABSTENTION_PRICES = tuple(i / 25 for i in range(1, 26))  # costs of an abstention in cost curves
 MOST_ROWS = 1 << 62  # maximum number of rows with copies
 
 

@@ -13,7 +13,7 @@ from nescio.errors import BadInput
 from nescio.metrics._ranking import Ranking, as_classes, as_scores
 from nescio.metrics._spec import registry
 
-MAX_SCORES = 1 << 18  # distinct ones that are kept
+MAX_SCORES = 1 << 18  # maximum number of distinct scores
 SIGN, LAST = np.uint64(1 << 63), np.uint64(1)
 
 

@@ -11,7 +11,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.metrics._outcomes import as_array, as_whole
 from nescio.metrics._spec import metric
 
-PIXELS = 1 << 22  # counted at once
+PIXELS = 1 << 22  # pixels per block
 
 
 @metric("segmentation", better="higher")

@@ -84,7 +84,7 @@ def selective_risk(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, cover
     r = ranking(u, wrong, "wrong")
     kept = row_count(coverage, r.n, "coverage")
     if kept == 0:
-        raise BadInput("coverage is 0, which keeps no row; give a share above 0.")
+        raise BadInput("coverage is 0, which accepts no row; give a share above 0.")
     group = int(np.searchsorted(r.ends, kept))
     size, errors, end = int(r.sizes[group]), int(r.inside[group]), int(r.ends[group])
     before, into = int(r.hits[group]) - errors, kept - (end - size)

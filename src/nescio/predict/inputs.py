@@ -24,7 +24,7 @@ from nescio.work.store import Store
 PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # pixels of a batch, for pretrained networks
 # Images of a batch, for trained networks: their images are small, and a GPU waits for kernel launches if they are few.
 BATCH = {"cuda": 2048, "cpu": 512}
-CPU_CACHE_BYTES = 256 << 20  # of changed images; on a GPU, one part in GPU_CACHE_SHARE of its memory
+CPU_CACHE_BYTES = 256 << 20  # size of the cache of changed images; on a GPU, its memory / GPU_CACHE_SHARE
 GPU_CACHE_SHARE = 16
 _changed_images: dict[Any, Tensor] = {}  # cache of this process
 

@@ -29,8 +29,8 @@ from nescio.work.store import Store
 from nescio.work.versions import PREDICT
 
 PROBES = "probes.json"
-BATCH_PIXELS = 128 * 64**2  # of a batch: the backward pass keeps the activations of every layer
-AUGMENTED_COPIES = 8  # per image, averaged by test-time augmentation
+BATCH_PIXELS = 128 * 64**2  # pixels of a batch: the backward pass keeps the activations of every layer
+AUGMENTED_COPIES = 8  # augmented copies per image that test-time augmentation averages
 
 
 def probe_step(

@@ -31,9 +31,9 @@ def find_class_columns(
 ) -> ClassColumns | None:
     """Columns named by the classes in labels, alone or with a prefix such as prob_; None if there are none.
 
-    Without a telling prefix, rows that sum to one are probabilities, others logits.
+    Without such a prefix, rows that sum to one are probabilities, others logits.
 
-    free  positions of the columns that are no fields
+    free  positions of the columns that are not fields
     """
     distinct = np.unique(read(labels_position, "labels")).tolist()
     labels = {str(int(label) if isinstance(label, float) else label) for label in distinct}
@@ -59,8 +59,8 @@ def _classes_among(positions: dict[str, int], labels: set[str], read: Callable[[
             return columns
     more, first = next((name for name in numeric if name not in labels), ""), printable(next(iter(named)))
     raise BadInput(
-        f"labels names {len(labels)} of the {len(numeric)} columns of numbers, and {printable(more)} may be a class "
-        f"without a row or none: call the columns of classes prob_NAME or logit_NAME, such as logit_{first}."
+        f"labels names {len(labels)} of the {len(numeric)} numeric columns, and {printable(more)} may be a class "
+        f"without rows or no class: rename the class columns to prob_NAME or logit_NAME, such as logit_{first}."
     )
 
 
@@ -79,16 +79,14 @@ def _class_fields(
     if all(name.isdecimal() for name in order):
         order.sort(key=int)
         if list(map(int, order)) != list(range(len(order))):
-            raise BadInput(
-                f"columns {', '.join(order[:5])} are numbers of classes: they must count from 0 without a gap."
-            )
+            raise BadInput(f"columns {', '.join(order[:5])} are class numbers: they must count from 0 without a gap.")
     values = [read(positions[name], "labels") for name in order]
     if text := next((name for name, array in zip(order, values, strict=True) if array.dtype.kind not in "fiub"), None):
         raise BadInput(f"column {printable(columns[positions[text]])} is named by a class, but contains text.")
     table = np.stack(values, axis=1).astype(np.float64)
     if field is None and table.min() >= 0 and not _rows_sum_to_one(values):
         if np.allclose(table.sum(1), 100, rtol=0.02):
-            field = "probs"  # which are refused as percentages
+            field = "probs"  # a later check refuses percentages
         elif table.max() <= 1:
             first = printable(order[0])
             raise BadInput(

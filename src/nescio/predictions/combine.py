@@ -1,4 +1,4 @@
-"""Rows of several predictions: a deep ensemble, common rows by index, and equal rows whatever their index."""
+"""Rows of several predictions: a deep ensemble, common rows by index, and equal rows regardless of their index."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions
         check_same_keys(first.index, other.index)
         common = common[np.isin(common, other.index)]
     if not len(common):
-        raise BadInput("The files have no row in common: their index fields never meet.")
+        raise BadInput("The predictions have no row in common: their index fields share no key.")
     return tuple(one.select(common) for one in predictions)
 
 

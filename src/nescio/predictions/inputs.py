@@ -29,8 +29,8 @@ from nescio.errors import BadInput
 SINGLE_LABEL = "nescio evaluates single-label classification, where every row has one class"
 LOG_SLACK = 2e-2  # tolerance of probabilities after rounded logarithms or a softmax
 MOST_OFF = 0.5  # maximum distance of a rounded row's sum from one
-MOST_VOTES = 1e15  # for one class of one row
-DECIMALS = 6  # numbers with more of them are not rounded
+MOST_VOTES = 1e15  # maximum number of votes for one class of one row
+DECIMALS = 6  # maximum number of decimals of rounded probabilities
 
 
 # ---- one field each
@@ -57,7 +57,7 @@ def votes(value: ArrayLike) -> Array:
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
     check_finite("annotations", array)
-    many = np.zeros_like(array, bool) if array.dtype == np.float16 else array > MOST_VOTES  # it ends at 65504
+    many = np.zeros_like(array, bool) if array.dtype == np.float16 else array > MOST_VOTES  # float16 ends at 65504
     for bad, what in ((array < 0, "a negative number of votes"), (many, "more votes than can be added")):
         if bad.any():
             raise BadInput(f"annotations has {what} in row {int(np.argmax(bad.any(1)))}.")
@@ -152,13 +152,13 @@ class ClassIds:
 
 
 def class_ids(
-    labels: Array | None, predicted: Array | None, class_names: ArrayLike | None, classes: int, all_outside: bool
+    labels: Array | None, predicted: Array | None, class_names: ArrayLike | None, classes: int, all_ood: bool
 ) -> ClassIds:
-    """Numbers as they are; names by their place in `class_names`, else in sorted order.
+    """Class numbers; names are numbered by their position in `class_names`, else in sorted order.
 
     labels, predicted  as `classes_given` returns them
     classes      number of classes in the logits, 0 without logits
-    all_outside  no row is of a class of the logits, so that the names need not be theirs
+    all_ood      all rows are out-of-distribution, so that their labels need not be classes of the logits
     """
     fields = {"labels": labels, "predicted": predicted}
     arrays = {name: array for name, array in fields.items() if array is not None}
@@ -170,7 +170,7 @@ def class_ids(
         raise BadInput("labels and predicted must both be class names, or both be numbers.")
     present = np.unique(np.concatenate(texts))
     notes = _alike([*present.tolist(), *(names or ())])
-    if names is None and not all_outside:
+    if names is None and not all_ood:
         if classes and len(present) != classes:
             raise BadInput(
                 f"labels names {len(present)} classes, logits has {classes}: give class numbers, or the names of all "
@@ -187,7 +187,7 @@ def class_ids(
 
 
 def _alike(names: Sequence[str]) -> tuple[str, ...]:
-    """A note on two class names that differ in case, form of Unicode or surrounding space alone."""
+    """A note on two class names that differ only in case, Unicode form or surrounding space."""
     first: dict[str, str] = {}
     for name in names:
         other = first.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), name)
@@ -239,7 +239,7 @@ def _class_names(value: ArrayLike, classes: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Scores:
-    """Logits or log-probabilities (n, s, c), and notes on what was given."""
+    """Logits or log-probabilities (n, s, c), and notes on how they were read."""
 
     logits: Array | None
     normalized: bool
@@ -247,7 +247,7 @@ class Scores:
 
 
 def scores(logits: ArrayLike | None, probs: ArrayLike | None, normalized: bool) -> Scores:
-    """Logits unchanged, probabilities as logs; of both the logits, if the probs are their softmax."""
+    """Logits unchanged, probabilities as logs; if both are given, the logits, whose softmax the probs must be."""
     notes: list[str] = []
     if logits is None and probs is None:
         return Scores(None, normalized)

@@ -23,7 +23,7 @@ from nescio.work.store import Store
 from nescio.work.store_errors import Corrupted, StoreError
 
 STAGE, PREDICTIONS, FACTS = "predict", "predictions", "facts.json"
-OWN = "predictions"  # the dataset of a file that does not name one
+UNNAMED = "predictions"  # the dataset of a file that does not name one
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ModelPredictions:
     data: str  # dataset, e.g. imagenet:PATH, npz:PATH, folder:PATH
     facts: Mapping[str, Any] = field(hash=False)  # params, input_size, embedding_size, dropout, classes, rows …
     path: Path  # the predictions: any file or folder that Predictions.load reads
-    key: str  # changes when the predictions changes
+    key: str  # changes with the predictions
     store: Store | None = field(default=None, compare=False, repr=False)  # the store that contains it under that key
     sample: tuple[int, int] | None = None  # a random sample: number of rows and seed
 
@@ -83,7 +83,7 @@ class ModelPredictions:
         return {name: fact for name, fact in facts.items() if fact is not None}
 
     def fact_as_number(self, fact: str) -> float | None:
-        """A fact as a number; of the shape of an image (channels, height, width) its side."""
+        """A fact as a number; for the shape of an image (channels, height, width), the larger side."""
         value = self.facts.get(fact)
         if isinstance(value, (list, tuple)):
             value = max(value, default=None)
@@ -93,7 +93,7 @@ class ModelPredictions:
 def list_stored_predictions(
     store: Store, data: str | None = None, ood: bool | None = None, damaged: list[str] | None = None
 ) -> list[ModelPredictions]:
-    """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
+    """The predictions of a store that were made to compare models, by model; the largest per image set.
 
     data     only this dataset, by its absolute name, or by its content if predictions name it otherwise
     outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
@@ -133,7 +133,9 @@ def predictions_from_store(store: Store, key: str) -> ModelPredictions:
         raise BadInput(f"{folder} is damaged: remove this folder and run again.") from None
 
 
-def predictions_from_file(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> ModelPredictions:
+def predictions_from_file(
+    path: str | os.PathLike[str], model: str | None = None, data: str = UNNAMED
+) -> ModelPredictions:
     """Predictions from a file or folder; the model is named after the file unless given."""
     source = Path(path)
     if not source.exists():
@@ -186,7 +188,7 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPre
             f"The store {store.root} contains predictions of {model} on {', '.join(sets)}: add {_data_options(sets)} "
             f"where the command takes it, or name one of {paths}."
         )
-    if damaged:  # it may be the one
+    if damaged:  # the requested predictions may be among them
         raise BadInput(damaged[0])
     names = sorted({entry.model for entry in entries})
     choices = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
@@ -211,7 +213,7 @@ def check_comparable(entries: Sequence[ModelPredictions]) -> None:
         raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {cure}.")
     model, count = Counter(entry.model for entry in entries).most_common(1)[0]
     if count > 1:
-        raise BadInput(f"The model {model} is given twice; give each set of predictions a name of its own.")
+        raise BadInput(f"The model {model} is given twice; give each set of predictions a different name.")
 
 
 def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPredictions, int]]:
@@ -236,7 +238,7 @@ def _checksum(path: Path) -> str:
     """The checksum of a file, or of a folder's manifest, which contains the checksums of all arrays."""
     if path.is_dir():
         if not (path / MANIFEST).is_file():
-            raise BadInput(f"{path} has no {MANIFEST}, so it is not a finished predictions.")
+            raise BadInput(f"{path} has no {MANIFEST}, so it is not a finished predictions folder.")
         return hashlib.sha256(read_small(path / MANIFEST)).hexdigest()[:16]
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()[:16]

@@ -16,7 +16,7 @@ ARRAYS = (
 )
 FIELDS = [*ARRAYS, *(f"{field}/NAME" for field in MAPPINGS)]
 
-# FieldNames that people give to a field; they are suggested, never taken.
+# Common names of a field in other files; they are suggested, never used without confirmation.
 SYNONYMS = {
     **dict.fromkeys(("y", "label", "target", "targets", "y_true", "true", "gt", "label_ids"), "labels"),
     **dict.fromkeys(("logit", "pre_softmax", "unnormalized", "predictions"), "logits"),
@@ -34,7 +34,7 @@ SYNONYMS = {
 
 
 SYNONYMS |= dict.fromkeys(("image_id", "filename", "file", "path", "uid"), "index")
-TRUTH = ("labels", "correct", "annotations", "in_distribution")  # what images of other classes need not have
+TRUTH = ("labels", "correct", "annotations", "in_distribution")  # fields that out-of-distribution images need not have
 
 
 def is_field(key: str) -> bool:

@@ -18,7 +18,7 @@ from nescio.errors import BadInput
 from nescio.predictions import inputs
 
 MOST_CLASSES = 100_000
-CHECK_BYTES = 1 << 24  # predictions is read in blocks of about this size
+CHECK_BYTES = 1 << 24  # predictions are read in blocks of about this size
 VIEW = "view"  # prefix of variants that are embeddings
 NOT_ROWS = ("members", "class_names", "notes", "normalized")  # the fields without an entry per row
 
@@ -142,7 +142,7 @@ class Predictions:
     def _common_length(self) -> int:
         columns = dict(self.columns())
         if not columns:
-            raise BadInput("There is nothing here: give at least labels, logits or probs, embeddings or scores.")
+            raise BadInput("The predictions are empty: give at least labels, logits or probs, embeddings or scores.")
         # The message compares the field with the one that users think of as the rows.
         anchor = "logits" if "logits" in columns else next(iter(columns))
         n = len(columns[anchor])
@@ -170,7 +170,7 @@ class Predictions:
             return
         if self.members is not None and len(self.members) != self.draws:
             raise BadInput(
-                f"members has {len(self.members)} entries, logits has {self.draws} draws: one each is needed."
+                f"members has {len(self.members)} entries, logits has {self.draws} draws: one per draw is needed."
             )
         if c < 2:
             raise BadInput("There is one class only: at least two are needed.")

@@ -21,7 +21,7 @@ class PairedPredictions:
     ood: ModelPredictions
     extra_ood: Mapping[str, ModelPredictions] = field(
         default_factory=dict, hash=False
-    )  # fixed out-sets, such as ImageNet-O
+    )  # fixed OOD sets, such as ImageNet-O
 
     @property
     def model(self) -> str:
@@ -39,7 +39,7 @@ class PairedPredictions:
 
 def pair_from_text(text: str) -> PairedPredictions:
     """NAME=IN,OUT[,SET=FILE]."""
-    form = "NAME=IN,OUT, the files about in-distribution and out-of-distribution images"
+    form = "NAME=IN,OUT, the files of in-distribution and out-of-distribution images"
     name, rest = assignment(text)
     inside, *others = items(rest)
     if not (name and inside and others and others[0]):
@@ -103,7 +103,7 @@ def pairs_from_store(
 def pairs_of(
     inside: Sequence[ModelPredictions], outside: ByModel, fixed: Mapping[str, ByModel]
 ) -> list[PairedPredictions]:
-    """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
+    """The pairs of models with predictions on both sets; `outside` and each of `fixed` map models to predictions."""
     both = [predictions for predictions in inside if predictions.model in outside]
     others = {model: {name: models[model] for name, models in fixed.items() if model in models} for model in outside}
     return [

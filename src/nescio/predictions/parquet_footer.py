@@ -50,7 +50,7 @@ class _Compact:
             shift += 7
 
     def number(self) -> int:
-        """Signs are in the last bit."""
+        """A signed number of variable length, whose last bit is the sign."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 

@@ -49,7 +49,7 @@ class LazyRows:
 def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
     """The rows of several shards as one. Fields with many numbers per row are copied only when they are read.
 
-    names  of the predictions, for sentences about them
+    names  of the predictions, for error messages
     """
     called = [*names] or [f"Shard {number}" for number in range(len(shards))]
     columns = [dict(shard.columns()) for shard in shards]
@@ -132,7 +132,7 @@ class ShardFolder:
 
     @property
     def bytes(self) -> int:
-        """On the disk."""
+        """Size on the disk."""
         inside = [path for file in self.files for path in (file.rglob("*") if file.is_dir() else [file])]
         return sum(path.stat().st_size for path in inside if path.is_file())
 

@@ -38,7 +38,7 @@ COLUMN_OF = {  # field → its column, or the first of its columns
 COLUMNS = [*COLUMN_OF.values(), "logprob_0 …"]
 COLUMN_SYNONYMS = COLUMN_OF | {synonym: COLUMN_OF[field] for synonym, field in SYNONYMS.items()}
 TEXT_FIELDS = ("index", "labels", "predicted", "in_distribution", "correct")  # and groups: may be text in a table
-MAX_COLUMNS = 50_000  # a table of more takes longer to open than to read
+MAX_COLUMNS = 50_000  # maximum number; a table of more takes longer to open than to read
 
 
 def field_of_column(column: str, names: FieldNames) -> str | None:
@@ -145,7 +145,7 @@ def check_column_names(columns: list[str]) -> None:
         if not column.strip() or column.startswith(("__index_level_", "Unnamed: ")):
             raise BadInput(f"column {position + 1} has no name: write the table without its row numbers.")
         if column in seen:
-            raise BadInput(f"column {printable(column)} is there twice.")
+            raise BadInput(f"column {printable(column)} occurs twice.")
         seen.add(column)
 
 

@@ -32,9 +32,9 @@ def check_metric(name: str | Callable[..., object]) -> list[str]:
     name = _name(name, metrics)
     entry = metrics[name]
     require(bool(entry.sentence), f"{name} has no docstring: one sentence must say what it means.")
-    evidence = ["its docstring is a sentence of meaning"]
+    evidence = ["its docstring is a sentence"]
     for kind in entry.kinds:
-        require(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
+        require(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, for which there is no check.")
         for check in METRIC_CHECKS[kind]:
             for options in _options(entry.values):
                 check(name, lambda *args, options=options: entry.function(*args, **options))
@@ -199,7 +199,7 @@ def check_threshold_metric(name: str, f: Value) -> None:
     """a share between 0 and 1 that moves one way with the threshold."""
     u = np.random.default_rng(0).normal(size=101)
     shares = np.array([f(u, t) for t in np.sort(u)])
-    require(bool(((shares >= 0) & (shares <= 1)).all()), f"{name} leaves 0 to 1.")
+    require(bool(((shares >= 0) & (shares <= 1)).all()), f"{name} is not between 0 and 1.")
     steps = np.diff(shares)
     require(bool((steps >= 0).all() or (steps <= 0).all()), f"{name} is not monotone in the threshold.")
 
@@ -243,7 +243,7 @@ def check_curve_metric(name: str, f: Callable[..., tuple[Array, Array]]) -> None
     """one point per row, coverage increasing to 1, row order irrelevant."""
     u, positive = _tied_case(3)
     coverage, risk = f(u, positive)
-    require(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
+    require(coverage.shape == risk.shape == u.shape, f"{name} is not one point per row.")
     require(coverage[-1] == 1 and bool((np.diff(coverage) > 0).all()), f"{name} does not rise to full coverage.")
     _check_shuffled(name, lambda *arrays: f(*arrays)[1], u, positive)
 
@@ -254,7 +254,7 @@ def _check_finite_or_undefined(name: str, call: Callable[[], object]) -> None:
     except Undefined as reason:
         require(bool(str(reason)), f"{name} is undefined without a sentence.")
         return
-    require(isinstance(value, float) and math.isfinite(value), f"{name} gives {value!r} instead of a finite float.")
+    require(isinstance(value, float) and math.isfinite(value), f"{name} returns {value!r} instead of a finite float.")
 
 
 def _check_raises(name: str, call: Callable[[], object]) -> None:
@@ -263,7 +263,7 @@ def _check_raises(name: str, call: Callable[[], object]) -> None:
     except ValueError as reason:
         require(bool(str(reason)) and "\n" not in str(reason), f"{name} refuses without a sentence.")
         return
-    raise AssertionError(f"{name} took malformed input and gave {value!r}.")
+    raise AssertionError(f"{name} accepts malformed input and returns {value!r}.")
 
 
 _RANKED = (check_row_order, check_monotone_maps, check_direction, check_edge_cases, check_prepared_ranking)
@@ -288,7 +288,7 @@ METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] 
 
 
 def _model(seed: int = 0, n: int = 120, draws: int = 3, scale: float = 3.0) -> Predictions:
-    """A small world of four classes: logits, embeddings that carry the class, a native score."""
+    """Small predictions of four classes: logits, embeddings that carry the class, a native score."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 4
     logits = scale * np.eye(4)[labels][:, None] + rng.normal(size=(n, draws, 4))
@@ -328,7 +328,7 @@ def check_missing_fields(measure: Measure) -> None:
     except Undefined as reason:
         require(bool(str(reason)), f"{name} is undefined without a sentence.")
         return
-    raise AssertionError(f"{name} answers without {' or '.join(needs)}.")
+    raise AssertionError(f"{name} returns values without {' or '.join(needs)}.")
 
 
 def check_saturated_logits(measure: Measure) -> None:

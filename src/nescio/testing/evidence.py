@@ -31,10 +31,10 @@ from nescio.training import fit, initial_method, load_method, train, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
 
-ROWS = 64  # of a batch, and images of the cheap checks
+ROWS = 64  # rows of a batch, and images of the cheap checks
 NEIGHBOURS = 2000  # maximum number of training images among which neighbours are searched
-EPOCHS = {True: 6, False: 12}  # of a method that classifies, and of one that learns neighbours, which takes longer
-MORE = {"mlp": 1}  # epochs of backbones without batch-norm, which learn more slowly
+EPOCHS = {True: 6, False: 12}  # number for methods with and without class predictions; the latter learn more slowly
+MORE_EPOCHS = {"mlp": 1}  # additional epochs of backbones without batch-norm, which learn more slowly
 
 
 def small_trial(
@@ -50,7 +50,7 @@ def small_trial(
     """A small task for the checks of a method."""
     cls = registry[name]
     name = registry.canonical(name)
-    epochs = EPOCHS[cls.classifies] + MORE.get(backbone, 0) if epochs is None else epochs
+    epochs = EPOCHS[cls.classifies] + MORE_EPOCHS.get(backbone, 0) if epochs is None else epochs
     if epochs < 2:
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
     rows = len(datasets.split_dataset(datasets.load(data, root)).train)
@@ -96,17 +96,17 @@ def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
     """Whether twice the regularisation strength changes the gradient of the features."""
     x, y = first_batch(batches)
 
-    def pull(factor: float) -> Tensor:
+    def gradient_with(factor: float) -> Tensor:
         changed = deepcopy(method)
         losses: list[Tensor] = []
-        object.__setattr__(changed.hparams, name, factor * getattr(method.hparams, name))  # a copy of its own
+        object.__setattr__(changed.hparams, name, factor * getattr(method.hparams, name))  # the copy's own
         seed_everything(0)
         changed.update(x, y, losses.append)
         return gradient_of(losses[0], changed.features)
 
-    once, twice = pull(1.0), pull(2.0)
-    apart = float((twice - once).norm() / once.norm())
-    return Evidence(f"twice the {name} moves the gradient of the features by {apart:.2g} of its length", apart > 1e-7)
+    gradient, doubled = gradient_with(1.0), gradient_with(2.0)
+    change = float((doubled - gradient).norm() / gradient.norm())
+    return Evidence(f"twice the {name} changes the features' gradient by {change:.2g} of its length", change > 1e-7)
 
 
 def _batches(trial: Trial, dataset: Dataset, runtime: Runtime) -> Batches:
@@ -119,27 +119,27 @@ def _training_images(trial: Trial, dataset: Dataset) -> Images:
     return datasets.split_dataset(dataset, trial.classes, trial.data_seed).train
 
 
-@torch.no_grad()  # around each of its steps: the caller's gradients stay on between two
+@torch.no_grad()  # only while the generator runs: the caller's gradients stay on
 def _general(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> Iterator[tuple[str, Evidence]]:
     x, _ = first_batch(_batches(trial, dataset, runtime), trial.training.batch_size if method.spec.dense else ROWS)
     check_output(method, method(x), None if method.spec.dense else len(x))
     yield "learns", (_classifies_well if method.classifies else _groups_well)(method, trial, dataset, runtime)
     noise = noise_images(x)
     beside_images, beside_noise = _outputs(method, torch.cat([x, x.flip(0)])), _outputs(method, torch.cat([x, noise]))
-    apart = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
-    seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
-    yield "rows stand alone", Evidence(seen, apart < 1e-4)
+    change = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
+    seen = f"with noise instead of images in the same batch, a prediction changes by {change:.1g}"
+    yield "rows stand alone", Evidence(seen, change < 1e-4)
     output = method(x)
     if output.logits is not None and output.logits.shape[1] > 1:
         p = output.logits.float().softmax(-1)
         spread = float((p - p.mean(1, keepdim=True)).abs().max())
-        yield "draws differ", Evidence(f"{p.shape[1]} draws, p moves by up to {spread:.3f}", spread > 1e-3)
+        yield "draws differ", Evidence(f"{p.shape[1]} draws, p changes by up to {spread:.3f}", spread > 1e-3)
     if method.scores:
         names = ", ".join(output.scores) or "none"
-        yield "scores", Evidence(f"{names}, as the class names them", tuple(output.scores) == method.scores)
+        yield "scores", Evidence(f"{names}, as declared by the class", tuple(output.scores) == method.scores)
     if output.scores and method.rises_far_from_data:
         scores = [next(iter(answer.scores.values())) for answer in (output, method(noise))]
-        u = torch.cat([score.double().view(len(x), -1).mean(1) for score in scores])  # of an image's locations the mean
+        u = torch.cat([score.double().view(len(x), -1).mean(1) for score in scores])  # means over image locations
         area = auroc(u.numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
         seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
         yield "noise above data", Evidence(seen, area > 0.9)
@@ -207,19 +207,19 @@ def _reproducible(
     if trial.task == "segmentation":
         u, v = (count_pixels([Segmenter(module)], network, images, None, runtime) for module in (direct, loaded))
         same = u.rows() == v.rows()
-        seen = f"{'the same' if same else 'other'} answers to {u.n} pixels"
+        seen = f"{'the same' if same else 'other'} predictions for {u.n} pixels"
         yield "saved and reloaded", Evidence(seen, same and np.array_equal(u.confusion, v.confusion))
         return
     a, b = (predict_images(module, network, images, None, runtime, seed=1) for module in (direct, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
     lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
-    seen = f"{' and '.join(lost)} differ" if lost else f"the same answers to {len(images)} images"
+    seen = f"{' and '.join(lost)} differ" if lost else f"the same predictions for {len(images)} images"
     yield "saved and reloaded", Evidence(seen, not lost)
 
 
 def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
-    """The largest singular value of the layers of the features, of the weights in use."""
+    """Whether the weights in use of all feature layers have singular values within the bound."""
     assert trial.spectral is not None
     method, _ = fit(
         replace(trial, training=replace(trial.training, epochs=2)), dataset, runtime, None, float("inf"), None

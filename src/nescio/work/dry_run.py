@@ -18,7 +18,7 @@ from nescio.work.store import Store
 from nescio.work.store_errors import StoreError
 
 Config = Mapping[str, Any]  # plain JSON
-Kind = tuple[object, ...]  # of work with similar cost
+Kind = tuple[object, ...]  # identifies work with similar cost
 
 
 @dataclass
@@ -108,11 +108,11 @@ def costs(
 ) -> list[StageCost]:
     """Costs of steps per stage: measured on the same kind of work in this store, else estimated by `figures`.
 
-    clock      "seconds" or "processor_seconds": the time of finished work that counts
-    processes  that train together, in the places of so many workers; where no such training was seen, one process is
-               taken to need as much time of workers
+    clock      "seconds" or "processor_seconds": which measured time is used
+    processes  number of processes per training, each in place of a worker; without a measured training of so many,
+               the worker time of a single process is used
     """
-    measured_costs, stages = _seen(store, clock), dict[str, StageCost]()
+    measured_costs, stages = _measured_costs(store, clock), dict[str, StageCost]()
     for step in steps:
         stage = stages.setdefault(step.stage, StageCost(step.stage))
         if step.finished(store):
@@ -137,7 +137,7 @@ def costs(
     return list(stages.values())
 
 
-def _seen(store: Store, clock: str) -> Mapping[Kind, Sequence[Cost]]:
+def _measured_costs(store: Store, clock: str) -> Mapping[Kind, Sequence[Cost]]:
     """Kind of work → the cost of each finished step of that kind, per unit of work."""
     runs = [run for run in store.runs() if run.state == "finished"]
     trainings = {run.key: run.config for run in runs if run.stage == "train"}
@@ -148,7 +148,7 @@ def _seen(store: Store, clock: str) -> Mapping[Kind, Sequence[Cost]]:
             StoreError, OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError
         ):  # damaged work is skipped
             env = read_json(run.folder / ENV)
-            processes = env.get("processes", 1)  # of several, the store has the processor time of the first alone
+            processes = env.get("processes", 1)  # of several, the store has the processor time of the first only
             units = _units(run.config)
             seconds = env.get(clock if processes == 1 else "seconds", env["seconds"]) / units
             size = sum(file["bytes"] for file in store.record(run.stage, run.key)["files"].values()) / _sampled(

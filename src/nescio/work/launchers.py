@@ -38,10 +38,10 @@ class Task:
     name: str
     call: Callable[..., Any]
     args: tuple[Any, ...]
-    on_death: Callable[..., None] | None = None  # called with (reason, *args) when the worker dies over it
-    folder: Path | None = None  # of what it makes, STORE/stage/key: two tasks with the same folder are the same work
-    processes: int = 1  # that make it together on a node …
-    nodes: int = 1  # … and so many nodes
+    on_death: Callable[..., None] | None = None  # called with (reason, *args) when its worker dies
+    folder: Path | None = None  # STORE/stage/key of its result: two tasks with the same folder are the same work
+    processes: int = 1  # number of cooperating processes per node
+    nodes: int = 1  # number of nodes
 
 
 class Outcome(NamedTuple):
@@ -62,10 +62,10 @@ class Failure:
     name: str
     reason: str
     refused: bool = False  # invalid input: a retry would fail in the same way
-    kind: str = ""  # class name of the error, for those who treat one kind apart
+    kind: str = ""  # class name of the error, for callers that treat one kind separately
 
 
-ProgressCallback = Callable[[int, int, int, object], None]  # done, failed, all; result of the task done just now
+ProgressCallback = Callable[[int, int, int, object], None]  # done, failed, all; result of the last finished task
 
 
 class Launcher(Protocol):
@@ -131,11 +131,11 @@ def failure_of(task: Task, outcome: Outcome) -> Failure:
         if task.on_death:
             task.on_death(reason, *task.args)
     except StoreError as error:  # the caller gets the error
-        reason = f"{reason} It could not be noted: {error}"
+        reason = f"{reason} The failure could not be recorded: {error}"
     return Failure(task.name, reason)
 
 
-# ---- what launchers share
+# ---- shared by launchers
 
 
 class Queue:

@@ -30,7 +30,7 @@ from nescio.work.launchers import (
     thread_environment,
     use_one_thread,
 )
-from nescio.work.team import PATIENCE, PLACES
+from nescio.work.team import CHECKPOINT_SECONDS, PLACES
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress"  # status of a message about a running task
@@ -141,7 +141,7 @@ class _Worker:
                 self.task = None
                 return Outcome(status, result)
         except (EOFError, OSError):
-            pass  # the process died; the next lines find the reason
+            pass  # the process died; the next lines determine the reason
         else:
             if self.process.is_alive() or self.pipe.poll():
                 return None
@@ -156,7 +156,7 @@ class _Worker:
 
     def join(self) -> None:
         """Wait for the worker, which ends the processes of its training first."""
-        self.process.join(timeout=PATIENCE)
+        self.process.join(timeout=CHECKPOINT_SECONDS)
         if self.process.is_alive():
             self.process.kill()
 

@@ -34,9 +34,9 @@ from nescio.work.launchers import (
 )
 from nescio.work.team import dismiss, make_rendezvous_folder, rendezvous_at, serve_node
 
-LOOK = 5.0  # seconds between two checks of the head
-GONE = 20.0  # seconds without a head, after which it is gone: after 60, Ray itself ends this process without a word
-MEMORY = 80 * 2**20  # bytes of shared memory of a cluster of our own, near Ray's least: nothing large goes through it
+CHECK_SECONDS = 5.0  # seconds between two checks of the head node
+HEAD_TIMEOUT = 20.0  # seconds of silence until the head node counts as lost; after 60, Ray ends this process
+MEMORY = 80 * 2**20  # bytes of shared memory of a new cluster: near Ray's minimum, because all messages are small
 
 
 class EngineLost(RuntimeError):
@@ -71,7 +71,7 @@ class RayTasks:
             raise BadInput(f"in_flight must be at least 1, got {self.in_flight}.")
 
     def __enter__(self) -> RayTasks:
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # else Ray reports of its nodes on stdout
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # otherwise Ray writes reports of its nodes to stdout
         import ray
 
         address = self.address or os.environ.get("RAY_ADDRESS")
@@ -129,8 +129,8 @@ class RayTasks:
         if sum(count > 0 for count in steps) < nodes and self.in_flight is None:
             which = "No node of the Ray cluster has" if nodes == 1 else f"The Ray cluster has no {nodes} nodes of"
             raise BadInput(
-                f"{which} {resources['CPU']:g} CPUs and {resources['GPU']:g} GPUs for a step: ask for less; "
-                "of a cluster that grows by itself, set in_flight to the number of steps to submit."
+                f"{which} {resources['CPU']:g} CPUs and {resources['GPU']:g} GPUs for a step: request less; "
+                "for an autoscaling cluster, set in_flight to the number of steps to submit."
             )
         return steps
 
@@ -145,7 +145,7 @@ class RayTasks:
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        assert task.folder is not None, "what several nodes make is in a store"
+        assert task.folder is not None, "a task of several nodes needs a step folder"
         rendezvous = make_rendezvous_folder(task.folder.parents[1])
         bundle = {name: count for name, count in resources.items() if count}
         bundles = placement_group([bundle] * task.nodes, "STRICT_SPREAD")
@@ -171,7 +171,7 @@ class RayTasks:
                 time.sleep(queue.pause() or 0)
                 continue
             pause = queue.pause() if len(running) < room else None
-            ready, _ = ray.wait([*running], timeout=LOOK if pause is None else min(pause, LOOK))
+            ready, _ = ray.wait([*running], timeout=CHECK_SECONDS if pause is None else min(pause, CHECK_SECONDS))
             head.check()
             for ref in ready:
                 submitted = running.pop(ref)
@@ -202,7 +202,7 @@ class _Submitted:
         from ray.util import remove_placement_group
 
         dismiss(self.rendezvous)
-        ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=LOOK)
+        ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=CHECK_SECONDS)
         ends = [_outcome(helper) for helper in ready]
         remove_placement_group(self.bundles)  # ends helpers that are still running
         for helper in late:
@@ -221,12 +221,12 @@ class _Head:
 
     def check(self) -> None:
         now = time.monotonic()
-        if now - self.looked < LOOK:
+        if now - self.looked < CHECK_SECONDS:
             return
         self.looked = now
         if _is_reachable(self.address):
             self.seen = now
-        elif now - self.seen >= GONE:
+        elif now - self.seen >= HEAD_TIMEOUT:
             raise EngineLost(
                 f"The head of the Ray cluster, {self.address}, is gone. What was finished is in the store: "
                 "give the same command again once there is a cluster."
@@ -236,7 +236,7 @@ class _Head:
 def _is_reachable(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=LOOK).close()
+        socket.create_connection((host, int(port)), timeout=CHECK_SECONDS).close()
     except (OSError, ValueError):  # refused, silent, or no HOST:PORT at all
         return False
     return True

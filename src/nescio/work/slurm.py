@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from submitit.core.utils import JobPaths
 
 JOBS, LOGS = ".slurm", "log"
-LOOK = 5.0  # seconds between two requests of the queue
-LATE = 60.0  # seconds that a shared file system may take to show what a job has written
-SETTLED = 3.0  # seconds that a job's end must last: one that is requeued passes through other states
-PORTS = 20_000  # the first of those on which the nodes of a job meet, and how many there are
-GONE = "GONE"  # of a job that SLURM has forgotten
+POLL_SECONDS = 5.0  # seconds between two requests of the queue
+FILE_DELAY = 60.0  # seconds that a shared file system may take to show what a job has written
+STABLE_SECONDS = 3.0  # seconds that a job's end must last: one that is requeued passes through other states
+PORTS = 20_000  # first port for the rendezvous of a job's nodes, and the number of such ports
+GONE = "GONE"  # state of a job that SLURM no longer lists
 ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
     *("DEADLINE", "REVOKED", GONE),
@@ -150,7 +150,7 @@ class SlurmJobs:
         self._attach(queue)
         while queue or self.jobs:
             self._submit_waiting(queue)
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
             for job, outcome in self._ended():
                 del self.jobs[job.number]
                 tries[id(job.task)] += 1
@@ -173,7 +173,7 @@ class SlurmJobs:
             return
         while (states := _states(job.user for job in jobs)) is None:
             log.warning(SILENT)
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         for job in jobs:
             if states.get(job.number, (GONE,))[0] not in ENDED:
                 self.jobs[job.number] = job
@@ -194,7 +194,7 @@ class SlurmJobs:
                     job.note()
         except FailedJobError as error:
             queue.ready.extendleft(reversed(tasks))
-            if not self.jobs and _states() is not None:  # it answers: what it refuses now, it refuses always
+            if not self.jobs and _states() is not None:  # SLURM responds, so the refusal is permanent
                 raise BadInput(f"SLURM does not take the jobs ({_last_line(str(error))}).") from error
 
     def _submit(self, tasks: Sequence[Task]) -> list[str]:
@@ -219,7 +219,7 @@ class SlurmJobs:
         return [job.job_id for job in jobs]
 
     def _sbatch_options(self, task: Task) -> dict[str, object]:
-        """Options of sbatch, by their names there; a free one counts most. Several processes have a GPU each."""
+        """Options of sbatch, by name; free-form options take precedence. Several processes have a GPU each."""
         named = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
         named |= {"cpus-per-task": self.cpus * task.processes, "requeue": True}
         if self.gpus:
@@ -244,7 +244,7 @@ class SlurmJobs:
                 state, _ = states.get(job.number, (GONE, ""))
                 if state not in ENDED:
                     job.seen = None
-                elif job.overdue(LATE if state == "COMPLETED" and not job.finished else SETTLED):
+                elif job.overdue(FILE_DELAY if state == "COMPLETED" and not job.finished else STABLE_SECONDS):
                     yield job, Outcome("done" if job.finished else state)
 
     def _warn_of_held_jobs(self, states: Mapping[str, tuple[str, str]]) -> None:
@@ -256,7 +256,7 @@ class SlurmJobs:
 
 
 STUCK = "SLURM has put jobs on hold (%s): once the cause is gone, `scontrol release %s` lets them start."
-SILENT = "The controller of SLURM does not answer. Jobs go on without it; waiting."
+SILENT = "The controller of SLURM does not respond. Jobs continue without it; waiting."
 
 
 class _Note(NamedTuple):
@@ -275,7 +275,7 @@ class _Job:
     number: str  # as SLURM writes it: 12_3 is of the array 12
     task: Task
     user: int = field(default_factory=os.getuid)  # whose job it is: another one may have submitted it
-    seen: float | None = None  # when it was first seen to have ended without an answer
+    seen: float | None = None  # when it was first found to have ended without an outcome
 
     @property
     def paths(self) -> JobPaths:
@@ -439,7 +439,7 @@ def _nodes() -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     if job.global_rank:
         serve_node(folder)
-        sys.exit(0)  # without an answer, which is that of the first
+        sys.exit(0)  # without an outcome: the first node writes it
     with rendezvous_at(folder, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
         yield
 

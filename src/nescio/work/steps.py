@@ -28,7 +28,7 @@ from nescio.work.team import clear, make_distributed
 
 ROWS, REASONS = "rows.parquet", "reasons.json"
 NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
-BUILT = ("rows", "reasons", "networks", "times")  # of a RowBuilder
+BUILT = ("rows", "reasons", "networks", "times")  # attributes of a RowBuilder
 TRAIN = "train"  # stage of trained networks
 SPEED = ("images", "seconds", "images/s")  # facts about time in the summary of a training
 SHARD_OF = "of"  # in the config of a shard: the key of the whole step
@@ -309,7 +309,7 @@ class Work:
     def run_stage(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         """Run the missing steps, each once, and return the finished ones.
 
-        before  called before any work if a step is missing; raises for work that cannot be done
+        before  called before any work if a step is missing; raises for impossible work
         """
         return self.run_groups(stage, [steps], before)
 

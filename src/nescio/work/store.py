@@ -43,8 +43,8 @@ class Run:
     state: Literal["finished", "running", "failed", "stopped", "queued", "damaged"]  # queued: see work.slurm
     folder: Path
     config: dict[str, Any]  # plain JSON; empty if it cannot be read
-    reason: str = ""  # of a failure
-    owner: str = ""  # of running or queued work
+    reason: str = ""  # why it failed
+    owner: str = ""  # process or job of running or queued work
     version: int | None = None  # of its stage; None if it cannot be read
     parents: tuple[str, ...] = ()  # keys and checksums of its inputs
     title: str = ""  # as shown in progress
@@ -166,7 +166,7 @@ class Store:
             files = {name: summarize(path) for name, path in payload_files(folder).items() if name != ENV}
         wrong = sorted(name for name in files.keys() | record["files"] if files.get(name) != record["files"].get(name))
         if wrong:
-            raise Corrupted(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_advice(folder)}")
+            raise Corrupted(f"{folder}: {', '.join(wrong)} changed, are missing or were added later: {_advice(folder)}")
         _verified[folder] = state
 
     def receive(self, other: Store, stage: str, key: str) -> bool:

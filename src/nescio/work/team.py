@@ -40,11 +40,11 @@ from nescio.work.step_folder import StepFolder, shutdown_requested
 from nescio.work.store_errors import Interrupted, readable_errors
 
 FOLDER, CALL, OVER = ".team", "call", "over"
-PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
-LOOK = 0.2  # seconds between two checks of processes or of the rendezvous folder
-LATE = 5.0  # seconds that this process may learn later that it is to end than those of another node
+PLACES = "NESCIO_PLACES"  # environment variable of a local worker: indices of the GPUs for its task, such as 2,3
+CHECK_SECONDS = 0.2  # seconds between two checks of processes or of the rendezvous folder
+SHUTDOWN_DELAY = 5.0  # maximum seconds between the shutdown requests of processes on different nodes
 C = TypeVar("C")
-PATIENCE = 40.0  # seconds that processes have to write a checkpoint: their agent ends them after 30
+CHECKPOINT_SECONDS = 40.0  # seconds that processes have to write a checkpoint: their agent ends them after 30
 
 
 class TeamFailed(RuntimeError):
@@ -100,7 +100,7 @@ def serve_node(folder: Path) -> None:
         while not (call := folder / str(number)).is_file():
             if shutdown_requested.is_set() or (folder / OVER).is_file() or not folder.is_dir():
                 return
-            time.sleep(LOOK)
+            time.sleep(CHECK_SECONDS)
         _run(read_list(call), folder / f"{socket.gethostname()}-{os.getpid()}.log")
 
 
@@ -148,12 +148,12 @@ def _run(command: Sequence[str], log: Path) -> int:
         try:
             while not (shutdown_requested.is_set() or terminated.is_set()):
                 with suppress(subprocess.TimeoutExpired):
-                    return agent.wait(LOOK)
+                    return agent.wait(CHECK_SECONDS)
         finally:
             if agent.poll() is None:
                 agent.terminate()
                 try:
-                    agent.wait(PATIENCE)
+                    agent.wait(CHECKPOINT_SECONDS)
                 except subprocess.TimeoutExpired:
                     agent.kill()
     if terminated.is_set():
@@ -191,10 +191,10 @@ def _raise_outcome(folder: Path, world: int, code: int) -> None:
             )
     if errors:
         raise errors[0]
-    if shutdown_requested.is_set() or (any(outcomes.values()) and shutdown_requested.wait(LATE)):
+    if shutdown_requested.is_set() or (any(outcomes.values()) and shutdown_requested.wait(SHUTDOWN_DELAY)):
         raise Interrupted
     if any(outcomes.values()):
-        raise TeamFailed(f"The {world} processes were stopped from outside, or a node was. Log: {folder / 'agent.log'}")
+        raise TeamFailed(f"The {world} processes were stopped, or a node was lost. Log: {folder / 'agent.log'}")
     raise TeamFailed(f"The launcher of {world} processes {describe_exit(code)}. Log: {folder / 'agent.log'}")
 
 
@@ -222,7 +222,7 @@ def _agent(folder: str, processes: str, nodes: str, host: str = "", port: str = 
 
     end_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
     os.environ[PARENT] = str(os.getpid())  # of the processes: they end when this one is gone
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is for the processes
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the signal is meant for the processes
     argv = ["--standalone"]
     if host:
         address = host if first == "true" else _address_towards(host, int(port))

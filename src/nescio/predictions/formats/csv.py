@@ -104,7 +104,7 @@ def _not_csv(columns: list[str], reason: str) -> str:
         return f"column {columns[int(value[1])]} contains '{printable(value[2])}', which is not a number."
     width = re.search(r"Expected (\d+) columns, got (\d+)", reason)
     if width:
-        return f"a row has {width[2]} values, the first line names {width[1]} columns: they must be as many."
+        return f"a row has {width[2]} values, the first line names {width[1]} columns: the numbers must be equal."
     if "UTF8" in reason:
         return "this is not text in UTF-8: save it again as CSV."
     return "the table cannot be read: the first line must name the columns and every other line must be a row."

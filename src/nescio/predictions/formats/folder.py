@@ -36,7 +36,7 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
         )
     unknown = set(manifest) - {"format", "version", "normalized", "arrays", CHECKSUM}
     if unknown or manifest.get(CHECKSUM, checksum := _manifest_checksum(manifest)) != checksum:
-        raise BadInput(f"{MANIFEST} does not have the checksum in it: it was changed or damaged.")
+        raise BadInput(f"the content of {MANIFEST} does not match its checksum: it was changed or damaged.")
     flat: FlatFields = {"normalized": manifest.get("normalized", False)}
     for key, (name, size, checksum) in arrays.items():
         field = names.field(key)
@@ -50,7 +50,7 @@ def read_folder(folder: Path, names: FieldNames) -> FlatFields:
         if file.stat().st_size != size:
             raise BadInput(f"{name} has {file.stat().st_size} bytes, {size} in {MANIFEST}: the folder is incomplete.")
         if _checksum(file) != checksum:
-            raise BadInput(f"{name} does not have the checksum in {MANIFEST}: it was changed or damaged.")
+            raise BadInput(f"{name} does not match its checksum in {MANIFEST}: it was changed or damaged.")
         flat[field] = map_npy(file)
     names.check(arrays)
     return flat

@@ -17,8 +17,8 @@ from nescio.predictions.names import FieldNames, FlatFields, printable
 from nescio.predictions.outputs import Predictions
 from nescio.predictions.readers import reader
 
-WRITE_BYTES = 1 << 24  # written at once
-READ_BYTES = 1 << 20  # read at once
+WRITE_BYTES = 1 << 24  # size of one write
+READ_BYTES = 1 << 20  # size of one read
 NO_PICKLE = "contains Python objects, which need pickle, and pickle is never loaded: save numbers or text."
 
 
@@ -37,7 +37,7 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: IO[bytes], key: str) -> _Header:
-    """The header of a .npy array; the file position is behind it afterwards."""
+    """The header of a .npy array; afterwards the file position is at the values."""
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         shape, fortran, dtype = read[np.lib.format.read_magic(file)](file)
@@ -93,7 +93,7 @@ def _check_directory(path: Path, members: int) -> None:
         end = file.read()
     end_record = end.rfind(b"PK\5\6")
     counted = int.from_bytes(end[end_record + 10 : end_record + 12], "little")
-    if counted not in (members, 0xFFFF):  # 0xFFFF: the number is elsewhere
+    if counted not in (members, 0xFFFF):  # 0xFFFF: the number is in another record
         raise BadInput(f"the directory of the archive has {members} of {counted} arrays: save it again.")
 
 

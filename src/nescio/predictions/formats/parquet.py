@@ -27,9 +27,9 @@ from nescio.predictions.table_columns import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_LIST_COLUMNS = 2000  # of which the footer is read by hand
+MAX_LIST_COLUMNS = 2000  # maximum number of columns of lists, whose part of the footer is parsed in Python
 PARQUET_KEY = b"nescio"  # key of the metadata of the columns
-PARQUET_CHECKSUM = "sha256"  # among these facts
+PARQUET_CHECKSUM = "sha256"  # key of the checksum within it
 
 
 def _facts_checksum(schema: pa.Schema, facts: Mapping[str, object]) -> str:
@@ -45,7 +45,7 @@ def _checked_facts(content: bytes | None, schema: pa.Schema) -> FlatFields:
         raise BadInput("the metadata of the columns is damaged: save it again.")
     checksum = facts.pop(PARQUET_CHECKSUM, None)
     if checksum not in (None, _facts_checksum(schema, facts)):
-        raise BadInput("its columns or metadata do not have the stored checksum: it was changed or damaged.")
+        raise BadInput("its columns or metadata do not match the stored checksum: it was changed or damaged.")
     return facts
 
 
@@ -86,7 +86,7 @@ def read_parquet(path: Path, names: FieldNames) -> FlatFields:
         schema, leaves = file.schema_arrow, [file.schema.column(number) for number in range(len(file.schema))]
         check_column_names(schema.names)
         facts = (schema.metadata or {}).get(PARQUET_KEY)
-        if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # they are written twice
+        if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # the file contains them twice
             raise BadInput("the metadata of the columns is damaged: save it again.")
         texts_beside = _checked_facts(facts, schema)
         if not any(leaf.max_repetition_level for leaf in leaves):

@@ -21,7 +21,7 @@ from nescio.predictions.names import FieldNames, FlatFields, printable
 from nescio.predictions.outputs import Predictions
 from nescio.predictions.readers import FORMAT, reader
 
-HEADER_BYTES = 1 << 24  # of JSON; those of real files have some thousands
+HEADER_BYTES = 1 << 24  # maximum size of the JSON header; usual ones have some thousand bytes
 SAFE_TYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"},
     **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
@@ -88,7 +88,7 @@ def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -> Array:
     if tensor.dtype not in SAFE_TYPES:
         raise BadInput(
-            f"{key} has the type {printable(tensor.dtype)}, which is not read: save it as F16, BF16, F32 or F64."
+            f"{key} has the type {printable(tensor.dtype)}, which is not supported: save it as F16, BF16, F32 or F64."
         )
     dtype, shape = np.dtype(SAFE_TYPES[tensor.dtype]), tensor.shape
     needed = math.prod(shape) * dtype.itemsize
@@ -147,5 +147,5 @@ def read_safetensors(path: Path, names: FieldNames) -> FlatFields:
     with path.open("rb") as file:
         file.seek(begin)
         if digest and _safe_digest(header.replace(digest.encode(), UNKNOWN.encode()), file) != digest:
-            raise BadInput("its content does not have the checksum in its header: it was changed or damaged.")
+            raise BadInput("its content does not match the checksum in its header: it was changed or damaged.")
     return flat | texts

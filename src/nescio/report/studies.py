@@ -25,7 +25,7 @@ from nescio.report.text import json_text, make_console, print_terminal
 from nescio.rows import FACTS, NETWORK_TYPES, Row, from_parquet, merge_networks, to_parquet
 from nescio.work.launchers import Failure
 
-SEEING = ("corruption_files", "degrees", "limit", "seed")  # options of plans that select or change images
+IMAGE_OPTIONS = ("corruption_files", "degrees", "limit", "seed")  # options of plans that select or change images
 ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
 NETWORKS, TIMES = "networks.parquet", "times.parquet"  # facts about networks; measured times of them
 MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it
@@ -115,7 +115,7 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
         entries = from_parquet(path.parent / name, verified=verified, types=NETWORK_TYPES, needed=("network",))
         setattr(study, "networks" if name == NETWORKS else "times", entries)
     if PICTURES in extra_files:
-        study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
+        study.pictures = _check_entries(read_list(path.parent / PICTURES), path.parent / PICTURES)
     if PROVENANCE in extra_files:
         study.provenance = _read_provenances(path.parent / PROVENANCE)
     return study
@@ -150,15 +150,15 @@ def _read_plan(path: Path, study: Study) -> None:
     context = read_json(path)
     try:
         study.plan, study.packages = dict(context["plan"]), dict(context["packages"])
-        study.reasons = _dicts(context["reasons"], path)
-        study.parts = _dicts(context.get("parts", []), path)
+        study.reasons = _check_entries(context["reasons"], path)
+        study.parts = _check_entries(context.get("parts", []), path)
         study.notes = [str(note) for note in context["notes"]]
         study.failures = [Failure(**entry) for entry in context["failures"]]
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{path} is not a plan that nescio wrote; rename it to report without it.") from None
 
 
-def _dicts(entries: Iterable[Any], path: Path) -> list[dict[str, Any]]:
+def _check_entries(entries: Iterable[Any], path: Path) -> list[dict[str, Any]]:
     entries = list(entries)
     if not all(isinstance(entry, dict) for entry in entries):
         raise BadInput(f"{path} is not as nescio wrote it; rename it to report without it.")
@@ -231,7 +231,7 @@ def _difference_notes(studies: Sequence[Study]) -> list[str]:
     """Notes on studies of the same data with different training budgets or augmentations."""
     values_by_option: dict[tuple[str, str], list[Any]] = {}
     for plan in [plan for study in studies for plan in study.parts or [study.plan]]:
-        options = {name: plan[name] for name in SEEING if name in plan} | (plan.get("training") or {})
+        options = {name: plan[name] for name in IMAGE_OPTIONS if name in plan} | (plan.get("training") or {})
         for name, value in options.items():
             if value not in (values := values_by_option.setdefault((str(plan.get("data")), name), [])):
                 values.append(value)

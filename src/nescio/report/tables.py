@@ -1,4 +1,4 @@
-"""Tables: cells that keep their numbers, and one builder from rows to cells.
+"""Tables: cells with their unrounded numbers, and a builder of tables from rows.
 
     table(frame.where(split="test").summarise(over=["data_seed"]), "Results",
           index=(Index("method", keep=True), Index("members", "k"), "calibrated"),
@@ -126,9 +126,9 @@ class Cell:
 
 
 def _shorten_list(texts: Sequence[str]) -> str:
-    """The first texts, and the number of the others."""
-    more = len(texts) - MAX_SOURCES
-    return ", ".join([*texts[:MAX_SOURCES], *([f"{more:,} more"] if more > 0 else [])])
+    """Join the first MAX_SOURCES texts, and count the others."""
+    omitted = len(texts) - MAX_SOURCES
+    return ", ".join([*texts[:MAX_SOURCES], *([f"{omitted:,} more"] if omitted > 0 else [])])
 
 
 TableRow = tuple[tuple[str, ...], tuple[Cell | None, ...]]  # labels, cells
@@ -241,7 +241,7 @@ def table(
     compared        whether a row is compared
     compare_within  input columns; only cells with equal values of these are compared
     spread   whether to show spreads and intervals
-    Input rows may contain spread, low, high, n, and rank with best and tests, which then decide what is bold. Of means
+    Input rows may contain spread, low, high, n, and rank with best and tests, which then decide on bold cells. Of means
     over repetitions, bold marks the best and what is not significantly different from it (`compare_with_best`, with
     the column `noise` of the rows); the note then names the repetitions and the test.
     """
@@ -343,7 +343,7 @@ def _cells(members: Sequence[tuple[Column, Row]], style: _CellStyle) -> list[Cel
         if style.bold == "change":
             cells.append(replace(cell, best=_improves(cell, direction)))
         elif style.bold == "best" and "best" not in row and verdict:
-            is_best = style.compared(row) and _runs(column, row) in verdict.equals
+            is_best = style.compared(row) and _repeated_values(column, row) in verdict.equals
             cells.append(replace(cell, best=is_best, tests=verdict.tests))
         elif style.bold == "best" and "best" not in row:
             cells.append(replace(cell, best=cell.value_text == best and style.compared(row)))
@@ -370,14 +370,14 @@ def _cell(row: Row, column: Column, format: Formatter, spread: bool) -> Cell:
 Repeated = tuple[tuple[Any, ...], tuple[float, ...]]  # repetitions and their values
 
 
-def _runs(column: Column, row: Row) -> Repeated | None:
+def _repeated_values(column: Column, row: Row) -> Repeated | None:
     """Repetitions behind a mean and their values; None without repetitions."""
     return (row["repeats"], row["values"]) if column.field == "value" and row.get("repeats") else None
 
 
 def _verdict(members: Sequence[tuple[Column, Row]], direction: str) -> Verdict[Repeated] | None:
     """The best means by a test over repetitions; None without a test. Cells with the same values are one line."""
-    rows = {runs: row for column, row in members if (runs := _runs(column, row))}
+    rows = {runs: row for column, row in members if (runs := _repeated_values(column, row))}
     if len(rows) < 2 or direction not in ("higher", "lower"):
         return None
     lines = {runs: repetitions_of(row) for runs, row in rows.items()}

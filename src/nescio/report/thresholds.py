@@ -6,8 +6,8 @@ import math
 
 from nescio.analysis.thresholds import GuaranteedThreshold, ThresholdOutcome, rows_needed, upper_limit
 
-MORE = {2: "twice", 10: "ten times"}  # factors on the number of rows for which the coverage is estimated
-MOST_ROWS = 1_000_000  # an estimate is not made for more rows than this
+ROW_FACTORS = {2: "twice", 10: "ten times"}  # factors on the number of rows for which the coverage is estimated
+MAX_ROWS = 1_000_000  # an estimate is not made for more rows than this
 
 
 def guarantee_sentences(
@@ -54,8 +54,8 @@ def coverage_estimates(guarded: GuaranteedThreshold) -> dict[str, tuple[int, flo
     guarantee = guarded.guarantee
     if guarantee.risk is None:
         return {}
-    factors = [factor for factor in MORE if factor * guarantee.n <= MOST_ROWS]
-    return {MORE[factor]: (factor * guarantee.n, guarded.with_more_rows(factor)) for factor in factors}
+    factors = [factor for factor in ROW_FACTORS if factor * guarantee.n <= MAX_ROWS]
+    return {ROW_FACTORS[factor]: (factor * guarantee.n, guarded.with_more_rows(factor)) for factor in factors}
 
 
 def _more_rows(guarded: GuaranteedThreshold) -> str:

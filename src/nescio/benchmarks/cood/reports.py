@@ -40,7 +40,7 @@ WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # the 
 RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # numbers of parameters that scatter plots mark
 AUROC = "AUROC of OOD detection"
 GROUP, GAIN, SPEARMAN = "OOD classes", "relative improvement", "Spearman’s ρ"
-# what reports need of their rows
+# rows that reports need
 GRADED = "a model with one of the measures on both sets"
 THREE = f"{LEAST} models or more"
 LABELLED = f"{THREE} with labels of the in-distribution images"
@@ -102,19 +102,19 @@ def graded_models(frame: Frame) -> GradedModels:
     return GradedModels(pretrained.models_of(frame), severities, fixed, tuple(measures))
 
 
-def _word(measure: str) -> str:
+def _label(measure: str) -> str:
     return WORDS.get(measure, measure)
 
 
-def _short(level: str) -> str:
+def _short_level(level: str) -> str:
     return level.replace(f"{SEVERITY} ", "s")
 
 
 def _ticks(levels: Iterable[str]) -> dict[str, str]:
-    return {level: _short(level) for level in levels}
+    return {level: _short_level(level) for level in levels}
 
 
-def _five(values: Values) -> Row:
+def _box_values(values: Values) -> Row:
     """Minimum, quartiles and maximum."""
     numbers = list(values.values())
     box = Box.from_values(numbers)
@@ -135,14 +135,14 @@ def scores(frame: Frame, max_rows: int | None = None) -> Table:
     graded = graded_models(frame)
     levels = list(graded.severities)
     groups = dict.fromkeys((*levels[:1], graded.median_level, *levels[-1:], *graded.fixed))
-    columns = {f"{_short(group)} ↑": (graded.aurocs(group), "") for group in groups if group}
+    columns = {f"{_short_level(group)} ↑": (graded.aurocs(group), "") for group in groups if group}
     columns["accuracy ↑"] = graded.models.get("accuracy"), ""
     columns["ID-AUROC ↑"] = graded.models.get("auroc", graded.main_measure), ERRORS
     columns["params"] = graded.models.params, ""
     if levels:
-        extent = " to ".join(map(_short, (levels[0], levels[-1])))
-        legend = f"{extent}: {DETECTS}, by {_word(graded.main_measure)}"
-        columns[f"{_short(levels[0])} ↑"] = graded.aurocs(levels[0]), legend
+        extent = " to ".join(map(_short_level, (levels[0], levels[-1])))
+        legend = f"{extent}: {DETECTS}, by {_label(graded.main_measure)}"
+        columns[f"{_short_level(levels[0])} ↑"] = graded.aurocs(levels[0]), legend
     return pretrained.models_table(TITLE, graded.aurocs(graded.median_level), columns, max_rows)
 
 
@@ -154,15 +154,15 @@ def severities(frame: Frame, measure: str | None = None) -> Table:
     graded = graded_models(frame)
     measure = measure or graded.main_measure
     rows = [
-        {GROUP: group, "models": len(values), **_five(values), "best model": pretrained.best_of(values)}
+        {GROUP: group, "models": len(values), **_box_values(values), "best model": pretrained.best_of(values)}
         for group in (*graded.severities, *graded.fixed)
         if (values := graded.aurocs(group, measure))
     ]
     note = (
-        f"AUROC of OOD against in-distribution images by {_word(measure)}. Severity 0: the OOD classes with the "
+        f"AUROC of OOD against in-distribution images by {_label(measure)}. Severity 0: the OOD classes with the "
         "highest uncertainty; last severity: those with the lowest. Groups differ between models and measures"
     )
-    title = f"OOD detection at each severity, {_word(measure)}"
+    title = f"OOD detection at each severity, {_label(measure)}"
     return table_from_records(rows, title, GROUP, format=decimals(3), note=note, explain=("auroc",))
 
 
@@ -180,14 +180,14 @@ def fig_6(frame: Frame) -> Blocks:
     }
     caption = (
         "One box over all models at each severity: quartiles, whiskers to 1.5 times the height of the box, circles "
-        f"beyond; by {_word(graded.main_measure)}. 0.5 is chance."
+        f"beyond; by {_label(graded.main_measure)}. 0.5 is chance."
     )
     if graded.fixed:
         caption += f" {', '.join(graded.fixed)}: the same images for every model."
     title = "OOD detection from the easiest to the hardest classes"
     options: Row = {"lines": lines, "unconnected": graded.fixed, "guide": 0.5}
     figure = _boxes("fig6", title, caption, levels, AUROC, **options)
-    tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
+    tables = {_label(measure): [severities(frame, measure)] for measure in graded.measures}
     return [figure, Tabs("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
 
 
@@ -297,7 +297,7 @@ def fig_26(frame: Frame) -> Blocks:
         rhos = {level: pretrained.correlation(graded.aurocs(level), values) for level in graded.severities}
         lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
         counts[name] = len(values)
-    note = f"{SPEARMAN} over models, by {_word(graded.main_measure)}; a dash: the property does not vary"
+    note = f"{SPEARMAN} over models, by {_label(graded.main_measure)}; a dash: the property does not vary"
     title, options = "Rank correlation of OOD detection with properties of models", {"format": RHO, "note": note}
     return _lines("fig26", title, ("factor", GROUP, SPEARMAN), lines, counts, options)
 
@@ -312,7 +312,7 @@ def _lines(
     formatter, ticks = "+.2%" if GAIN in names else ".3f", _ticks(next(iter(lines.values())))
     figure = levels_figure(key, title, f"{look['note']}.", lines, names, guide=0.0, format=formatter, ticks=ticks)
     rows = [
-        {names[0]: name, "models": models[name]} | {_short(level): value for level, value in line.items()}
+        {names[0]: name, "models": models[name]} | {_short_level(level): value for level, value in line.items()}
         for name, line in lines.items()
     ]
     return [figure, table_from_records(rows, title, names[0], **look)]
@@ -340,13 +340,13 @@ def measure_gain(frame: Frame, key: str) -> Blocks:
     if not levels:
         return None
     rows = [
-        {GROUP: level, "models": len(values), **_five(values), "mean": fmean(values.values())}
+        {GROUP: level, "models": len(values), **_box_values(values), "mean": fmean(values.values())}
         | {"better": fmean(value > 0 for value in values.values())}
         for level, values in levels.items()
     ]
-    title = f"{_word(new_measure)} instead of {_word(old_measure)}"
+    title = f"{_label(new_measure)} instead of {_label(old_measure)}"
     note = "(after − before)/before of AUROC; each measure on its groups of classes. Bold is better"
-    caption = f"Relative improvement of each model's AUROC; above the line {_word(new_measure)} is better."
+    caption = f"Relative improvement of each model's AUROC; above the line {_label(new_measure)} is better."
     figure = _boxes(key, title, caption, levels, GAIN, guide=0.0, format="+.2%")
     options: Row = {"format": pretrained.CHANGE, "formats": {"better": percents(0)}, "changes": True}
     return [figure, table_from_records(rows, title, GROUP, note=note, **options)]
@@ -358,13 +358,13 @@ def fig_25(frame: Frame) -> Blocks:
     graded = graded_models(frame)
     n, levels = len(graded.models.sizes), list(graded.severities)
     cells: list[Row] = [
-        {"line": _short(row_level), "column": _short(column_level), "value": rho, "n": n}
+        {"line": _short_level(row_level), "column": _short_level(column_level), "value": rho, "n": n}
         for row_level in reversed(levels)
         for column_level in levels
         if (rho := pretrained.correlation(graded.aurocs(row_level), graded.aurocs(column_level))) is not None
     ]
     title, names = "Rank correlation of models between severities", (SEVERITY, "other severity", "models")
-    caption = f"{SPEARMAN} over {n} models, by {_word(graded.main_measure)}"
+    caption = f"{SPEARMAN} over {n} models, by {_label(graded.main_measure)}"
     figure = heat_figure("fig25", title, f"{caption}.", cells, SPEARMAN, 0.0, names)
     rows = [
         {SEVERITY: line} | {c["column"]: c["value"] for c in group} for (line,), group in Frame(cells).group_by("line")
@@ -385,11 +385,11 @@ def overlap(frame: Frame) -> Table | None:
     rows = []
     for (measure, level), group in overlaps.sort(lambda row: row["measure"] != USUAL).group_by("measure", "severity"):
         union = group.where(metric="union")
-        line = {"measure": _word(measure), GROUP: f"{SEVERITY} {level:g}", "in any group": union.first()}
+        line = {"measure": _label(measure), GROUP: f"{SEVERITY} {level:g}", "in any group": union.first()}
         line |= {"of all": union.first() / max(classes), "in every group": group.where(metric="intersection").first()}
         rows.append(line | {"models": union.first("n")})
     note = (
-        f"Of {max(classes):,.0f} OOD classes, {max(windows):,.0f} in the group of a model. Many classes in any group "
+        f"Of {max(classes):,.0f} OOD classes, {max(windows):,.0f} in each group of a model. Many classes in any group "
         "and none in every group: models differ in the classes that are hard"
     )
     title = "Hard classes that models share"

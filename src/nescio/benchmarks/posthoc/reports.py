@@ -108,7 +108,7 @@ def every_score(frame: Frame) -> Blocks:
     for (network,), rows in scores(frame).group_by("network"):
         sets = by_target.where(network=network)
         set_means = sets.summarise(["evaluation", "target", "measure", "fitted_on", "metric"], over=["data_seed"])
-        columns = [column for question in QUESTIONS for column in _heads(question)]
+        columns = [column for question in QUESTIONS for column in _question_columns(question)]
         columns += [
             Column(f"{group}: {dataset_label(name)} AUROC ↑", where={"evaluation": group, "target": name})
             for (group, name), _ in sets.group_by("evaluation", "target")
@@ -132,7 +132,7 @@ def _order(rows: Frame) -> list[str]:
     return sorted(means, key=lambda name: (name != BASELINE, -fmean(means[name]) if means[name] else 0))
 
 
-def _heads(question: str) -> list[Column]:
+def _question_columns(question: str) -> list[Column]:
     """The columns of a question."""
     names = ("auroc", "aurc", "e_aurc", "augrc") if question == MISTAKES else ("auroc", "fpr_at_tpr@0.95", "scod_aurc")
     return [

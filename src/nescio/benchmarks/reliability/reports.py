@@ -31,7 +31,7 @@ METHODS = {"simclr": "SimCLR", "byol": "BYOL", "moco": "MoCo"}
 ORDER = [f"{name}{star}" for name in SCORES for star in ("", STAR)]
 NO_REFERENCES = ("norm", "fv")  # scores without references, which do not vary over samples of references
 AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours", COMPONENTS: "components"}
-MOST = 6  # maximum number of candidates whose figures the page shows; tables show more
+MAX_CANDIDATES = 6  # maximum number of candidates whose figures the page shows; tables show more
 WHICH = "Correlation of scores with downstream performance"
 TRUTH = "Brier score, with labels"
 WORTH = "Downstream performance of the representations"
@@ -93,7 +93,7 @@ def score_word(measure: str) -> str:
     return SCORES[measure.removesuffix(STAR)].word + STAR * measure.endswith(STAR)
 
 
-# ---- Tables 1 to 9: how a score and the downstream performance agree
+# ---- Tables 1 to 9: agreement of scores with downstream performance
 
 
 def correlations(
@@ -249,7 +249,7 @@ def summary(frame: Frame) -> Table:
         "Above 0: the number of candidates with a positive τ"
     )
     taus_by_loss = {loss: taus(frame, distance, loss) for loss in (USUAL, "entropy")}
-    overview = _by_score(taus_by_loss, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
+    overview = _by_score(taus_by_loss, WHICH, note, OF_TAUS | {"above 0 ↑": _tally})
     entries = [SCORES[measure] for measure in by_mean(taus_by_loss[USUAL])]
     return replace(overview, legend=(*((score.word, score.meaning) for score in entries), *metric_legend(["kendall"])))
 
@@ -280,7 +280,7 @@ def _by_score(columns: Mapping[str, Taus], title: str, note: str, statistics: Ma
     return table(rows, title, index=lines, columns=heads, note=note, bold="none")
 
 
-def _above(values: Sequence[float]) -> str:
+def _tally(values: Sequence[float]) -> str:
     return f"{sum(value > 0 for value in values)} of {len(values)}"
 
 
@@ -391,7 +391,7 @@ def lead(frame: Frame) -> list[str]:
         if name in means:
             label = f"{'Highest mean τ: ' if name == best and len(means) > 1 else ''}{score_word(name)}"
             sentences.append(
-                f"{label}, mean τ = {format_number(means[name], 2)}, positive in {_above(taus_by_score[name])} cases."
+                f"{label}, mean τ = {format_number(means[name], 2)}, positive in {_tally(taus_by_score[name])} cases."
             )
     return [*sentences, *layer_warnings((), frame.unique("backbone"))]
 
@@ -421,4 +421,4 @@ def story(study: Study) -> Story:
 def _few_figures(blocks: Sequence[Block]) -> list[Block]:
     """Figures of a few candidates, and collapsed tables of all."""
     figures = [block for block in blocks if isinstance(block, Figure)]
-    return collapse_tables([*figures[:MOST], *(block for block in blocks if isinstance(block, Table))])
+    return collapse_tables([*figures[:MAX_CANDIDATES], *(block for block in blocks if isinstance(block, Table))])

@@ -38,11 +38,11 @@ from nescio.report.tables import Formatter, NumberFormat, Table, decimals, perce
 from nescio.rows import Row
 
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
-BESIDE_CARD = "aurc_over"  # metric that a scorecard does not show
+EXTRA_METRIC = "aurc_over"  # metric that a scorecard does not show
 AXIS = "AUROC of misclassification detection"
 TITLE = "Misclassification detection by pretrained models"
 METRICS = {"auroc": "AUROC", "ece": "ECE"}  # metrics whose improvements are shown
-# what reports need of their rows
+# rows that reports need
 ERRORS = "a model with correct and wrong predictions, and an ECE that is not zero"
 CHANGED = f"{pretrained.COUNTERPART}; or two models with a temperature, or with predictions under dropout"
 SCALED = f"a model whose temperature could be fitted: on {TENTH * FEWEST:,} rows or more, some of them misclassified"
@@ -59,7 +59,7 @@ def strictest(models: Models) -> float:
     return max(map(float, shares), default=0.99)
 
 
-def middle(models: Models) -> float:
+def example_accuracy(models: Models) -> float:
     """The accuracy of the paper's example: 95 %, or the strictest that was measured."""
     return 0.95 if coverage_at(models, 0.95) else strictest(models)
 
@@ -86,7 +86,7 @@ COVERAGE = "Coverage@A: largest share of images, the most confident first, with 
 def scores(frame: Frame, max_rows: int | None = None, intervals: bool = True) -> Table:
     """One line per model, the highest AUROC of misclassification detection first; `max_rows` limits their number."""
     models = models_of(frame)
-    strict_share, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
+    strict_share, common, auroc = strictest(models), example_accuracy(models), models.get("auroc", USUAL)
     fit, test_counts = images_of(frame, "temperature"), images_of(frame, "auroc")
     count_note = (
         ""
@@ -220,7 +220,7 @@ def _change_table(title: str, index: str, parts: Mapping[str, Frame], note: str,
     rows = [{index: name, "models": len(group)} for name, group in parts.items() if group]
     for line in rows:
         for metric, label in METRICS.items():
-            if gains := _gained(parts[str(line[index])], metric):
+            if gains := _gains(parts[str(line[index])], metric):
                 values = list(gains.values())
                 line |= {f"{label} mean": fmean(values), f"{label} median": median(values)}
                 line |= {f"{label} better": fmean(value > 0 for value in values)}
@@ -230,7 +230,7 @@ def _change_table(title: str, index: str, parts: Mapping[str, Frame], note: str,
     return table_from_records(rows, title, index, format=pretrained.CHANGE, formats=formats, note=note, changes=True)
 
 
-def _gained(changes: Frame, metric: str) -> Values:
+def _gains(changes: Frame, metric: str) -> Values:
     return {row["model"]: row[metric] for row in changes if row[metric] is not None}
 
 
@@ -295,13 +295,13 @@ def axes_of(models: Models) -> dict[str, Axis]:
         label = "calibration: −log₁₀ ECE (0.1 is 1, 0.01 is 2)"
         axes[f"{prefix}ece"] = Axis(label, log_ece, log_ece_range, math.log10(2), note)
     for metric, word in METRICS.items():
-        gains = {name: 100 * value for name, value in _gained(changes, metric).items()}
+        gains = {name: 100 * value for name, value in _gains(changes, metric).items()}
         axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gains, least=2.0)
     return axes
 
 
 def cloud(frame: Frame, spec: Cloud) -> Blocks:
-    """Two numbers of every model."""
+    """Scatter plot of two properties of every model."""
     models = models_of(frame)
     return spec.figure(models, axes_of(models))
 
@@ -345,7 +345,7 @@ def fig_2(frame: Frame) -> Blocks:
     caption = "Risk: error rate of the most confident predictions up to a coverage; lower is better."
     if len(reasons) > 2:
         _, worst, less_accurate = reasons
-        share = f"{100 * middle(models):g} % accuracy"
+        share = f"{100 * example_accuracy(models):g} % accuracy"
         caption += f" {less_accurate} has a lower accuracy than {worst}, and a higher coverage at {share}."
     selected = {f"{name} ({reason})": curves[name] for name, reason in reasons.items()}
     return (
@@ -365,7 +365,8 @@ def risk_coverage(frame: Frame) -> dict[str, Curve]:
 
 def curve_models(models: Models, curves: Mapping[str, Curve]) -> dict[str, str]:
     """The best and the worst by AUROC; of those less accurate, the one with the largest gain in coverage."""
-    auroc, accuracy, coverages = models.get("auroc", USUAL), models.get("accuracy"), coverage_at(models, middle(models))
+    auroc, accuracy = models.get("auroc", USUAL), models.get("accuracy")
+    coverages = coverage_at(models, example_accuracy(models))
     ranked = sorted((name for name in auroc if name in curves), key=lambda name: -auroc[name])
     if len(ranked) < 2:
         return {}
@@ -388,7 +389,7 @@ def fig_13(frame: Frame) -> Blocks:
     caption = "A line goes from a model to its distilled version."
     caption += " “Its own teacher”: pruned networks distilled from the network that was pruned." if names else ""
     spec = Cloud("fig13", "Distilled models and their counterparts", "auroc", "ece", caption)
-    return _linked(frame, spec, {pair.model: pair.counterpart for pair in pairs if pair.counterpart}, names)
+    return _origins_figure(frame, spec, {pair.model: pair.counterpart for pair in pairs if pair.counterpart}, names)
 
 
 @report("selective/fig14", needs=TEACHER)
@@ -398,10 +399,10 @@ def fig_14(frame: Frame) -> Blocks:
     origins = {pair.model: pair.teacher for pair in pairs if pair.teacher and not pair.own_teacher}
     caption = "A line goes from a teacher to its student."
     spec = Cloud("fig14", "Teachers and their students", "auroc", "ece", caption)
-    return _linked(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
+    return _origins_figure(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
 
 
-def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Blocks:
+def _origins_figure(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Blocks:
     """Scatter plot with a line from each model's origin to the model; `names` replace the names of architectures."""
     models = models_of(frame)
     axes = axes_of(models)
@@ -477,7 +478,7 @@ def lead(study: Study) -> list[str]:
         if not single_model:
             sentence = f"Highest {label}: {best}, {value}."
         reference = _compared_best(study.frame, metric, best)
-        test = _tested(study.frame, metric, reference)
+        test = _describe_test(study.frame, metric, reference)
         if reference != best and values.get(str(reference)) != values[best]:  # one file has further rows
             test = f"On their common images {reference} is best. {test}"
         tests.append(test)
@@ -495,7 +496,7 @@ def _compared_best(frame: Frame, metric: str, best: str | None) -> str | None:
     return next((str(row["reference"]) for row in frame.where(metric=DIFFERENCE, criterion=metric)), best)
 
 
-def _tested(frame: Frame, metric: str, best: str | None) -> str:
+def _describe_test(frame: Frame, metric: str, best: str | None) -> str:
     """The difference of the best model to the next, with its test; empty for models that were not compared."""
     rows = frame.where(metric=DIFFERENCE, criterion=metric, reference=best)
     p_values = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, criterion=metric)}
@@ -512,7 +513,7 @@ def scorecard(frame: Frame) -> list[Block]:
     """The scorecard of a study of one model."""
     if len(models_of(frame).sizes) > 1:
         return []
-    return scorecard_blocks(frame.where(evaluation=SCORECARD).without(metric=BESIDE_CARD))
+    return scorecard_blocks(frame.where(evaluation=SCORECARD).without(metric=EXTRA_METRIC))
 
 
 def story(study: Study) -> Story:

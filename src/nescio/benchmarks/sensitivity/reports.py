@@ -30,21 +30,21 @@ TIPS = {"method": "method", "strength": "strength", "seed": "seed"}
 
 def points(frame: Frame) -> list[Row]:
     """One per network and measure: strength, accuracy of clean images, rAULC and AUROC of all angles together."""
-    accuracy = {network: rows.first() for network, rows in _clean(frame).group_by(*NETWORK)}
-    auroc = {key: rows.first() for key, rows in _pooled(frame, "auroc").group_by(*NETWORK, "measure")}
+    accuracy = {network: rows.first() for network, rows in _clean_rows(frame).group_by(*NETWORK)}
+    auroc = {key: rows.first() for key, rows in _pooled_rows(frame, "auroc").group_by(*NETWORK, "measure")}
     return [
         dict(zip((*NETWORK, "measure"), key, strict=True))
         | {"strength": rows.first("strength"), "accuracy": accuracy[key[:-1]], "rAULC": rows.first()}
         | {"auroc": auroc.get(key), "name": rows.first("method"), "seed": rows.first("data_seed")}
-        for key, rows in _pooled(frame, "raulc").group_by(*NETWORK, "measure")
+        for key, rows in _pooled_rows(frame, "raulc").group_by(*NETWORK, "measure")
     ]
 
 
-def _clean(frame: Frame) -> Frame:
+def _clean_rows(frame: Frame) -> Frame:
     return frame.where(metric="accuracy", shift=CLEAN)
 
 
-def _pooled(frame: Frame, metric: str) -> Frame:
+def _pooled_rows(frame: Frame, metric: str) -> Frame:
     return frame.where(metric=metric, shift=TURNED, severity=None)
 
 
@@ -125,8 +125,8 @@ def correlation_table(frame: Frame) -> Table:
 def every_strength(frame: Frame) -> Table:
     """Accuracy, AUROC and rAULC at every strength, and the share of layers at their bound."""
     strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.facts("strength")}
-    accuracy = _clean(frame)
-    measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
+    accuracy = _clean_rows(frame)
+    measured = Frame([*_pooled_rows(frame, "auroc"), *_pooled_rows(frame, "raulc")])
     bounded = frame.facts("at_bound")
     unscored = [row | {"measure": name} for name in measured.unique("measure") for row in [*accuracy, *bounded]]
     means = Frame([*measured, *unscored]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
@@ -203,7 +203,7 @@ def _lead(frame: Frame) -> list[str]:
     several = len({row["measure"] for row in first}) > 1
     groups: dict[str, list[str]] = {}
     for row in first:
-        name = row["method"] + (f" by {row['measure']}" if several else "") + _on_data(row["dataset"], several_datasets)
+        name = row["method"] + (f" by {row['measure']}" if several else "") + _suffix(row["dataset"], several_datasets)
         if "p rAULC" not in row:
             groups.setdefault("Too few networks for a correlation", []).append(name)
         elif row["p rAULC"] >= LEVEL:
@@ -215,13 +215,13 @@ def _lead(frame: Frame) -> list[str]:
     lead = [f"{plural(len(frame.unique('method')), 'method')}, {len(frame.unique('trial'))} strengths each."]
     lead += [f"{label}: {join_names(groups[label])}." for label in sorted(groups)]
     without_effect = {
-        name + _on_data(data, several_datasets): len(idle_strengths(frame, name, data))
+        name + _suffix(data, several_datasets): len(idle_strengths(frame, name, data))
         for (name, data), _ in frame.facts("at_bound").group_by("method", "dataset")
     }
     if counts := [f"{count} of {name}" for name, count in without_effect.items() if count]:
         text = join_names(counts)
         lead.append(f"Strengths whose bound has no effect on any network: {text}; the correlations include them.")
-    accuracies = [rows.column() for _, rows in _clean(frame).group_by("dataset")]
+    accuracies = [rows.column() for _, rows in _clean_rows(frame).group_by("dataset")]
     if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
         lead.append(
             f"{plural(lost, 'network')} of {sum(map(len, accuracies))} with less than half of the best clean accuracy; "
@@ -230,6 +230,6 @@ def _lead(frame: Frame) -> list[str]:
     return lead
 
 
-def _on_data(data: str, joined: bool) -> str:
+def _suffix(data: str, joined: bool) -> str:
     """The dataset of a method, if studies of several were joined."""
     return f" on {dataset_label(data)}" if joined else ""

@@ -163,7 +163,7 @@ def first_measure(frame: Frame) -> Frame:
 
 
 def ranked_by(frame: Frame) -> str:
-    """The measures that `first_measure` chose."""
+    """Caption about the measures that `first_measure` chose."""
     other_names = [name for name in frame.unique("measure") if name != NATIVE]
     native = NATIVE in frame.unique("measure")
     if len(other_names) + native == 1:
@@ -176,7 +176,7 @@ def ranked_by(frame: Frame) -> str:
 def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
     """Line → severity → mean of a metric over seeds and corruptions; clean images come first."""
     selected = on_curves(frame, metric)
-    if len((shifts := shifted_rows(selected)).unique("shift")) > 1:  # means over them
+    if len((shifts := shifted_rows(selected)).unique("shift")) > 1:  # mean over shifts
         selected = Frame([*clean_rows(selected), *on_common(shifts)])
     with_levels = selected.with_column("at", lambda row: CLEAN if row["shift"] == CLEAN else f"{row['severity']:g}")
     sorted_rows = with_levels.sort(lambda row: row["at"] != CLEAN, "severity")

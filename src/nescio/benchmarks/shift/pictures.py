@@ -66,7 +66,7 @@ def _inputs(level: Level, loaded: LoadedImages) -> Iterator[Row]:
     names |= {} if void is None else {void: "void"}
     bars = {name: _encode(np.full((*BAR, 3), table[label])) for label, name in names.items()}
     yield from _rows(level, "image", pixels.numpy())
-    for row in _rows(level, "labels", _thin(table[images.label_maps()])):
+    for row in _rows(level, "labels", _subsample(table[images.label_maps()])):
         yield row | {"classes": bars}
 
 
@@ -88,9 +88,9 @@ def _outputs(
     for level, (classes, u, shares) in maps.items():
         u = np.nan_to_num(u, nan=high, posinf=high, neginf=low)
         grey = (255 / GREYS * ((u - low) / max(high - low, 1e-12)).clip(0, 1)).astype(np.uint8) * GREYS
-        for row, share in zip(_rows(level, "prediction", _thin(table[classes])), shares, strict=True):
+        for row, share in zip(_rows(level, "prediction", _subsample(table[classes])), shares, strict=True):
             yield columns | row | {"value": share}
-        for row in _rows(level, "uncertainty", _thin(np.stack([grey] * 3, -1))):
+        for row in _rows(level, "uncertainty", _subsample(np.stack([grey] * 3, -1))):
             yield columns | row
 
 
@@ -104,7 +104,7 @@ def _encode(array: Array, *side: int) -> str:
     return b64encode(thumbnail(array, *side)).decode()
 
 
-def _thin(maps: Array) -> Array:
+def _subsample(maps: Array) -> Array:
     """Every nth pixel of maps (n, h, w, 3), since interpolation would mix the colours of classes."""
     step = -(-max(maps.shape[1:3]) // SIDE)
     return maps[:, step // 2 :: step, step // 2 :: step]

@@ -38,11 +38,11 @@ from nescio.report.verdicts import singular_gaussians
 from nescio.rows import Row
 
 
-def images(frame: Frame) -> Frame:
+def image_rows(frame: Frame) -> Frame:
     return task_rows(frame, "classification")
 
 
-def pixels(frame: Frame) -> Frame:
+def pixel_rows(frame: Frame) -> Frame:
     return task_rows(frame, "segmentation")
 
 
@@ -52,7 +52,7 @@ def pixels(frame: Frame) -> Frame:
 @report("shift/table2")
 def table_2(frame: Frame) -> Table:
     """Clean accuracy; AUROC and rAULC of misclassification over all severities (Postels et al. 2022, Table 2)."""
-    rows = images(frame)
+    rows = image_rows(frame)
     accuracy = over_seeds(clean_rows(rows).where(metric="accuracy"))
     native = f". {NATIVE}: a method's native score, and the mutual information of an ensemble"
     return line_table(
@@ -68,7 +68,7 @@ def table_2(frame: Frame) -> Table:
 @report("shift/table3", needs="rows of segmentation")
 def table_3(frame: Frame) -> Table:
     """Clean mIoU; mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
-    rows = pixels(frame)
+    rows = pixel_rows(frame)
     pooled_means = over_seeds(pooled_rows(rows).where(measure=lambda name: name is not None))
     miou = [row | {"shift": CLEAN} for row in over_seeds(clean_rows(rows).where(metric="miou"))]
     miou += [row | {"shift": None} for row in over_seeds(pooled_rows(rows).where(metric="miou"))]
@@ -93,7 +93,7 @@ def table_3(frame: Frame) -> Table:
 @report("shift/fig1", needs="rows of corrupted images")
 def figure_1(frame: Frame) -> Blocks:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
-    shift_rows = images(frame)
+    shift_rows = image_rows(frame)
     rows, title = Frame([*clean_rows(shift_rows), *shifted_rows(shift_rows)]), "mean over corruptions"
     outcomes = panels(rows, "fig1", title, "accuracy", "ece")
     options = {"native score": panels(rows, "fig1", title, *RANKING)}
@@ -106,7 +106,7 @@ def figure_1(frame: Frame) -> Blocks:
 @report("shift/corruptions", needs="rows of two corruptions or more")
 def every_corruption(frame: Frame) -> Blocks:
     """Figure 1 of every corruption, and rAULC of every line on every corruption."""
-    rows = images(frame)
+    rows = image_rows(frame)
     corrupted = shifted_rows(rows)
     if len(corrupted.unique("shift")) < 2:
         return None
@@ -128,20 +128,20 @@ def every_corruption(frame: Frame) -> Blocks:
 
 def by_kind(frame: Frame) -> tuple[Frame, Frame]:
     """Rows of corruptions of five severities, and of other shifts, such as a fog by depth."""
-    rows = shifted_rows(pixels(frame))
+    rows = shifted_rows(pixel_rows(frame))
     return rows.where(shift_kind=CORRUPTION), rows.where(shift_kind=lambda kind: kind != CORRUPTION)
 
 
 @report("shift/fig3", needs="rows of segmentation under corruptions")
 def figure_3(frame: Frame) -> Blocks:
     """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
-    return Tabs("Corruption", by_shift(pixels(frame), by_kind(frame)[0], "fig3", "miou", *RANKING))
+    return Tabs("Corruption", by_shift(pixel_rows(frame), by_kind(frame)[0], "fig3", "miou", *RANKING))
 
 
 @report("shift/fig4", needs="rows of segmentation under a continuous shift")
 def figure_4(frame: Frame) -> Blocks:
     """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
-    figures = by_shift(pixels(frame), by_kind(frame)[1], "fig4", "miou", *RANKING, numbers=True)
+    figures = by_shift(pixel_rows(frame), by_kind(frame)[1], "fig4", "miou", *RANKING, numbers=True)
     return [panel for panels in figures.values() for panel in panels]
 
 
@@ -151,7 +151,7 @@ def figure_4(frame: Frame) -> Blocks:
 @report("shift/answers", needs="rows of corrupted images")
 def prediction_metrics(frame: Frame) -> Blocks:
     """Accuracy, ECE and NLL against severity, the mean over corruptions."""
-    rows = images(frame)
+    rows = image_rows(frame)
     rows = Frame([*clean_rows(rows), *shifted_rows(rows)])
     rows = rows.where(severity=lambda level: level is not None).sort("severity")
     return [
@@ -170,7 +170,7 @@ def prediction_metrics(frame: Frame) -> Blocks:
 @report("shift/levels", needs="rows of segmentation")
 def every_level(frame: Frame) -> Blocks:
     """mIoU at every level of every shift."""
-    rows, tables = pixels(frame).where(metric="miou"), []
+    rows, tables = pixel_rows(frame).where(metric="miou"), []
     for (shift,), selected in shifted_rows(rows).where(severity=lambda level: level is not None).group_by("shift"):
         levels = selected.sort("severity").unique("severity")
         heads = [Column(CLEAN, where={"shift": CLEAN})]
@@ -184,7 +184,7 @@ def every_level(frame: Frame) -> Blocks:
 @report("shift/ood", needs="rows about OOD sets")
 def out_of_distribution(frame: Frame) -> Table:
     """AUROC of OOD images against clean test images."""
-    ood = images(frame).where(evaluation="ood", metric="auroc", target=lambda name: name is not None)
+    ood = image_rows(frame).where(evaluation="ood", metric="auroc", target=lambda name: name is not None)
     heads = [Column(f"{target} ↑", where={"target": target}) for target in ood.unique("target")]
     note = "AUROC of OOD images against clean test images"
     return line_table(over_seeds(ood, "target"), "OOD detection", heads, note, scores=True)

@@ -167,7 +167,7 @@ def models_chart(models: Mapping[str, Mapping[str, Curve]], selected: str | None
 
 
 def _fold(base: Layer, fields: Sequence[str], name: str, value: str) -> Layer:
-    """One row per field that has a value."""
+    """Transform wide rows into one row per field with a value."""
     return base.transform_fold([*fields], as_=[name, value]).transform_filter(f"isValid(datum.{value})")
 
 

@@ -38,7 +38,7 @@ QUESTION_OF_KIND = {  # kinds of metrics that answer one question, in order of p
 
 
 def in_distribution_splits(rows: Iterable[Row]) -> Splits:
-    """Return the unnamed splits and those with metrics of predictions."""
+    """Return the in-distribution splits: those without a name or with metrics of predictions."""
     return UNNAMED_SPLITS | {
         row.get("split") for row in rows if row["metric"] == "in_as_in" or "predictions" in _kinds(row["metric"])
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, trim_legends, flatten
+from nescio.report.blocks import Block, Definitions, Details, Prose, Section, Story, flatten, trim_legends
 from nescio.report.choices import SCORE_TITLE, scores_table
 from nescio.report.labels import group_reasons
 from nescio.report.scorecards.figures import comparison_panel, models_panel, scorecard_panel, thin_curves

@@ -22,7 +22,7 @@ from nescio.report.frame import Frame, repetitions_of
 from nescio.report.labels import calibration_label, direction_of, metric_label, metric_legend
 from nescio.rows import Row
 
-TIE_MARK = "*"  # after the rank of a model that is not significantly different from the best
+TIE_MARK = "*"  # mark after the rank of a model that is not significantly different from the best
 MISSING = "–"  # text of an empty label or cell
 MAX_SOURCES = 12  # maximum numbers of values and of keys listed per cell
 COUNT_COLUMNS = ("models", "of models")  # columns of `table_from_records` that contain counts

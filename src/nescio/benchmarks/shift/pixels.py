@@ -83,7 +83,7 @@ def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
 
 
 def refuse_unreadable(sets: Sequence[ImageSet], root: str | None) -> None:
-    """Refuse images and label maps that cannot be read before hours of training."""
+    """Refuse unreadable images and label maps, before hours of training."""
     loaded_sets = [images.load(root) for images in sets]
     dataset = loaded_sets[0].dataset
     splits = [dataset.train, *filter(None, [dataset.val]), *(loaded.images for loaded in loaded_sets)]

@@ -61,7 +61,7 @@ CAPTIONS = {  # kind of figure → title, caption
     ),
 }
 
-PAGE_POINTS, MIN_POINTS = 40_000, 50  # maximum of all curves of a page, and minimum of one curve
+PAGE_POINTS, MIN_POINTS = 40_000, 50  # points of all curves of a page, and minimum of one curve
 
 
 def measures_of(curves: Curves) -> list[str]:

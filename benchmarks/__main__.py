@@ -1,6 +1,6 @@
-"""`make bench`: every benchmark of this folder, one table. `python -m benchmarks NAME…` runs some.
+"""Run every benchmark of this folder (`make bench`), or those named by `python -m benchmarks NAME…`.
 
-The figures replace those of the same benchmark and machine in results.json, from which docs/performance.md is written.
+Figures replace those of the same benchmark and machine in results.json, the source of docs/performance.md.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ def machine() -> str:
 
 
 def plain(value: Any) -> Any:
-    """A number as JSON holds it, with three digits if it was measured."""
+    """A number for JSON, with three digits if it was measured."""
     return float(f"{value:.3g}") if isinstance(value, float) or hasattr(value, "dtype") else value
 
 
 def record(benchmark: str, rows: list[dict[str, Any]], path: Path = RESULTS) -> None:
-    """Replaces the records of this benchmark and machine by `rows`."""
+    """Replace the records of this benchmark and machine by `rows`."""
     machine_name, date_text = machine(), date.today().isoformat()
     records = [
         record

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def best_of(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
-    """The least seconds over several runs, and the last result."""
+    """The minimum seconds over several runs, and the last result."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Time of a paired bootstrap of two models and four metrics, against scikit-learn's AUROC of one model in a loop."""
+"""Time of a paired bootstrap of two models and four metrics, against a loop of scikit-learn's AUROC of one model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nescio.measures._softmax_pass import summary
 
 N, CLASSES, RESAMPLES, SEED = 50_000, 10, 1000, 0
 METRICS = ("auroc", "aurc", "accuracy", "nll")
-PEER_SHARE = 100  # the peer's loop is timed on this many resamples, three times, and scaled to all of them
+PEER_SHARE = 100  # number of resamples of the peer's loop, whose time is scaled to RESAMPLES
 
 
 def models() -> dict[str, Predictions]:
@@ -47,7 +47,7 @@ def resamplers(all_predictions: dict[str, Predictions], names: tuple[str, ...]) 
 def check(
     all_predictions: dict[str, Predictions], samples: list[np.ndarray], resamplers_of_models: list[Resampler]
 ) -> None:
-    """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
+    """Check that resampled values equal those of scikit-learn and of the array metrics on repeated rows."""
     from sklearn.metrics import log_loss, roc_auc_score
 
     for number in range(3):
@@ -78,7 +78,7 @@ def run() -> list[dict[str, Any]]:
     rows = [np.repeat(np.arange(N), counts) for counts in draws]
 
     def peer() -> list[float]:
-        """One model: its AUROC on resampled rows, the drawing itself not counted."""
+        """Compute the AUROC of one model on rows that were resampled before."""
         return [float(roc_auc_score(wrong[0][sample], u[0][sample])) for sample in rows]
 
     resamplers_of_models = resamplers(all_predictions, METRICS)
@@ -112,7 +112,7 @@ def run() -> list[dict[str, Any]]:
     ]
     if have_numba():
         fast_resamplers = resamplers(all_predictions, METRICS)
-        _bootstrap.resample(fast_resamplers, N, 2, SEED, numba=True)  # compiles
+        _bootstrap.resample(fast_resamplers, N, 2, SEED, numba=True)  # compiles the function
         fast_s, fast = best_of(lambda: _bootstrap.resample(fast_resamplers, N, RESAMPLES, SEED, numba=True))
         assert all(np.allclose(a, b, rtol=1e-11, atol=0) for a, b in zip(samples, fast, strict=True))
         results.append(

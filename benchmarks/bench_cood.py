@@ -1,4 +1,4 @@
-"""Time of graded detection with 12,697 out-of-distribution classes × 200 images, against summing every window anew."""
+"""Time of graded detection with 12,697 out-of-distribution classes × 200 images, against a new sum per window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES, IMAGES, INSIDE, WINDOW = 12_697, 200, 50_000, 1_000  # ImageNet-21k aft
 
 
 def data() -> tuple[Any, Any, Any, Any]:
-    """Labels and keys in the order of no class, u of a model that is more confident in some classes than in others."""
+    """Labels in random order, and u of a model that is more confident in some classes than in others."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), IMAGES)
     rng.shuffle(labels)
@@ -31,12 +31,12 @@ def data() -> tuple[Any, Any, Any, Any]:
 
 
 def plain_windows(severity: Any) -> Any:
-    """As the definition says it: the mean of each of the 11,698 windows."""
+    """The definition: the mean of each of the 11,698 windows."""
     return np.array([severity[start : start + WINDOW].mean() for start in range(len(severity) - WINDOW + 1)])
 
 
 def plain(u_in: Any, u_out: Any, division: Any) -> tuple[Any, list[float]]:
-    """Class by class, window by window, and a sort of all rows for each of the eleven groups."""
+    """Compute class by class and window by window, with a sort of all rows for each of the eleven groups."""
     severity = np.array([-u_out[rows].mean() for rows in division.estimation])
     order = np.argsort(severity, kind="stable")
     means = plain_windows(severity[order])

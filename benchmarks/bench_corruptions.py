@@ -1,7 +1,7 @@
-"""Time of fifteen corruptions at five severities on 10,000 images of 32 × 32 pixels, against one image at a time.
+"""Time of fifteen corruptions at five severities on 10,000 images of 32 × 32 pixels, compared with one image at a time.
 
-The peers follow the published definitions with NumPy, scikit-image, OpenCV and Pillow. Work that all images of a
-setting share, such as a kernel, is done before timing. A peer processes a sample, and its time is scaled. Wall and
+The peers follow the published definitions with NumPy, scikit-image, OpenCV and Pillow. Work shared by all images of a
+setting, such as a kernel, is done before timing. A peer processes a sample, and its time is scaled. Wall and
 processor time are recorded; on a busy machine only the latter is meaningful.
 """
 
@@ -24,7 +24,7 @@ FIVE_TIMES = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
     "brightness", "contrast",
 )  # fmt: skip
-Peer = Callable[[Any], Any]  # x (h, w, 3) from 0 to 1 → the same, not yet clipped
+Peer = Callable[[Any], Any]  # image (h, w, 3) from 0 to 1 → corrupted image before clipping
 
 
 def images(n: int) -> Any:
@@ -38,7 +38,7 @@ def images(n: int) -> Any:
     return np.clip(smooth + fine, 0, 255).astype(np.uint8)
 
 
-# ---- peers: constants → a function of one image
+# ---- peers: (generator, constants) → function of one image
 
 
 def gaussian_noise(rng: Any, sigma: float) -> Peer:
@@ -139,7 +139,7 @@ def snow(rng: Any, constants: tuple[float, ...]) -> Peer:
 
 def frost(rng: Any, constants: tuple[float, float]) -> Peer:
     image_share, ice = constants
-    pictures = rng.uniform(0, 1, (6, 200, 200, 3))  # any photograph takes as long
+    pictures = rng.uniform(0, 1, (6, 200, 200, 3))  # random images, because the time does not depend on the content
 
     def work(x: Any) -> Any:
         top, left = rng.integers(200 - SIZE, size=2)
@@ -239,7 +239,7 @@ def jpeg_compression(rng: Any, quality: int) -> Peer:
     return work
 
 
-AS_BYTES = (pixelate, jpeg_compression)  # work on uint8
+AS_BYTES = (pixelate, jpeg_compression)  # functions of uint8 images
 PEERS = (
     gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur, motion_blur, zoom_blur, snow, frost, fog,
     brightness, contrast, elastic_transform, pixelate, jpeg_compression,
@@ -247,7 +247,7 @@ PEERS = (
 
 
 def timed(work: Callable[[], Any]) -> Any:
-    """Seconds of the clock, and of all cores."""
+    """Wall seconds, and processor seconds of all cores."""
     clock, cores = time.perf_counter(), time.process_time()
     work()
     return np.array([time.perf_counter() - clock, time.process_time() - cores])
@@ -271,7 +271,7 @@ def run() -> list[dict[str, Any]]:
             peer = partial(by_image, work, make in AS_BYTES, x[:SAMPLE])
             batched = partial(Corruption(name, severity).apply, pixels, index)
             batched()
-            # one after the other, so that whatever else loads the machine loads both
+            # in alternation, so that other load on the machine slows both
             pairs = np.array([(timed(peer), timed(batched)) for _ in range(ROUNDS)]).min(0)
             peer_times += pairs[0] * N / SAMPLE
             our_times += pairs[1]

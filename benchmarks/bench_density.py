@@ -1,4 +1,4 @@
-"""Time of mixtures and von Mises–Fisher constants, against SciPy's distributions and NumPy."""
+"""Time of mixtures and von Mises–Fisher constants, compared with SciPy's distributions and NumPy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONSTANTS = 200_000
 
 
 def clusters(n: int, d: int, noise: float) -> np.ndarray:
-    """Overlapping clusters, so that EM has something to do."""
+    """Overlapping clusters, so that EM does not converge at once."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(COMPONENTS, d)) / np.sqrt(d)
     return (centres[rng.integers(COMPONENTS, size=n)] + noise * rng.normal(size=(n, d))).astype(np.float32)
 
 
 def at_its_fastest(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """A peer's least seconds over BLAS threads as they come and BLAS at one, which wins on a busy machine."""
+    """A peer's minimum seconds with default BLAS threads or with one, which is faster on a busy machine."""
     usual, result = best_of(work, repeats)
     with one_blas_thread():
         single, _ = best_of(work, repeats)
@@ -36,7 +36,7 @@ def at_its_fastest(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def start(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The start that vmf_mixture takes, so that both sides walk the same road."""
+    """The initial means of vmf_mixture, so that both fits take the same steps."""
     first = vmf_mixture(Predictions(embeddings=x), COMPONENTS, iterations=0)
     return first.means, first.kappa, first.weights
 
@@ -50,7 +50,7 @@ def inverse_by_root(r: float, d: int) -> float:
 
 
 def scipy_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
-    """EM with scipy.stats.vonmises_fisher for the density and a root finder for κ: seconds, mean log-likelihood."""
+    """Run EM with scipy.stats.vonmises_fisher and a root finder for κ; return seconds and mean log-likelihood."""
     from scipy.special import logsumexp
     from scipy.stats import vonmises_fisher
 
@@ -79,7 +79,7 @@ def scipy_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
 
 
 def vectorised_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
-    """The same with one matrix product for all components, log C by `ive`, and BLAS at its default threads."""
+    """Run EM with one matrix product for all components, log C by `ive`, and the default BLAS threads."""
     from scipy.special import ive, logsumexp
 
     means, kappa, weights = start(x)
@@ -207,7 +207,7 @@ def gaussians() -> list[dict[str, Any]]:
 
 
 def few_rows() -> list[dict[str, Any]]:
-    """As on a scorecard of a network: classes with far fewer validation rows than there are features."""
+    """Time gmm on classes with far fewer rows than features, as on a scorecard of a network."""
     x, labels, jitter = clusters(760, 512, 0.3), np.arange(760) % 38, 1e-3
     train, unlabelled_test = Predictions(embeddings=x, labels=labels), Predictions(embeddings=clusters(TESTS, 512, 0.4))
     our_seconds, u = best_of(lambda: gmm(train, jitter=jitter)(unlabelled_test))

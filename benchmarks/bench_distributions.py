@@ -1,4 +1,4 @@
-"""Speed of von Mises–Fisher samples and constants, and of training steps that use them, against steps of InfoNCE."""
+"""Speed of von Mises–Fisher samples, constants and training steps with them, compared with steps of InfoNCE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = 1_000_000
 
 
 def sampling(kappa: float, device: torch.device) -> dict[str, Any]:
-    """Vectors per second, beside the normal numbers alone that they are made from."""
+    """Sampled vectors per second, compared with drawing only the normal numbers."""
     mean, k = normalize(torch.randn(MEANS, D, device=device), dim=1), torch.full((MEANS,), kappa, device=device)
 
     def mine() -> None:
@@ -42,7 +42,7 @@ def sampling(kappa: float, device: torch.device) -> dict[str, Any]:
 
 
 def with_gradient(name: str, function: Any, device: torch.device) -> dict[str, Any]:
-    """Values per second of a function of κ from 1e-3 to 1e6, with its gradient, beside those of the logarithm."""
+    """Values per second of a function of κ from 1e-3 to 1e6, with its gradient, compared with the logarithm."""
     kappa = torch.logspace(-3, 6, VALUES, device=device, requires_grad=True)
 
     def rate(work: Any) -> float:

@@ -25,7 +25,7 @@ SHIFT = CorruptionShift(corruptions=("fog", "contrast"), severities=(1, 3, 5))
 BENCHMARK = ("evaluations", 1)
 
 
-@evaluation("count-rows", question="How many rows does the test set have?")
+@evaluation("count-rows", question="Number of rows of the test set.")
 @dataclass(frozen=True)
 class CountRows(Misclassification):
     def measure(self, outputs: Outputs, subject: Subject, results: RowBuilder) -> None:

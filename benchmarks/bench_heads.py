@@ -1,4 +1,4 @@
-"""Time of all one-vs-one heads of one member, against scikit-learn's logistic regression head by head."""
+"""Time of all one-vs-one heads of one member, compared with scikit-learn's logistic regression for each head."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from _table import best_of, show
 from nescio.arrays.parallel import one_blas_thread
 from nescio.heads import OneVsOne, fit_heads
 
-CLASSES, ROWS, D, TESTS = 100, 500, 512, 2_000  # rows of a class: a head sees twice as many
-SAMPLE = 40  # heads that the peer is timed on
+CLASSES, ROWS, D, TESTS = 100, 500, 512, 2_000  # ROWS per class: a head is trained on twice as many
+SAMPLE = 40  # number of heads on which the peer is timed
 LIMITS, TARGETS = {"float32": 2e-3, "float64": 1e-4}, {"float32": 20.0, "float64": 7.0}
 
 
 def network(rng: Any, y: Any) -> Any:
-    """Like pooled features: few causes, a falling spectrum, no negative values, a large mean."""
+    """Embeddings like pooled features: few latent dimensions, a falling spectrum, no negative values, a large mean."""
     latent = 64
     spectrum = np.arange(1, latent + 1) ** -0.7
     causes = (0.5 * rng.normal(size=(CLASSES, latent))[y] + rng.normal(size=(len(y), latent))) * spectrum
@@ -29,7 +29,7 @@ def network(rng: Any, y: Any) -> Any:
 
 
 def clusters(rng: Any, y: Any) -> Any:
-    """Round clusters: as easy as it gets for an optimiser without a preconditioner."""
+    """Spherical clusters: the easiest case for an optimiser without a preconditioner."""
     centres = 4 * rng.normal(size=(CLASSES, D)) / D**0.5
     return (centres[y] + rng.normal(size=(len(y), D))).astype(np.float32)
 
@@ -39,7 +39,7 @@ def probabilities(weights: Any, intercepts: Any, x: Any) -> Any:
 
 
 def peer(x: Any, y: Any, pairs: Any, tests: Any) -> tuple[float, Any]:
-    """Seconds of one head, the least of each over two runs, and what it says of the tests."""
+    """Mean seconds per head, each the minimum of two runs, and the heads' probabilities for the tests."""
     from sklearn.linear_model import LogisticRegression
 
     total, probabilities_of_heads = 0.0, []
@@ -54,7 +54,7 @@ def peer(x: Any, y: Any, pairs: Any, tests: Any) -> tuple[float, Any]:
 
 
 def optimum(x: Any, is_first: Any) -> Any:
-    """Weights and intercept by Newton's method, to the last digits."""
+    """Weights and intercept by Newton's method, to machine precision."""
     x, weights = np.column_stack([x, np.ones(len(x))]).astype(np.float64), np.zeros(x.shape[1] + 1)
     penalty = np.append(np.ones(x.shape[1] - 1), 0.0)
 
@@ -105,7 +105,7 @@ def run() -> list[dict[str, Any]]:
         problems = [(np.isin(y, pair), y == pair[0]) for pair in pairs[sample]]
         optima = np.stack([optimum(x[rows], first[rows]) for rows, first in problems])
         exact_p = probabilities(optima[:, :-1], optima[:, -1], tests)
-        # In float32 the peer stops before it has converged, so that the one in float64 is the peer of both.
+        # In float32 the peer stops before convergence, so both are compared with its float64 version.
         peers = {p: peer(x.astype(p), y, pairs[sample], tests.astype(p)) for p in LIMITS}
         peer_seconds = peers["float64"][0] * len(pairs)
         for precision, limit in LIMITS.items():

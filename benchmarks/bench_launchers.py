@@ -1,4 +1,4 @@
-"""Overhead of launchers on a thousand steps of ten milliseconds and on a finished study, against the bare steps."""
+"""Overhead of launchers on a thousand steps of ten milliseconds and on a finished study."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def steps() -> list[Step]:
 
 
 def overhead(seconds: float) -> float:
-    """Milliseconds of a core that a step took beyond its own."""
+    """Milliseconds of a core per step, minus those of its work."""
     return 1000 * (seconds * CORES / STEPS - SECONDS)
 
 
@@ -47,7 +47,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def bare_ray() -> float:
-    """The same naps as a loop over ray.remote, once the workers are there."""
+    """Run the same naps in a loop over ray.remote, after the workers have started."""
     import ray
 
     napping = ray.remote(nap)
@@ -57,7 +57,7 @@ def bare_ray() -> float:
 
 def measure(launcher: Launcher) -> tuple[float, float]:
     """Seconds of a thousand naps as tasks, and as steps that write rows into a store."""
-    launcher.run([Task("start", nap, ())] * 2 * CORES)  # starting workers is no cost of a step
+    launcher.run([Task("start", nap, ())] * 2 * CORES)  # start the workers before timing
     tasks = timed(lambda: launcher.run([Task("nap", nap, ())] * STEPS))
     with tempfile.TemporaryDirectory() as folder:
         stored = timed(lambda: Work(Context(Store(folder)), launcher).evaluate("bench", steps()))
@@ -77,7 +77,7 @@ def row(work: str, seconds: float, target: str, peer: float | None = None, note:
 
 
 def recognised() -> dict[str, Any]:
-    """A finished study: every step is known by its folder, and its rows are read and checked."""
+    """Time a finished study: every step is found by its folder, and its rows are read and checked."""
     with tempfile.TemporaryDirectory() as folder, make_launcher("local", 0) as launcher:
         Work(Context(Store(folder)), launcher).evaluate("bench", steps())
         second_work = Work(Context(Store(folder)), launcher)
@@ -87,7 +87,7 @@ def recognised() -> dict[str, Any]:
 
 
 def run() -> list[dict[str, Any]]:
-    sys.path.insert(0, str(Path(__file__).parent))  # where workers find this module
+    sys.path.insert(0, str(Path(__file__).parent))  # workers import this module from here
     import bench_launchers as benchmark
 
     os.environ["NESCIO_THREADS"] = "1"

@@ -1,4 +1,4 @@
-"""Time of neighbourhood consistency of 10 members, against sorted lists of neighbours and Python sets."""
+"""Time of neighbourhood consistency of 10 members, compared with sorted lists of neighbours and Python sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEN = tuple(range(10, 101, 10))
 
 
 def data() -> tuple[list[Any], list[Any]]:
-    """Members that see the same scene, each through its own rotation and noise."""
+    """Embeddings of members: one scene under a separate rotation and noise for each member."""
     rng = np.random.default_rng(0)
     scene = rng.standard_normal((REFS + TESTS, D), dtype=np.float32)
     members = []
@@ -28,7 +28,7 @@ def data() -> tuple[list[Any], list[Any]]:
 
 
 def plain(refs: list[Any], tests: list[Any]) -> Any:
-    """As the definition says it: references in order of distance, and for each pair of members |A ∩ B| / |A ∪ B|."""
+    """The definition: references sorted by distance, and |A ∩ B| / |A ∪ B| for each pair of members."""
     neighbour_lists = []
     for ref, test in zip(refs, tests, strict=True):
         ref, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (ref, test))
@@ -41,7 +41,7 @@ def plain(refs: list[Any], tests: list[Any]) -> Any:
 
 
 def tuned(refs: list[Any], tests: list[Any]) -> Any:
-    """The same with scikit-learn's search and each set made once, of Python's own integers."""
+    """The definition with scikit-learn's search and one set of Python integers per list."""
     from sklearn.neighbors import NearestNeighbors
 
     members = []
@@ -70,7 +70,7 @@ def run() -> list[dict[str, Any]]:
     peers = (("argsort and a set per pair", plain, 7.0), ("NearestNeighbors, sets made once", tuned, None))
     for peer, function, target in peers:
         peer_s, peer_u = best_of(lambda function=function: function(refs, tests))
-        # They work in float32: now and then the hundredth neighbour of one member is another there.
+        # The peers compute in float32, so that the hundredth neighbour sometimes differs.
         assert np.mean(np.isclose(u_one, peer_u, atol=1e-12)) > 0.99 and np.allclose(u_one, peer_u, atol=2e-3)
         rows.append({"peer": peer, "peer_s": peer_s, "ours_s": one_s, "ratio": peer_s / one_s, "target": target})
     work = f"neighborhood_inconsistency, {MEMBERS} members, {TESTS:,} × {REFS:,} × {D}, k {K}"

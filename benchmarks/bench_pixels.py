@@ -13,11 +13,11 @@ import numpy as np
 from nescio.analysis.pixels import PixelCounts
 
 PIXELS, CLASSES, VOID = 1_000_000_000, 19, 255
-IMAGE = (1024, 2048)  # of Cityscapes; 477 of them make up the pixels
+IMAGE = (1024, 2048)  # image size of Cityscapes; 477 images have PIXELS pixels
 
 
 def image(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
-    """Truth, answer and score of every pixel of one image; a tenth is void, a quarter wrong."""
+    """Label, prediction and score of every pixel of one image; a tenth of the pixels is void, a quarter wrong."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, CLASSES, IMAGE, np.uint8)
     wrong = rng.random(IMAGE, np.float32) < 0.25
@@ -28,12 +28,12 @@ def image(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def peak() -> float:
-    """MiB of memory that this process has ever used."""
+    """Peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def all_metrics(dtype: Any) -> dict[str, Any]:
-    images = [image(seed, dtype) for seed in range(4)]  # shown over and over: making them takes longer than counting
+    images = [image(seed, dtype) for seed in range(4)]  # reused, because generating them takes longer than counting
     count = -(-PIXELS // (IMAGE[0] * IMAGE[1]))
     before, start = peak(), time.perf_counter()
     repeated_images = (images[number % len(images)] for number in range(count))

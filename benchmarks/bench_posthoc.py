@@ -1,4 +1,4 @@
-"""Time and peak memory of all post-hoc scores of one test file, against pytorch-ood's detectors if installed.
+"""Time and peak memory of all post-hoc scores of one test file, compared with pytorch-ood's detectors if installed.
 
 `python benchmarks/bench_posthoc.py 50000 1000 2048` sets the rows of train and test, the classes and the features.
 """
@@ -41,7 +41,7 @@ PEERS = {"mds": "Mahalanobis", "rmds": "RMD", "vim": "ViM", "she": "SHE", "kl_ma
 
 
 def network(seed: int, rows: int, classes: int, features: int) -> Predictions:
-    """What a network with a ReLU before its last layer says, in float32."""
+    """Predictions of a network with a ReLU before its last layer, in float32."""
     weight = (np.random.default_rng(0).normal(size=(classes, features)) / np.sqrt(features)).astype(np.float32)
     rng = np.random.default_rng(seed)
     labels = rng.integers(classes, size=rows)
@@ -56,7 +56,7 @@ def score(name: str, train: Predictions, test: Predictions) -> tuple[float, Any]
 
 
 def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any]:
-    """The same score by pytorch-ood, from the same features, logits, weights and labels."""
+    """(seconds, u) of the same score by pytorch-ood, from the same features, logits, weights and labels."""
     import torch
     from pytorch_ood import detector
 
@@ -89,7 +89,7 @@ def bare(train: Predictions, test: Predictions) -> tuple[float, float]:
     """Processor seconds of the matrix products alone, in float32: those of all scores, and those of the neighbours.
 
     Scatter of the embeddings and of their directions; embeddings by logits; two whitenings with the distances to class
-    means; residuals of training and test rows; four products with weights or a bank of rows; answers by templates.
+    means; residuals of training and test rows; four products with weights or a bank of rows; logits by templates.
     """
     f: Any = train.embeddings
     g: Any = test.embeddings
@@ -109,7 +109,7 @@ def bare(train: Predictions, test: Predictions) -> tuple[float, float]:
         for start in range(0, len(g), 1000):
             g[start : start + 1000] @ f.T
 
-    with one_blas_thread():  # several would wait for each other, and waiting counts as processor time
+    with one_blas_thread():  # waiting of several threads would count as processor time
         return sum(processor(product)[0] for product in products), processor(neighbours)[0]
 
 
@@ -124,7 +124,7 @@ def run(rows: int = 10_000, classes: int = 100, features: int = 512) -> list[dic
     train, test = network(1, rows, classes, features), network(2, rows, classes, features)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     begun = time.process_time()
-    scores = {name: score(name, train, test) for name in LOGITS + FITTED}  # the first pays for what they share
+    scores = {name: score(name, train, test) for name in LOGITS + FITTED}  # the first one computes shared results
     used = time.process_time() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     knn_s, _ = processor(lambda: measures.knn(train)(test))

@@ -1,4 +1,4 @@
-"""Time of ranking metrics of 10⁴ to 10⁷ rows, and of counts of float16 scores, against a sort."""
+"""Time of ranking metrics of 10⁴ to 10⁷ rows, and of counts of float16 scores, compared with a sort."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows_of(n: int) -> tuple[Any, Any]:
 
 
 def every_metric(ranking: Ranking) -> list[float]:
-    """All scalar ranking metrics at all values of their parameters, on one sort."""
+    """Compute all scalar ranking metrics for all values of their parameters, from one sort."""
     values = []
     for metric in registry.parts():
         if metric.prepared and "ranking" in metric.kinds:

@@ -16,7 +16,7 @@ from nescio.arrays.parallel import thread_count
 from nescio.metrics import recall_at_1
 
 N, D, CLASSES = 60_502, 512, 11_316
-TUNE = 8_192  # rows on which faiss's fastest setting is searched
+TUNE = 8_192  # number of rows for selecting faiss's fastest setting
 ROUNDS = 3
 
 
@@ -48,7 +48,7 @@ def faiss_other(unit: Any) -> Any:
 
 
 def fastest_setting(unit: Any) -> tuple[int, int, int, int]:
-    """OpenMP threads, BLAS threads and block sizes with which faiss is fastest here."""
+    """OpenMP threads, BLAS threads and block sizes with which faiss is fastest on this machine."""
     import faiss
     from threadpoolctl import threadpool_limits
 
@@ -85,14 +85,14 @@ def run() -> list[dict[str, Any]]:
     setting = fastest_setting(unit)
     use_setting(setting)
     ours_s = peer_s = np.inf
-    for _ in range(ROUNDS):  # in turn, so that other work on the machine slows both
+    for _ in range(ROUNDS):  # in alternation, so that other load on the machine slows both
         seconds, recall = best_of(lambda: recall_at_1(x, labels), 1)
         ours_s = min(ours_s, seconds)
         with threadpool_limits(setting[1], user_api="blas"):
             seconds, peer_neighbours = best_of(lambda: faiss_other(unit), 1)
         peer_s = min(peer_s, seconds)
     different = np.flatnonzero(ours != peer_neighbours)
-    if len(different):  # float32 cannot tell them apart: then float64 must say that ours is at least as near
+    if len(different):  # equal in float32: in float64 our neighbour must be at least as near
         a, b, c = (x[rows].astype(np.float64) for rows in (different, ours[different], peer_neighbours[different]))
         a, b, c = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (a, b, c))
         gains = (a * b).sum(1) - (a * c).sum(1)

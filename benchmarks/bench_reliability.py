@@ -18,12 +18,12 @@ from nescio.measures import neighborhood_inconsistency
 from nescio.measures.siblings import member_spaces, sibling_scores
 
 MEMBERS, TESTS, REFS, D = 10, 10_000, 5_000, 512
-KS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # the paper's (§4.5)
+KS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # values of k in the paper (§4.5)
 SECONDS, BYTES = 8.0, 500e6
 
 
 def data() -> tuple[list[Any], list[Any]]:
-    """Members that see the same scene, each through its own rotation and noise."""
+    """Embeddings of members: one scene under a separate rotation and noise for each member."""
     rng = np.random.default_rng(0)
     scene = rng.standard_normal((REFS + TESTS, D), dtype=np.float32)
     refs, tests = [], []
@@ -43,7 +43,7 @@ def run() -> list[dict[str, Any]]:
         [Predictions(embeddings=each) for each in embeddings_of_members] for embeddings_of_members in (refs, tests)
     ]
     seconds, u = best_of(lambda: neighborhood_inconsistency(*all_predictions, k=KS), 3)
-    # it works in float32: now and then the hundredth neighbour of one member is another there
+    # the peer computes in float32, so that the hundredth neighbour sometimes differs
     assert np.allclose(u[KS.index(bench_nc.K)][: bench_nc.TESTS], peer_u, atol=2e-3)
     tracemalloc.start()
     neighborhood_inconsistency(*all_predictions, k=KS)

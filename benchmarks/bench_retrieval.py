@@ -35,7 +35,7 @@ def data() -> tuple[Any, list[Any]]:
 
 
 def bare(unit: torch.Tensor) -> torch.Tensor:
-    """Blocked products and the largest similarity of every row, its own included."""
+    """Compute blocked products and the largest similarity of every row, including that with itself."""
     return torch.cat([(block @ unit.T).max(1).indices for block in unit.split(BLOCK)])
 
 

@@ -14,11 +14,11 @@ from nescio.datasets.readers import DatasetRequest
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.scenes import scenes
 
-SCENES, WANTED = 40, 20.0  # images a second
+SCENES, WANTED = 40, 20.0  # number of scenes, required images per second
 
 
 def timed(description: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
-    """A row of the table, and what the work gave. The time on the cores says more on a busy machine."""
+    """A row of the table, and the result of the work. On a busy machine the processor time is more meaningful."""
     start = time.process_time()
     seconds, result = best_of(work)
     seconds_per_image = (time.process_time() - start) / (3 * SCENES)
@@ -40,7 +40,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def _rendered(rows: Any) -> Any:
-    """The test images of a dataset that was not read before."""
+    """The test images of a newly rendered dataset."""
     test = scenes(DatasetRequest(size=256)).test
     test.backing.read(rows)
     return test

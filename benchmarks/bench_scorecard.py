@@ -1,4 +1,4 @@
-"""Time of the scorecard of one large file, against other libraries that compute a few of its numbers."""
+"""Time of the scorecard of one large file, compared with other libraries that compute some of its numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEASURES = ("msp", "gap", "entropy", "max_logit", "energy", "dempster_shafer")
 
 
 def large_file() -> tuple[np.ndarray, np.ndarray]:
-    """Logits like those of an ImageNet network: about four answers in five right, most of them confident."""
+    """Logits like those of an ImageNet network: about four of five predictions are correct, and most are confident."""
     rng = np.random.default_rng(0)
     labels = rng.integers(CLASSES, size=N)
     logits = rng.standard_normal((N, CLASSES), dtype=np.float32) * 1.5
@@ -36,7 +36,7 @@ def large_file() -> tuple[np.ndarray, np.ndarray]:
 
 
 def torch_uncertainty(*names: str) -> list[Any]:
-    """Metric classes of torch-uncertainty, whose package wants a trainer that its metrics do not need."""
+    """Metric classes of torch-uncertainty, imported without the trainer that its package requires."""
     package = "torch_uncertainty"
     for suffix in ("", ".metrics", ".metrics.classification"):
         if package + suffix not in sys.modules:
@@ -50,7 +50,7 @@ def torch_uncertainty(*names: str) -> list[Any]:
 
 
 def usual(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Five numbers from softmax, scikit-learn and TorchMetrics."""
+    """Compute five numbers with softmax, scikit-learn and TorchMetrics."""
     import torch
     from sklearn.metrics import log_loss, top_k_accuracy_score
     from torchmetrics.functional.classification import binary_auroc, multiclass_calibration_error
@@ -68,7 +68,7 @@ def usual(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def uncertainty(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Seven numbers from torch-uncertainty, with its softmax."""
+    """Compute seven numbers with torch-uncertainty, including its softmax."""
     import torch
 
     aurc, augrc, brier, nll, coverage, ece, fpr = torch_uncertainty(
@@ -106,15 +106,15 @@ def value(card: Scorecard, name: str) -> float:
 
 
 def check_usual(card: Scorecard, peer: dict[str, float]) -> None:
-    """Theirs are sums of float32, and TorchMetrics keeps a bin of its own for a confidence of 1."""
+    """Check the numbers: the peers sum in float32, and TorchMetrics has a separate bin for a confidence of 1."""
     for name, number in peer.items():
         assert abs(value(card, name) - number) < 1e-5, (name, value(card, name), number)
 
 
 def check_uncertainty(card: Scorecard, peer: dict[str, float], first_error: float) -> None:
-    """Theirs are float32, break ties of saturated confidences by luck, and integrate by trapezoids over [1/n, 1]:
+    """Check the numbers: the peer uses float32, breaks ties arbitrarily, and integrates by trapezoids over [1/n, 1]:
 
-    theirs = (n·ours - (first + last)/2) / (n - 1), where first and last are the ends of the curve.
+    peer = (n·ours - (first + last)/2) / (n - 1), where first and last are the ends of the curve.
     """
     last_error = 1 - card.value("accuracy")
     for name, number in peer.items():
@@ -126,7 +126,7 @@ def check_uncertainty(card: Scorecard, peer: dict[str, float], first_error: floa
 
 
 def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> float:
-    """The largest distance of any number on the card from SciPy's softmax in float64 and the array metrics."""
+    """The largest difference of any number on the card from SciPy's float64 softmax and the array metrics."""
     from scipy.special import logsumexp, softmax
 
     columns: dict[str, list[np.ndarray]] = {name: [] for name in MEASURES}
@@ -152,7 +152,7 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
         values = metrics.registry[name].values
         options = {option: type(shown[0])(parameters) for option, shown in values.items()} if parameters else {}
         if row["measure"] not in (None, *u) or not metrics.registry[name].prepared:
-            continue  # scores and metrics that this check does not write out
+            continue  # scores and metrics without an independent formula
         arguments = (outcomes,) if row["measure"] is None else (u[row["measure"]], ~outcomes.correct)
         largest_error = max(largest_error, abs(row["value"] - function(*arguments, **options)))
     assert largest_error < 1e-7, largest_error
@@ -160,7 +160,7 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
 
 
 def memory(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Megabytes beyond the input, at the worst moment."""
+    """Peak memory beyond the input, in megabytes."""
     predictions = Predictions(logits=logits, labels=labels)
     tracemalloc.start()
     scorecard(predictions, classwise=False)
@@ -173,7 +173,7 @@ def memory(logits: np.ndarray, labels: np.ndarray) -> float:
 def run() -> list[dict[str, Any]]:
     warnings.filterwarnings("ignore")
     logits, labels = large_file()
-    fresh = iter([Predictions(logits=logits, labels=labels) for _ in range(TIMES)])  # predictions keep their summary
+    fresh = iter([Predictions(logits=logits, labels=labels) for _ in range(TIMES)])  # without cached summaries
     ours_s, card = best_of(lambda: scorecard(next(fresh), classwise=False), TIMES)
     checked_s, _ = best_of(lambda: scorecard(Predictions(logits=logits, labels=labels), classwise=False), TIMES)
     usual_s, usual_values = best_of(lambda: usual(logits, labels))

@@ -22,7 +22,7 @@ SCORE = "import sys, bench_shards; bench_shards.score(sys.argv[1])"
 
 
 def make(folder: Path, rows: int, classes: int, shards: int) -> None:
-    """Shards of float16 logits, whose right class is often the largest."""
+    """Write shards of float16 logits in which the labelled class often has the largest logit."""
     rows_per_shard = rows // shards
     for number in range(shards):
         rng = np.random.default_rng(number)
@@ -34,7 +34,7 @@ def make(folder: Path, rows: int, classes: int, shards: int) -> None:
 
 
 def score(folder: str) -> None:
-    """In a process of its own, so that its peak is that of the scoring."""
+    """Score the shards; a separate process, so that its peak memory is that of scoring."""
     from nescio.analysis.shard_scores import scorecard_of_shards
     from nescio.predictions.shards import ShardFolder
 

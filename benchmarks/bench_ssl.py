@@ -1,4 +1,4 @@
-"""Images per second of SimCLR, BYOL and MoCo, against the bare forward and backward pass of two views.
+"""Images per second of SimCLR, BYOL and MoCo, compared with the bare forward and backward pass of two views.
 
 On a GPU: ResNet-18, 32 pixels, batch 512, bf16. On a CPU: the small convolutional network. An image counts once,
 although two views of it are processed. The augmentation of two views and each of its steps are timed alone.
@@ -28,7 +28,7 @@ THREE = ("simclr", "byol", "moco")
 
 
 def seconds(work: Callable[[], Any], repeats: int = 20, warm_up: int = 5) -> float:
-    """Of one call, the mean over several, after a few that do not count."""
+    """Mean seconds per call over several calls, after warm-up calls."""
     for call in range(warm_up + repeats):
         if call == warm_up:
             _wait()
@@ -39,7 +39,7 @@ def seconds(work: Callable[[], Any], repeats: int = 20, warm_up: int = 5) -> flo
 
 
 def bare(runtime: Runtime) -> float:
-    """Seconds of forward, backward and SGD step on two views of a batch that lies there ready."""
+    """Seconds of forward, backward and SGD step on two views of a prepared batch."""
     features = backbones.build(BACKBONE, 3, 32)
     net = runtime.to_device(nn.Sequential(features, nn.Linear(features.num_features, 128)))
     x = torch.randn(2 * BATCH, 3, 32, 32, device=runtime.device)
@@ -58,7 +58,7 @@ def bare(runtime: Runtime) -> float:
 
 
 def ours(name: str, dataset: datasets.Dataset, runtime: Runtime) -> float:
-    """Seconds of a step of `fit`, augmentation and all, between the first and the last epoch's end."""
+    """Seconds per step of `fit`, including augmentation, between the ends of the first and the last epoch."""
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, augment="full")
     hparams = methods[name].hparams_class()
     trial = Trial(method=name, hparams=hparams, data="synthetic", backbone=BACKBONE, training=training)
@@ -108,7 +108,7 @@ def each_step(runtime: Runtime) -> dict[str, float]:
 def run() -> list[dict[str, Any]]:
     runtime, dataset = runtime_for(), data(ROWS)
     device = torch.cuda.get_device_name() if GPU else "CPU, one thread for both"
-    with runtime.threads(1):  # as trials compute on a CPU
+    with runtime.threads(1):  # like trials on a CPU
         step, views = bare(runtime), augmentation(dataset, runtime)
         step_times = ", ".join(f"{name} {1e3 * step_seconds:.2f}" for name, step_seconds in each_step(runtime).items())
     rows = [_row(f"two views of {BATCH}, augmented", f"bare step, {BACKBONE}", step, views, f"ms: {step_times}")]

@@ -1,7 +1,7 @@
-"""Images per second of training and of prediction, against bare PyTorch loops.
+"""Images per second of training and of prediction, compared with bare PyTorch loops.
 
 On a GPU: CIFAR-size ResNet-18 for every method, against a DataLoader loop in float32 and a resident loop in bf16, and
-prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18 against a bare loop with as many threads.
+prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18, compared with a bare loop with equally many threads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def data(rows: int = ROWS, size: int = 32) -> datasets.Dataset:
 
 
 def ours(name: str, dataset: datasets.Dataset, runtime: Runtime, **plan: Any) -> float:
-    """Images per second of `fit` between its first and its last look at the loss."""
+    """Images per second of `fit` between its first and its last check of the loss."""
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, **plan)
     hparams = methods[name].hparams_class()
     trial = Trial(method=name, hparams=hparams, data="synthetic", backbone="resnet18", training=training)
@@ -83,7 +83,7 @@ def bare(dataset: datasets.Dataset, runtime: Runtime, compile: bool = False) -> 
 
 
 def ordinary(dataset: datasets.Dataset, runtime: Runtime) -> float:
-    """DataLoader with worker processes, float32, no channels-last: how such code is usually written."""
+    """A typical loop: DataLoader with worker processes, float32, no channels-last."""
     pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).float() / 255
     tensors = torch.utils.data.TensorDataset(pixels, torch.from_numpy(dataset.train.labels))
     loader = torch.utils.data.DataLoader(tensors, BATCH, shuffle=True, num_workers=8, pin_memory=True, drop_last=True)
@@ -140,7 +140,7 @@ def _row(work: str, peer: str, peer_rate: float, our_rate: float, target: str, n
 
 
 def on_cpu() -> list[dict[str, Any]]:
-    """Trials compute on one thread unless `threads` says more; the peer gets as many."""
+    """Measure on a CPU, with equally many threads for nescio and the peer."""
     runtime, dataset, rows = runtime_for(), data(), []
     for threads in sorted({1, torch.get_num_threads()}):
         with runtime.threads(threads):
@@ -163,7 +163,7 @@ def run(every_method: bool = True) -> list[dict[str, Any]]:
     compiled = ours("erm", dataset, runtime, augment="crop-flip", compile=True)
     rows.append(_row("the same, compiled", "bare, compiled", bare(dataset, runtime, True), compiled, ""))
     if every_method:
-        for name in classifiers():  # the others: bench_ssl
+        for name in classifiers():  # bench_ssl measures the other methods
             if name != "erm":
                 target = "stated" if name in ("due", "mimo") else "≥ 0.5 × ERM"
                 rows.append(

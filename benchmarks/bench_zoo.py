@@ -1,4 +1,4 @@
-"""Images per second of pretrained models over cached pixels, against the bare forward pass, and of decoding.
+"""Images per second of pretrained models over cached pixels, compared with the bare forward pass, and of decoding.
 
 The second model of a group is timed, from the pixel file to float16 logits on disk: ResNet-50 at 224 pixels in bf16 on
 a GPU, ResNet-18 on a CPU. The peer's input is on the device.
@@ -32,7 +32,7 @@ GPU = torch.cuda.is_available()
 NAME = "resnet50.tv_in1k" if GPU else "resnet18.tv_in1k"
 ROWS, BATCH = (40_000, 512) if GPU else (96, 32)
 DECODED = 4096 if GPU else 512
-KINDS = 64  # different images
+KINDS = 64  # number of distinct images
 
 
 def pictures(path: Path, rows: int) -> Path:
@@ -64,7 +64,7 @@ def weights(folder: Path, seed: int) -> Path:
 
 
 def models(root: Path, runtime: Runtime) -> tuple[float, float, float]:
-    """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
+    """Images per second of (bare forward, second model of the group, second model with loading and saving)."""
     store = Store(root / "store")
     images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="test_or_all")
     output_spec = OutputSpec(("logits",), "float16", mc_samples=30)

@@ -1,6 +1,6 @@
 """Progress of long computations on stderr: a bar on a terminal, a line every ten seconds elsewhere.
 
-A worker process sends its progress to the process that started it (`relay_to`), which shows it.
+A worker process sends its progress to the process that started it (`relay_to`), which displays it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from nescio.errors import visible
 
 T = TypeVar("T")
 BAR_DELAY = 2.0  # seconds before the bar of a loop appears
-LINE_INTERVAL = 10.0  # seconds between two lines without a terminal
+LINE_INTERVAL = 10.0  # seconds between two lines if stderr is not a terminal
 Relay = Callable[[str, str], None]  # called with a task and its state
 _relay: list[Relay] = []  # set in a worker: sends progress to the process that started it
-_stages: list[Stages] = []  # active stages of this process, the innermost last
-_last_line: list[float] = []  # time of this process's last line, or of its start
+_stages: list[Stages] = []  # active stages of this process, innermost last
+_last_line: list[float] = []  # time of the last line of this process, or of its start
 
 
 class Bar:
-    """A progress bar on a terminal: a title, a bar, and a state that is formatted at every refresh."""
+    """A progress bar on a terminal: a title, a bar, and a state formatted at every refresh."""
 
     def __init__(self, title: str, state: object = "", *, total: float | None = None, persistent: bool = False) -> None:
         from rich.console import Console
@@ -98,8 +98,8 @@ def track(
 ) -> Iterator[T]:
     """Yield the items; after two seconds, show how many are done and the time left.
 
-    images  item → number of its images: images are counted instead of items, and `total` is a number of images
-    name    item → its name
+    images  function item → number of images: images are counted instead of items, and `total` is a number of images
+    name    function item → name
     """
     if total is None and images is None:
         total = len(items) if isinstance(items, Sized) else None
@@ -182,7 +182,7 @@ class Stages:
     ) -> None:
         """Update the counts of a stage.
 
-        before  number of tasks in `done` that an earlier run finished
+        before  number of tasks in `done` that were finished in an earlier run
         """
         now = time.monotonic()
         if stage != self.stage or done <= self.done:
@@ -195,7 +195,7 @@ class Stages:
             self.started = now
         self.done, self.failed, self.total, self.before = done, failed, total, before
         new, missing = done - before, total - before
-        running = min(self.workers - 1, missing - new)  # half finished, on average
+        running = min(self.workers - 1, missing - new)  # on average half finished
         self.end = self.started + (now - self.started) * missing / (new + running / 2) if new else None
         if summary:
             self.images += summary.get("images", 0)

@@ -13,7 +13,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 
 LARGEST_SQUARED = 1e150  # numbers whose products, and their sums, stay finite in float64
-CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
+CACHE_VALUES = 1 << 18  # numbers in a checked block, so that a block fits the cache
 
 
 def dtype_name(array: Array) -> str:
@@ -27,7 +27,7 @@ def as_array(name: str, value: ArrayLike) -> Array:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise BadInput(f"{name} has rows of different lengths: every row needs as many numbers.") from None
+        raise BadInput(f"{name} has rows of different lengths: every row must have equally many numbers.") from None
     check_not_truncated(array)
     if array.dtype.name == "bfloat16":  # NumPy has no bfloat16
         array = array.astype(np.float32)
@@ -42,7 +42,7 @@ def _plain(name: str, tensor: Any) -> Array:
         low_precision = str(tensor.dtype).startswith(("torch.bfloat16", "torch.float8"))
         return np.asarray(tensor.float() if low_precision else tensor)
     except (RuntimeError, TypeError):  # sparse, without values, or of packed numbers
-        raise BadInput(f"{name} is no plain tensor of numbers: save it dense, as float32.") from None
+        raise BadInput(f"{name} is not a plain tensor of numbers: save it as a dense float32 tensor.") from None
 
 
 def numbers(name: str, value: ArrayLike) -> Array:
@@ -70,13 +70,13 @@ def vector(name: str, value: ArrayLike) -> Array:
 def matrix(name: str, value: ArrayLike, masks: bool = False, largest: float = np.inf) -> Array:
     array = floats(name, value)
     if array.ndim != 2 or array.shape[1] == 0:
-        raise BadInput(f"{name} has shape {array.shape}: it must have two axes, rows first, and a column at least.")
+        raise BadInput(f"{name} has shape {array.shape}: it must be (rows, columns), with at least one column.")
     check_finite(name, array, masks, largest)
     return array
 
 
 def cube(name: str, value: ArrayLike, masks: bool = False) -> Array:
-    """(n, draws, classes); `masks`: a class may have the score -inf, as long as another has none."""
+    """(n, draws, classes); `masks`: a class may have the score -inf if another class is finite."""
     array = floats(name, value)
     if array.ndim == 2:
         array = array[:, None, :]
@@ -89,7 +89,7 @@ def cube(name: str, value: ArrayLike, masks: bool = False) -> Array:
 def integers(name: str, value: ArrayLike) -> Array:
     array = numbers(name, value)
     if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one whole number for each.")
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one whole number per row.")
     if array.dtype.kind == "f":
         doubles = array.astype(np.float64)
         is_whole = np.isfinite(doubles) & (doubles == np.rint(doubles)) & (np.abs(doubles) < 2.0**53)
@@ -104,7 +104,7 @@ def integers(name: str, value: ArrayLike) -> Array:
 
 
 def check_finite(name: str, array: Array, masks: bool = False, largest: float = np.inf) -> None:
-    """Refuse NaN, infinities and magnitudes above `largest`; with `masks`, -inf is allowed beside a finite value."""
+    """Raise an error for NaN, infinities and magnitudes above `largest`; `masks` allows -inf beside a finite value."""
     if array.dtype.kind != "f":
         return
     width = max(1, int(np.prod(array.shape[1:])))
@@ -123,7 +123,7 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float)
     not_finite = ~(np.isfinite(rows) | masked)
     if not_finite.any():
         row = first + int(np.argwhere(not_finite)[0][0])
-        raise BadInput(f"{name} has a value that is not finite in row {row}: correct that row or leave it out.")
+        raise BadInput(f"{name} has a value that is not finite in row {row}: correct or omit that row.")
     too_large = ~masked & (np.abs(rows) > largest)
     if too_large.any():
         cell = np.argwhere(too_large)[0]
@@ -138,10 +138,10 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float)
 
 
 def check_not_truncated(rows: Array) -> None:
-    """Refuse rows of a memory map whose file was truncated since: reading them would crash the process."""
+    """Raise an error for rows of a memory map whose file was truncated: reading them would crash the process."""
     mapped = _map_of(rows)
     if mapped is not None and mapped.size() < len(mapped):
-        raise BadInput("The file was cut short while it was read: read it again when it is whole.")
+        raise BadInput("The file was truncated while it was read: read it again when it is complete.")
 
 
 def release_pages(rows: Array) -> None:
@@ -155,7 +155,7 @@ def release_pages(rows: Array) -> None:
     if mapped is None:
         return
     start_byte = rows.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-    # Whole pages only; a page that is shared with a neighbouring block is left to it.
+    # Whole pages only; pages shared with a neighbouring block stay in memory.
     first_byte = -(-start_byte // mmap.PAGESIZE) * mmap.PAGESIZE
     last_byte = (start_byte + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last_byte > first_byte:
@@ -163,7 +163,7 @@ def release_pages(rows: Array) -> None:
 
 
 def _map_of(rows: object, read_only: bool = False) -> mmap.mmap | None:
-    """The memory map behind an array; with `read_only` none that can be written: what was written is in no file."""
+    """The memory map behind an array; with `read_only` only of unwritable ones: copy-on-write data is in no file."""
     while isinstance(rows, np.ndarray):
         if read_only and rows.flags.writeable:
             return None
@@ -173,7 +173,7 @@ def _map_of(rows: object, read_only: bool = False) -> mmap.mmap | None:
 
 def _squares_finite(block: Array) -> bool:
     flat = block.reshape(-1)
-    if flat.dtype == np.float16:  # NumPy's test converts each half, which is six times slower than comparing exponents
+    if flat.dtype == np.float16:  # comparing exponents is six times faster than NumPy's test
         return not flat.size or bool((flat.view(np.uint16) & 0x7C00).max() < 0x7C00)
-    # A finite sum of squares excludes infinities. If it is not finite, every number is checked.
+    # A finite sum of squares excludes NaN and infinities; otherwise every number is checked.
     return bool(np.isfinite(flat.dot(flat)))

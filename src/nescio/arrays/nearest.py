@@ -1,8 +1,8 @@
-"""Exact nearest neighbours by blocked products: float32 searches, float64 decides.
+"""Exact nearest neighbours by blocked products: a float32 search, with close decisions in float64.
 
 A float32 product of two rows has a bounded error. If the scores of the k-th and the (k+1)-th neighbour differ by more
-than twice that bound, their order is certain. Otherwise the few rows near the border are compared in float64, pair by
-pair, independently of their positions: equal rows tie exactly, and ties go to the lower index.
+than twice that bound, their order is certain. Otherwise the few rows near the k-th score are compared in float64,
+pair by pair, independently of their positions: equal rows tie exactly, and ties go to the lower index.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nescio.progress import track
 
 METRICS = ("cosine", "euclidean")
 BLOCK = 1 << 22  # entries of one block of products
-CHOICE = 1 << 19  # entries of it that are chosen from at once
-SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
-SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of it, one of the entry, and for rounding
-CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
-CROWDED = -1  # placeholder for the neighbours of such a row
-PAIR = 16  # a pair takes as long as at least this many entries of a product
-NEAR, NEAR_COSINE = 1e-3, 1e-9  # squared distance below which two rows are compared one by one
-SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
-TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
-FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
+CHOICE = 1 << 19  # entries of a block in one selection
+SLAB = 1 << 17  # numbers in one conversion, so that they fit the cache
+SURE = 2.5  # distance from the k-th score, in error margins, beyond which float32 decides
+CROWD = 64  # maximum undecided neighbours of a row that are compared pair by pair
+CROWDED = -1  # placeholder for the neighbours of a row above CROWD
+PAIR = 16  # cost of comparing a pair, in entries of a product
+NEAR, NEAR_COSINE = 1e-3, 1e-9  # squared distances below which rows are compared pair by pair
+SERIAL = 1 << 27  # multiplications below which one thread is fastest
+TINY = 1e-150  # rows with squared lengths outside TINY … 1/TINY are normalised before products
+FAR = 1e18  # entries are clipped to this in the float32 search; float64 decides on such rows
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53  # unit roundoff
 
 
@@ -41,26 +41,26 @@ def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
     max_value = np.abs(x).max(1)
     if not max_value.all():
         row = start + int(np.flatnonzero(max_value == 0)[0])
-        raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; leave that row out.")
+        raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; omit that row.")
     x = x / max_value[:, None]
     return np.asarray(x / np.sqrt((x * x).sum(1))[:, None])
 
 
 @dataclass(frozen=True)
 class Points:
-    """Embeddings made ready for one metric.
+    """Embeddings prepared for one metric.
 
-    Cosine: unit-length rows, score = a·b. Euclidean: rows less a shift, times a scale (a power of two), score =
-    a·b − |b|²/2 = (|a|² − distance²)/2. The higher score is the nearer.
+    Cosine: unit-length rows, score = a·b. Euclidean: (rows − shift)·scale (a power of two), score =
+    a·b − |b|²/2 = (|a|² − distance²)/2. Higher scores are nearer.
     """
 
-    raw: Array  # (n, d) as given, in any precision, perhaps on disk
+    raw: Array  # (n, d) original rows, in any precision, possibly on disk
     metric: str
     name: str
     shift: Array  # (d,)
     scale: float
-    search_rows: Array  # (n, d) float32: the rows as they enter products
-    square: Array  # (n,) squared lengths, cosine: of the raw rows, Euclidean: of the rows as they enter products
+    search_rows: Array  # (n, d) float32 rows for products
+    square: Array  # (n,) squared lengths: of the raw rows (cosine), or of the rows in products (Euclidean)
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -71,7 +71,7 @@ class Points:
 
     @cached_property
     def half_squares(self) -> Array:
-        """(n,) subtracted from products to get scores: half of the squared length, or 0 for cosines."""
+        """(n,) numbers that are subtracted from products to get scores: half the squared lengths, or 0 for cosines."""
         return self.square / 2 if self.metric == "euclidean" else np.zeros(len(self))
 
     @cached_property
@@ -88,7 +88,7 @@ class Points:
 
     @cached_property
     def first_equal(self) -> Array:
-        """(n,) the first row that is equal, bit by bit."""
+        """(n,) the index of the first bitwise equal row."""
         rows = np.ascontiguousarray(self.raw)
         keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * self.d))).ravel()
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -100,11 +100,11 @@ class Points:
         return bool(2 * np.count_nonzero(self.first_equal == np.arange(len(self))) <= len(self))
 
     def float64(self, rows: Array | slice) -> Array:
-        """Rows as given."""
+        """Original rows in float64."""
         return np.asarray(self.raw[rows], np.float64)
 
     def centred(self, rows: Array | slice) -> Array:
-        """float64 rows as they enter products."""
+        """float64 rows for products."""
         x = self.float64(rows)
         return unit(x) if self.metric == "cosine" else (x - self.shift) * self.scale
 
@@ -112,7 +112,7 @@ class Points:
 def prepare_points(
     embeddings: ArrayLike, metric: str = "cosine", name: str = "embeddings", like: Points | None = None
 ) -> Points:
-    """Checks and prepares embeddings; `like` gives the shift and scale of those they will be compared with."""
+    """Check and prepare embeddings; `like` provides shift and scale for a comparison with it."""
     if metric not in METRICS:
         raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
     raw = matrix(name, embeddings)
@@ -147,7 +147,7 @@ def prepare_points(
 
     _run(work, n * d * 64)
     if metric == "cosine" and not (square.min() > TINY and square.max() < 1 / TINY):
-        raw = unit(np.asarray(raw, np.float64))  # squares of products would overflow or underflow
+        raw = unit(np.asarray(raw, np.float64))  # products would overflow or underflow
         square = (raw * raw).sum(1)
     return Points(raw, metric, name, shift, scale, search_rows, square)
 
@@ -155,7 +155,7 @@ def prepare_points(
 def nearest_rows(
     refs: Points, queries: Points, cuts: Sequence[int], rows: Array | None = None, exclude_self: bool = False
 ) -> Array:
-    """(n, cuts[-1]) indices of references: for every cut k, rising, the first k of a row are its k nearest, as a set.
+    """(n, cuts[-1]) indices of references: for every ascending cut k, the first k of a row are its k nearest, as a set.
 
     rows: numbers of the queries to search for. exclude_self: queries are the references, and none finds itself.
     """
@@ -164,7 +164,7 @@ def nearest_rows(
     work_size = len(rows) * len(refs) * refs.d
     workers = thread_count() if work_size >= SERIAL else 1
     rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
-    block_size = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
+    block_size = max(1, -(-len(rows) // (workers * rounds)))  # equal work for all workers
     slices = blocks(len(rows), block_size)
     half_squares = refs.half_squares.astype(np.float32)
 
@@ -195,7 +195,7 @@ def nearest_rows(
 
 
 def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
-    """(n, k) float64 distances from queries to the references named in `found` (n, k). Cosine: 1 − cos."""
+    """(n, k) float64 distances from queries to the references with indices `neighbours` (n, k). Cosine: 1 − cos."""
     n, k = neighbours.shape
     out = np.empty((n, k))
     all_at_once = k * PAIR > len(refs) and refs.raw.size <= 8 * BLOCK
@@ -216,7 +216,7 @@ def distances(refs: Points, queries: Points, neighbours: Array) -> Array:
     return np.asarray(np.sqrt(-2 * out) / refs.scale)
 
 
-# ---- deciding
+# ---- close decisions in float64
 
 
 def _run(work: Callable[[int, int], None], size: int, blas: bool = False) -> None:
@@ -240,9 +240,9 @@ def score_margin(refs: Points, queries: Points, query_rows: Array, roundoff: flo
 
 
 def pair_scores(refs: Points, queries: Points, i: Array, j: Array) -> Array:
-    """float64 scores of the pairs (i, j), higher = nearer, equal for equal rows at any position.
+    """float64 scores of the pairs (i, j), higher = nearer; equal rows have equal scores at any position.
 
-    Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding on whole numbers, so that exact ties stay ties.
+    Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding for integers, so that exact ties stay ties.
     Euclidean: −distance²/2, scaled.
     """
     out = np.empty(len(i))
@@ -263,11 +263,11 @@ class _TieBreaker:
 
     refs: Points
     queries: Points
-    query_rows: Array  # (b,) the queries of the block
+    query_rows: Array  # (b,) query numbers of the block
     exclude_self: bool
 
     def comparable(self, scores: Array, row: Array) -> Array:
-        """Scores of these rows of the block in the unit of `pair_scores`."""
+        """Scores of rows of the block on the scale of `pair_scores`."""
         if self.refs.metric == "cosine":
             return scores * np.abs(scores)
         return np.asarray(scores - self.queries.half_squares[self.query_rows[row]])
@@ -278,7 +278,7 @@ class _TieBreaker:
     def exact_scores(self, neighbours: Array, centred_refs: Array) -> Array:
         """Scores of the neighbours of each query, by one product with all references, `centred_refs`.
 
-        Rows so near that a difference of products loses its digits are compared pair by pair.
+        Rows so near that a difference of products cancels are compared pair by pair.
         """
         scores = self.queries.centred(self.query_rows) @ centred_refs.T - self.refs.half_squares
         out = np.take_along_axis(self.comparable(scores, np.arange(len(self.query_rows))[:, None]), neighbours, 1)
@@ -321,10 +321,10 @@ class _TieBreaker:
 
 
 def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _TieBreaker | None) -> Array:
-    """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
+    """(b, cuts[-1]) columns: for every cut k the first k have the k highest exact scores; ties go to the lower column.
 
-    scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is on its
-    side of the cut for certain. The tie breaker decides on the others; rows with too many of them are returned as
+    scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is
+    decided. The tie breaker decides on the others; rows with too many of them are returned as
     CROWDED. (Margin 0 and no tie breaker: the scores are exact.)
     """
     b, n = scores.shape
@@ -354,7 +354,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
     if not len(undecided):
         return chosen
 
-    # from the highest score to the lowest; undecided entries near every cut are put in their true order
+    # in descending order of scores; undecided entries near every cut are sorted by their exact scores
     entries, count = candidates[entry_undecided], count[undecided]
     occupied = np.arange(count.max()) < count[:, None]
     columns, value = np.zeros(occupied.shape, np.intp), np.full(occupied.shape, -np.inf, scores.dtype)
@@ -363,7 +363,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
     inside, unsure, tolerance = inside[undecided], unsure[undecided], SURE * margin[undecided, None]
     border = np.zeros(occupied.shape, bool)
     for cut_number in np.flatnonzero(unsure.any(0)).tolist():
-        # a row with more than CROWD of them on one side is crowded, however far they go on
+        # CROWD entries on one side suffice to see that a row is crowded
         near = (
             slice(None)
             if tie_breaker is None
@@ -389,16 +389,16 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], tie_breaker: _Tie
 
 
 def _descending(columns: Array, value: Array) -> tuple[Array, Array]:
-    """Values and columns of every row, in descending order of values."""
+    """Columns and values of every row, in descending order of values."""
     if value.dtype != np.float32:
         order = np.argsort(-value, axis=1)
         return np.take_along_axis(columns, order, axis=1), np.take_along_axis(value, order, axis=1)
-    # one sort of whole numbers, several times faster: the bits of a float, in order, before its column
+    # sorting integers is several times faster: the ordered bits of a float, followed by its column
     keys = _in_order((-value).view(np.int32)).astype(np.int64) << 32 | columns
     keys.sort(axis=1)
     return keys & 0xFFFFFFFF, -_in_order((keys >> 32).astype(np.int32)).view(np.float32)
 
 
 def _in_order(bits: Array) -> Array:
-    """Bits of float32 as int32 of the same order, and back."""
+    """Convert float32 bits to int32 of the same order, or back."""
     return np.asarray(bits ^ ((bits >> 31) & 0x7FFFFFFF))

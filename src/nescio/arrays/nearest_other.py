@@ -1,4 +1,4 @@
-"""The nearest other row of every row: one product serves both of its rows."""
+"""The nearest other row of every row, from symmetric tiles of products."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nescio.arrays.types import Array
 from nescio.progress import track
 
 TILE = 512  # rows and columns of a symmetric tile
-TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
-INTEGERS_FROM = 1 << 39  # multiplications from which integer products are worth importing PyTorch
+TILES_FROM = 8 * TILE  # minimum rows for symmetric tiles, which need half the products but some bookkeeping
+INTEGERS_FROM = 1 << 39  # minimum multiplications for integer products, which import PyTorch
 
 
 def nearest_other(points: Points) -> Array:
-    """(n,) for every row the index of the nearest other row, the query left out by its index."""
+    """(n,) for every row the index of the nearest other row; equal rows with another index count."""
     n = len(points)
     if n < TILES_FROM:
         return (
@@ -51,7 +51,7 @@ def _nearest_among_duplicates(points: Points) -> Array:
     i, first_equal = np.arange(len(points)), points.first_equal
     unique, group, size = np.unique(first_equal, return_inverse=True, return_counts=True)
     duplicates = np.argsort(first_equal, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
-    first_twin = np.where(first_equal == i, duplicates[group], first_equal)  # the first equal row that is another
+    first_twin = np.where(first_equal == i, duplicates[group], first_equal)  # the first equal row with another index
     if len(unique) == 1:
         return first_twin
     nearest = unique[nearest_other(prepare_points(points.raw[unique], points.metric))][group]
@@ -66,7 +66,7 @@ def _nearest_among_duplicates(points: Points) -> Array:
 def _tiles(points: Points) -> tuple[Array, Array, Array]:
     """(best, second, best_row): the two highest float32 scores of every row with the others, and the row of the best.
 
-    The score (less |a|²/2 when Euclidean) is symmetric, so one tile of products serves its rows and its columns.
+    The score (less |a|²/2 when Euclidean) is symmetric, so every tile of products updates its rows and its columns.
     """
     spans = blocks(len(points), TILE)
     pairs = [(a, b) for a in range(len(spans)) for b in range(a, len(spans))]
@@ -106,7 +106,7 @@ def _tiles(points: Points) -> tuple[Array, Array, Array]:
 
 
 def _update_best(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, maxima: Array) -> None:
-    """Updates the two best scores of the rows from `start` on by a tile with the row maxima `top`."""
+    """Update the two best scores of the rows from `start` on by a tile with the row maxima `top`."""
     best, second, best_row = (array[start : start + len(tile)] for array in state)
     improved = np.flatnonzero(maxima > second)
     if not len(improved):

@@ -1,4 +1,4 @@
-"""Row blocks on a few threads: NumPy releases the lock inside its loops, so threads are enough."""
+"""Row blocks on threads: NumPy releases Python's lock in its loops, so no processes are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def thread_count() -> int:
-    """Cores this process may use (NESCIO_THREADS overrides); one for little work."""
+    """Number of cores that this process may use (NESCIO_THREADS overrides it); 1 within `use_one_thread`."""
     if _little_work:
         return 1
     requested = os.environ.get("NESCIO_THREADS") or "0"
@@ -30,12 +30,12 @@ def blocks(n: int, size: int) -> list[slice]:
 
 
 _little_work: list[None] = []  # not empty within `use_one_thread`
-_limits: list[None] = []  # not empty while BLAS is at one thread: looking for its libraries again takes a millisecond
+_limits: list[None] = []  # not empty within `one_blas_thread`: each search for BLAS takes a millisecond
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Run BLAS on one thread, for code with its own threads or for little work; nested uses do nothing."""
+    """Run BLAS on one thread, for code that starts threads and for small work; nested uses have no effect."""
     from threadpoolctl import threadpool_limits
 
     if _limits:
@@ -51,7 +51,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """Run BLAS and `run_on_threads` on one thread: with little work, threads mostly wait for each other."""
+    """Run BLAS and `run_on_threads` on one thread: for small work, threads mostly wait for each other."""
     with one_blas_thread():
         _little_work.append(None)
         try:

@@ -1,7 +1,7 @@
-"""Candidates for nearest rows from exact products of 8-bit integers, on some processors many times as fast as float32.
+"""Candidates for nearest rows from exact products of 8-bit integers, which some processors compute fast.
 
-Unit rows are rotated at random, so that no entry is much larger than others, and rounded to s·q with whole q in ±127.
-With e the length of what rounding removes from a row, |a·b − s²·q_a·q_b| ≤ e_a + (1 + e_a)·e_b. Every row whose product
+Unit rows are rotated at random, so that no entry is very large, and rounded to s·q with integers q in ±127.
+With e the length of a row's rounding error, |a·b − s²·q_a·q_b| ≤ e_a + (1 + e_a)·e_b. Every row whose product
 is within twice that bound of the largest is a candidate; the caller compares candidates in float64.
 """
 
@@ -20,9 +20,9 @@ from nescio.arrays.types import Array
 from nescio.progress import track
 
 TILE = 512  # rows and columns of a tile of products
-LARGEST = 1 << 26  # products that are stored
-MOST = 256  # mean number of candidates of a row in a span above which there is no result: most rows are equal
-FASTER = 2.0  # times that an integer product must be faster than one of float32
+LARGEST = 1 << 26  # maximum number of stored products
+MOST = 256  # maximum mean number of candidates per row in a span; with more, most rows are equal
+FASTER = 2.0  # required speed of integer products relative to float32
 Product = Callable[[Array, Array], Array]
 
 
@@ -90,20 +90,20 @@ def _quantize(unit: Array, rounding: float) -> tuple[Array, Array]:
         quantized = np.rint(rotated[block] / scale)
         rows[block] = quantized
         losses[block] = np.linalg.norm(rotated[block] - scale * quantized, axis=1)
-    error = losses + (1 + losses) * losses.max() + rounding + 4 * np.sqrt(d) * (d + 8) * 2.0**-24  # of the rotation
+    error = losses + (1 + losses) * losses.max() + rounding + 4 * np.sqrt(d) * (d + 8) * 2.0**-24  # of rotating
     return rows, np.ceil(2 * error / scale**2 + 1).astype(np.int32)
 
 
 @contextmanager
 def _integer_product() -> Iterator[Product | None]:
-    """A function of int8 rows a and b that gives a·bᵀ as int32; None without PyTorch or a fast implementation."""
+    """A function that computes a·bᵀ of int8 rows a and b as int32; None without PyTorch or a fast implementation."""
     if find_spec("torch") is None:
         yield None
         return
     import torch
 
     def product(a: Array, b: Array) -> Array:
-        torch.set_num_threads(1)  # a setting of the calling thread
+        torch.set_num_threads(1)  # applies to the calling thread only
         return torch._int_mm(torch.from_numpy(a), torch.from_numpy(b).T).numpy()
 
     threads = torch.get_num_threads()
@@ -114,7 +114,7 @@ def _integer_product() -> Iterator[Product | None]:
 
 
 def _is_faster(product: Product) -> bool:
-    """Whether integer products are right and FASTER times as fast as those of float32."""
+    """Whether integer products are correct and FASTER times as fast as float32."""
     integers = np.arange(TILE * TILE).reshape(TILE, TILE) % 251 - 125.0
     seconds = []
     with one_blas_thread():

@@ -7,5 +7,5 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[Any]]  # in NumPy 2.5 NDArray has no type to inspect
-# A NumPy array or a torch tensor: functions of it use the operations that both have, and return the kind they get.
+# A NumPy array or a torch tensor: such functions use operations of both, and return the type of their argument.
 ArrayOrTensor: TypeAlias = Any

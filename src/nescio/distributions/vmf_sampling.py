@@ -1,8 +1,8 @@
-"""Samples of the von Mises–Fisher distribution through which gradients flow, on tensors of any device.
+"""Differentiable samples of the von Mises–Fisher distribution, on tensors of any device.
 
 A sample is s = w·μ + √(1 − w²)·v: v is a uniform direction at right angles to μ, and w has the density
-∝ exp(κw)·(1 − w²)^((d − 3)/2), drawn by rejection (Ulrich 1984, Wood 1994). torch is never imported here: a tensor
-brings it along.
+∝ exp(κw)·(1 − w²)^((d − 3)/2), drawn by rejection (Ulrich 1984, Wood 1994). This module does not import torch: its
+tensors imply an imported torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from nescio.arrays.types import ArrayOrTensor
 from nescio.distributions.von_mises_fisher import mean_resultant
 
-TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
+TRIES = 4  # proposals per round; each is accepted with probability of at least 0.66
 NODES = 40  # nodes of the quadrature
 REACH = 12.0  # standard deviations of the angle beyond which the density is negligible
-NARROW = 16  # dimensions below which a random vector may be parallel to μ: computed in float64, without that part
+NARROW = 16  # dimensions below which float64 is used, because random vectors may be nearly parallel to μ
 
 
 def sample(mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTensor:
@@ -35,7 +35,7 @@ def sample(mean: ArrayOrTensor, kappa: ArrayOrTensor, draws: int) -> ArrayOrTens
 
 @lru_cache(maxsize=1)
 def _samples() -> ArrayOrTensor:
-    """The samples as a torch function whose backward keeps only them and a few numbers of each."""
+    """The samples as a torch function whose backward pass stores the samples and a few numbers per sample."""
     torch = sys.modules["torch"]
 
     class Samples(torch.autograd.Function):  # type: ignore[misc, name-defined]
@@ -44,12 +44,12 @@ def _samples() -> ArrayOrTensor:
             d, dtype = mean.shape[-1], mean.dtype
             precision = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
             k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(precision)
-            torch.rand(3, device=mean.device)  # samples must differ from means drawn with the same seed
+            torch.rand(3, device=mean.device)  # avoids samples equal to means drawn with the same seed
             s = torch.randn(draws, *mean.shape, dtype=precision, device=mean.device)
             if d < NARROW:
                 mu = torch.nn.functional.normalize(mu, dim=1)  # a float32 row has length one to 1e-7 only
                 s -= torch.einsum("snd,nd->sn", s, mu)[..., None] * mu
-            complement = _rejection(k, d)  # after s, because its number of draws depends on all rows
+            complement = _rejection(k, d)  # after s, because the number of random draws depends on all rows
             tilt = _tilt(complement, k, d) if ctx.needs_input_grad[1] else None
             w, radius = (1 - complement).to(precision), (complement * (2 - complement)).sqrt().to(precision)
             radial_part = torch.einsum("snd,nd->sn", s, mu)
@@ -100,7 +100,7 @@ def _tilt(complement: ArrayOrTensor, kappa: ArrayOrTensor, d: int) -> ArrayOrTen
     """dw/dκ at fixed F(w; κ), by Gauss–Legendre quadrature over the angle θ = arccos w from θ outwards.
 
     With p(θ) ∝ exp(κ·cos θ)·sin^(d−2) θ: dw/dκ = sin θ·∫ |cos u − A_d(κ)|·p(u)/p(θ) du over u < θ where w is above its
-    mean A, over u > θ where it is below. The two integrals are equal; from here nothing cancels.
+    mean A, over u > θ where it is below. The two integrals are equal, and this choice avoids cancellation.
     """
     torch = sys.modules["torch"]
     nodes, weights = (torch.as_tensor(values, device=complement.device) for values in _quadrature())

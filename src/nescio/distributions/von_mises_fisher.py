@@ -1,7 +1,7 @@
 """The von Mises–Fisher distribution on the unit sphere of R^d: density C_d(κ)·exp(κ·μᵀx), ‖μ‖ = ‖x‖ = 1.
 
 Every function takes NumPy arrays, torch tensors or numbers, computes in float64 and returns the dtype of its input
-(half precision: float32). torch is never imported here: a tensor brings it along.
+(half precision: float32). This module does not import torch.
 
 With v = d/2 − 1, t = √(v² + κ²) and p = v/t, Debye's uniform expansion (Olver, *Asymptotics and Special Functions*,
 ch. 10 §7) reads
@@ -13,8 +13,8 @@ as a series Σ g_k(p)/vᵏ:
 
     g₁ = (1 − 5p²)/8,   g_{k+1} = ½·[(q·g_k)′ + q·Σ_{i+j=k} g_i·g_j],   q = p² − p⁴.
 
-The series is accurate at high order only, so a small v is raised by whole steps and brought down again by the exact
-three-term recurrence, which is stable in that direction.
+The series is accurate only for large v. A small v is therefore raised by integer steps, and the exact three-term
+recurrence, which is stable downwards, leads back to v.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from nescio.errors import BadInput
 
 Function: TypeAlias = Callable[[ArrayOrTensor, int, ModuleType], ArrayOrTensor]  # of values, d, numpy or torch
 
-LOWEST_ORDER = 15  # with 12 terms both log C and A are at rounding error from here on
+LOWEST_ORDER = 15  # minimum order at which 12 terms give log C and A to rounding error
 TERMS = 12
 NEGLIGIBLE = 1e-16  # smaller terms of g, and all after them, are omitted
-CHUNK = 1 << 13  # values worked on at once: the temporaries stay in the cache
-STEPS = 50  # the inverse needs 4 to 8
+CHUNK = 1 << 13  # values per chunk, so that temporaries fit the cache
+STEPS = 50  # maximum steps of the inverse, which needs 4 to 8
 TINY, LARGEST = 1e-24, 1e150  # minimum squared concentration; maximum concentration with a finite square
 
 
@@ -45,7 +45,7 @@ def log_normalizer(kappa: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """Log of the factor that makes the density integrate to one over the sphere's surface measure.
 
     log C_d(κ) = v·log κ − (d/2)·log 2π − log I_v(κ),  v = d/2 − 1;  at κ = 0 minus the log of the sphere's area.
-    Its gradient, −A_d(κ), flows through tensors of any order of differentiation.
+    For tensors the gradient −A_d(κ) is differentiable to any order.
     """
     return _apply(_log_normalizer, kappa, d)
 
@@ -59,7 +59,7 @@ def inverse_mean_resultant(r: ArrayOrTensor, d: int) -> ArrayOrTensor:
     """The concentration κ at which A_d(κ) = r: the maximum-likelihood estimate from a mean of length r.
 
     Amos' bound A(κ) ≥ κ/(a + √(κ² + b²)), a = (d − 1)/2, b = (d + 1)/2, has a closed inverse that is exact at both
-    ends; what remains between them is nearly constant in log κ and is removed by the secant method. r = 1 gives
+    ends; the error between them is nearly constant in log κ and is removed by the secant method. r = 1 gives
     infinity. No gradient flows through this function.
     """
     return _apply(_inverse_mean_resultant, r, d)
@@ -82,20 +82,20 @@ def expected_likelihood(
 ) -> ArrayOrTensor:
     """Log of the expected-likelihood kernel ∫ f·g of n distributions, mean (n, d), kappa (n,), and m others, as (n, m).
 
-    log C_d(κ) + log C_d(κ′) − log C_d(‖κμ + κ′μ′‖): how likely a sample of one is under the other
+    log C_d(κ) + log C_d(κ′) − log C_d(‖κμ + κ′μ′‖): the expected likelihood of a sample of one under the other
     (Jebara & Kondor 2003).
     """
     xp, d = _namespace(mean), int(mean.shape[-1])
     mean, dtype = _double(mean, xp)
     (others, _), (k, _), (m, _) = _double(others, xp), _double(kappa, xp), _double(other_kappas, xp)
     k, m = k[:, None], m[None]
-    # ‖κμ + κ′μ′‖² = (κ − κ′)² + 2κκ′·(1 + cos), at least a little above 0, where the root has a gradient
+    # ‖κμ + κ′μ′‖² = (κ − κ′)² + 2κκ′·(1 + cos), clipped above 0, where the root is differentiable
     squared = (k - m) ** 2 + 2 * k * m * (1 + mean @ others.T).clip(0)
     joint = log_normalizer(squared.clip(TINY) ** 0.5, d)
     return _back(log_normalizer(k, d) + log_normalizer(m, d) - joint, dtype, xp)
 
 
-# ---- the mathematics, on float64 arrays of either namespace
+# ---- formulas, on float64 arrays of NumPy or torch
 
 
 @lru_cache(maxsize=1)
@@ -113,7 +113,7 @@ def _slopes() -> list[Array]:
 
 @lru_cache(maxsize=256)
 def _series(d: int) -> tuple[float, int, list[float], list[float]]:
-    """Order of the expansion, steps down to v, and the coefficients of L and of g, highest power first."""
+    """Order of the expansion, number of steps down to v, and the coefficients of L and of g, highest power first."""
     if not isinstance(d, int) or d < 2:
         raise BadInput(f"The sphere of R^d needs a whole d of at least 2; d is {d}.")
     v = d / 2 - 1
@@ -169,7 +169,7 @@ def _mean_resultant(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTens
 
 
 def _resultant_slope(kappa: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
-    """A′(κ): the derivatives of the expansion and of the recurrence, in which no near numbers are subtracted."""
+    """A′(κ): the derivatives of the expansion and of the recurrence, without cancellation."""
     order, steps, _, slope = _series(d)
     t = xp.sqrt(order**2 + kappa**2)
     p = order / t
@@ -198,7 +198,7 @@ def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOr
     for _ in range(STEPS):
         x = x + step
         previous_error, error = error, target - log_bound(_mean_resultant(xp.exp(x), d, xp))
-        # The slope of log_bound(A) in log κ is near 1 everywhere; the secant's is kept where rounding leaves one.
+        # The slope of log_bound(A) in log κ is near 1 everywhere; the secant's slope is used unless rounding spoils it.
         slope = (previous_error - error) / xp.where(step == 0, 1.0, step)
         log_slope = xp.where((slope > 0.5) & (slope < 2), slope, log_slope)
         step = xp.where(abs(error) < abs(previous_error), error / log_slope, 0.0)
@@ -208,7 +208,7 @@ def _inverse_mean_resultant(r: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOr
     return xp.where(interior, kappa, xp.where(r >= 1, math.inf, xp.where(r == 0, 0.0, math.nan)))
 
 
-# ---- in and out of the two namespaces
+# ---- conversion to and from NumPy and torch
 
 
 def _namespace(x: ArrayOrTensor) -> ModuleType:
@@ -245,7 +245,7 @@ def _apply(function: Function, x: ArrayOrTensor, d: int) -> ArrayOrTensor:
 
 
 def _chunked(function: Function, x: ArrayOrTensor, d: int, xp: ModuleType) -> ArrayOrTensor:
-    """The function on pieces that stay in the cache; one piece on a GPU."""
+    """Apply the function to chunks that fit the cache; on a GPU to all values at once."""
     size = math.prod(x.shape)
     if size <= CHUNK or (xp is not np and x.device.type != "cpu"):
         return function(x, d, xp)
@@ -263,7 +263,7 @@ def _check_range(values: ArrayOrTensor, maximum: float) -> None:
 
 @lru_cache(maxsize=1)
 def _differentiable() -> dict[Function, Callable[[ArrayOrTensor, int], ArrayOrTensor]]:
-    """log C and A as torch functions with gradients −A and A′, whose backward keeps κ alone."""
+    """log C and A as torch functions with gradients −A and A′; only κ is stored for the backward pass."""
     torch = sys.modules["torch"]
 
     class Smooth(torch.autograd.Function):  # type: ignore[misc, name-defined]

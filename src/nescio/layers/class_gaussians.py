@@ -1,4 +1,4 @@
-"""A Gaussian for every class on features, fitted to rows with their true labels."""
+"""One Gaussian per class, fitted to the features of rows with true labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClassGaussians(nn.Module):
     """log Σ_c π_c N(x; μ_c, Σ_c) with full covariances; π_c are the class shares of the rows that it was fitted to.
 
     In float64: the whitened coordinates of nearly singular covariances are small differences of large numbers. Rows are
-    features (n, d): of images, or of the locations of images where a network predicts densely.
+    features (n, d): of images, or of image locations in dense prediction.
     """
 
     means: Tensor
@@ -35,8 +35,8 @@ class ClassGaussians(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Fits to (rows (b, d), labels (b,)) that are seen once and not kept. A class of fewer than two rows has no
-        covariance of its own and takes the pooled one; a class without rows gets a share of 0."""
+        """Fit to batches of (rows (b, d), labels (b,)) in one pass. A class of fewer than two rows uses the pooled
+        covariance; a class without rows gets a share of 0."""
         classes, width = self.means.shape
         counts, sums, squares = self.means.new_zeros(classes), self.means * 0, self.whiteners * 0
         for rows, labels in batches:
@@ -73,9 +73,9 @@ class ClassGaussians(nn.Module):
 def factor(covariances: Tensor) -> Tensor:
     """Cholesky factors of covariances (c, d, d), with the least common jitter at which all of them exist."""
     if not bool(covariances.isfinite().all()):  # jitter cannot repair these
-        raise BadInput("Features are not finite, so that no Gaussian fits them: a smaller learning rate may help.")
+        raise BadInput("Features are not finite, so no Gaussian can be fitted: a smaller learning rate may help.")
     variance = float(covariances.diagonal(dim1=1, dim2=2).mean())
-    variance = variance if variance > 0 else 1.0  # features that do not vary: rounding may leave it below 0
+    variance = variance if variance > 0 else 1.0  # rounding may make the variance of constant features negative
     identity = torch.eye(covariances.shape[1], dtype=covariances.dtype, device=covariances.device)
     jitter = 0.0
     while True:

@@ -14,7 +14,7 @@ N = TypeVar("N", bound=nn.Module)
 
 
 def mlp(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Sequential:
-    """Two linear layers with a ReLU, and before it batch-norm, between them."""
+    """Two linear layers with an optional batch-norm and a ReLU between them."""
     activation = [nn.BatchNorm1d(hidden), nn.ReLU()] if norm else [nn.ReLU()]
     return nn.Sequential(nn.Linear(inputs, hidden, bias=not norm), *activation, nn.Linear(hidden, outputs))
 
@@ -25,7 +25,7 @@ def unit(z: Tensor) -> Tensor:
 
 
 def nt_xent(z: Tensor, temperature: float) -> Tensor:
-    """The NT-Xent loss: finding a view's partner among all other views; rows i and i + b are two views of one image.
+    """The NT-Xent loss of matching views among all others; rows i and i + b are two views of one image.
 
     (1/2b) Σ_i −log [ exp(cos(z_i, z_i′)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ], i′ the partner of i (Chen et al. 2020,
     eq. 1). The denominator includes the partner but not the row itself. z (2b, d).
@@ -39,7 +39,7 @@ def nt_xent(z: Tensor, temperature: float) -> Tensor:
 
 
 def info_nce(z: Tensor, t: float, partners: bool = False) -> Tensor:
-    """Pulls the two views of an image together and pushes other images away; rows i and i + b are views of one image.
+    """The InfoNCE loss of two views against other images; rows i and i + b are views of one image.
 
     −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻), e⁻ all rows but the two
     (URL, eq. 1), for every image: z (…, 2b, d) of unit rows to (…, b). With `partners`, both sums include the other
@@ -64,7 +64,7 @@ def momentum_copy(network: N) -> N:
 
 @torch.no_grad()
 def follow(copy: nn.Module, network: nn.Module, momentum: float) -> None:
-    """ξ ← m·ξ + (1 − m)·θ over all weights. Batch-norm statistics are not averaged."""
+    """Update all weights of a copy: ξ ← m·ξ + (1 − m)·θ. Batch-norm statistics are not averaged."""
     torch._foreach_lerp_(list(copy.parameters()), list(network.parameters()), 1 - momentum)
 
 

@@ -12,8 +12,8 @@ def entropy(p: Tensor, axis: int = -1) -> Tensor:
 
 
 def of_draws(logits: Tensor) -> dict[str, Tensor]:
-    """ "jsd" and "entropy" of the softmax of draws (b, s, c), (b,) each. In float64 inside: the draws of a confident
-    prediction differ after the seventh digit."""
+    """ "jsd" and "entropy" of the softmax of draws (b, s, c), (b,) each. Computed in float64, because the draws of a
+    confident prediction differ after the seventh digit."""
     p = logits.double().softmax(-1)
     return {"jsd": jensen_shannon(p).float(), "entropy": entropy(p.mean(1)).float()}
 

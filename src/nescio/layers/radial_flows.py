@@ -13,16 +13,16 @@ class RadialFlows(nn.Module):
     """log q(z | c) of c classes, each by a sequence of radial flows (Rezende & Mohamed 2015, eq. 14).
 
     A flow maps z to z + β·(z − z₀)/(a + r) with r = ‖z − z₀‖, a > 0 and β ≥ −a, so that it can be inverted; its
-    determinant is (1 + βh)^(d−1)·(1 + βh + βh′r) with h = 1/(a + r), h′ = −h². The flows lead from z to a standard
-    normal: log q(z) is the normal's log-density plus the log-determinants. In float64: densities have a wide range.
+    determinant is (1 + βh)^(d−1)·(1 + βh + βh′r) with h = 1/(a + r), h′ = −h². The flows map z to a standard
+    normal: log q(z) is the normal's log-density plus the log-determinants. In float64, because densities vary widely.
     """
 
     def __init__(self, classes: int, width: int, count: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(width)
         self.centres = nn.Parameter(torch.empty(classes, count, width).uniform_(-bound, bound))
-        self.softness = nn.Parameter(torch.empty(classes, count, 1).uniform_(-bound, bound))  # a before softplus
-        self.strength = nn.Parameter(torch.empty(classes, count, 1).uniform_(-bound, bound))  # β + a before softplus
+        self.softness = nn.Parameter(torch.empty(classes, count, 1).uniform_(-bound, bound))  # a, before softplus
+        self.strength = nn.Parameter(torch.empty(classes, count, 1).uniform_(-bound, bound))  # β + a, before softplus
 
     def forward(self, z: Tensor) -> Tensor:
         """(n, c) log-densities of rows (n, d)."""
@@ -51,7 +51,7 @@ class RadialFlows(nn.Module):
 
 @torch.no_grad()
 def masses(flows: RadialFlows, reach: float = 16.0, cells: int = 100, rounds: int = 8) -> Tensor:
-    """(c,) integrals of two-dimensional densities over a grid, whose cells are split into four where there is mass."""
+    """(c,) integrals of two-dimensional densities over a grid, whose cells with mass are split into four."""
     size = 2 * reach / cells
     edge = torch.arange(cells, dtype=torch.float64, device=flows.centres.device) * size + size / 2 - reach
     centres = torch.cartesian_prod(edge, edge)

@@ -1,6 +1,6 @@
 """A Gaussian process on features: random Fourier features of an RBF kernel, and the Laplace posterior of their weights.
 
-Rows are features (n, d): of images, or of the locations of images where a network predicts densely.
+Rows are features (n, d): of images, or of image locations in dense prediction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 MEAN_FIELD = math.pi / 8  # λ of Lu et al. 2020
-AT_ONCE = 1 << 15  # rows that are expanded at once: a batch of locations may be large
+AT_ONCE = 1 << 15  # maximum rows of one expansion, since a batch may have many locations
 RIDGE = 1.0  # precision of the prior N(0, 1) of every weight
 
 
@@ -20,7 +20,7 @@ class RandomFeatureGP(nn.Module):
     """g(x) = Φ(x)·β with Φ(x) = √(2/D)·cos(W·x/ℓ + b), W ~ N(0, 1), b ~ U(0, 2π) (Rahimi & Recht 2007).
 
     Φ(x)·Φ(x′) approximates exp(−‖x − x′‖²/(2ℓ²)). The posterior of β has the covariance (I + Σ_i Φ_i Φ_iᵀ)⁻¹ for every
-    class alike: the Gaussian likelihood that SNGP's authors use, so that one matrix serves all classes.
+    class, by the Gaussian likelihood of SNGP's authors, so that all classes share one matrix.
     """
 
     frequencies: Tensor
@@ -76,6 +76,6 @@ def mean_field(logits: Tensor, variance: Tensor, factor: float = MEAN_FIELD) -> 
 
 
 def dempster_shafer(logits: Tensor) -> Tensor:
-    """u = C/(C + Σ_c exp z_c), between 0 and 1: how little evidence all logits (n, c) together give (SNGP, §4)."""
+    """u = C/(C + Σ_c exp z_c), between 0 and 1: the lack of evidence in the logits (n, c) (SNGP, §4)."""
     classes = logits.shape[1]
     return torch.sigmoid(math.log(classes) - logits.float().logsumexp(1))

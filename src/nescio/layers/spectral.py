@@ -3,7 +3,7 @@
 Every weight W of a convolution or linear layer, its kernel reshaped to (out, in·h·w), is used as
 W / max(1, σ(W)/target), and every batch-norm's γ as γ / max(1, max|γ|/√(var + ε) / target)
 (Miyato et al. 2018; Gouk et al. 2021; DUE §3).
-It is a reparameterisation: backward sees the normalised weights, and weights inside the bound are unchanged.
+It is a reparameterisation: gradients are those of the normalised weights, and weights within the bound stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.nn.utils import parametrize
 from nescio.errors import BadInput
 
 Stretching = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-ROUNDING = 1.001  # tolerance of the bound of a trained network
+ROUNDING = 1.001  # tolerance factor on the bound of a trained network
 
 
 class Bounded(nn.Module):
-    """W ↦ W / max(1, σ(W)/target); σ by one power iteration a step, warm-started."""
+    """W ↦ W / max(1, σ(W)/target); σ by one warm-started power iteration per step."""
 
     left: Tensor
     right: Tensor
@@ -35,7 +35,7 @@ class Bounded(nn.Module):
         matrix = weight.detach().flatten(1)
         generator = torch.Generator().manual_seed(
             0
-        )  # the global generator must give the same weights with and without a bound
+        )  # the global generator must draw equal weights with and without a bound
         for name, size in zip(("left", "right"), matrix.shape, strict=True):
             self.register_buffer(name, nn.functional.normalize(torch.randn(size, generator=generator), dim=0))
         iterate([self], [matrix], 15)
@@ -52,7 +52,7 @@ class BoundedScale(nn.Module):
     def __init__(self, norm: nn.Module, target: float) -> None:
         super().__init__()
         self.target = target
-        self.norm: list[Any] = [norm]  # in a list, so that the norm does not become its own submodule
+        self.norm: list[Any] = [norm]  # in a list, to avoid registration as a submodule
 
     def forward(self, scale: Tensor) -> Tensor:
         return bounded_scales([self], [scale])[0] if self.ready is None else self.ready
@@ -63,8 +63,8 @@ class BoundedScale(nn.Module):
 
 @torch.no_grad()
 def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], steps: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Power iterations of many matrices; returns new tensors for the bounds, because the backward of an earlier forward
-    pass may still need the old ones."""
+    """Power iterations of many matrices. The vectors are new tensors, because an earlier forward pass may still
+    need the old ones for its backward pass."""
     lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
     matrices = [matrix.to(left.dtype) for matrix, left in zip(matrices, lefts, strict=True)]
     for _ in range(steps):
@@ -158,7 +158,7 @@ class _Bounds:
 
 
 def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
-    """Bounds every convolution, linear layer and batch-norm inside a module, in place."""
+    """Bound every convolution, linear layer and batch-norm of a module, in place."""
     if not target > 0:
         raise BadInput(f"The spectral norm target must be above 0, not {target}.")
     for layer in list(module.modules()):
@@ -185,13 +185,13 @@ def set_exact_vectors(module: nn.Module) -> None:
 
 
 def _set_leading_vectors(bound: Bounded, matrix: Tensor) -> None:
-    """Sets a bound's vectors to the leading singular vectors of a matrix, from its smaller Gram matrix."""
+    """Set a bound's vectors to the leading singular vectors of a matrix, from its smaller Gram matrix."""
     matrix = matrix.double()
     if not matrix.isfinite().all():
         return  # a network whose weights will raise an error
     is_wide = matrix.shape[0] <= matrix.shape[1]
     gram = matrix @ matrix.mT if is_wide else matrix.mT @ matrix
-    shorter = torch.linalg.eigh(gram).eigenvectors[:, -1]  # values ascend
+    shorter = torch.linalg.eigh(gram).eigenvectors[:, -1]  # in ascending order of eigenvalues
     (longer,) = _units([(matrix.mT if is_wide else matrix) @ shorter])
     left, right = (shorter, longer) if is_wide else (longer, shorter)
     bound.left.copy_(left)
@@ -221,7 +221,7 @@ def layer_norms(module: nn.Module) -> dict[str, float]:
 
 
 def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
-    """A description of the largest singular value of the weights in use, and whether all are within the bound."""
+    """A description of the largest singular value of the weights in use, and whether all satisfy the bound."""
     norms = layer_norms(module)
     count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in norms)
     largest = max(norms.values(), default=0.0)

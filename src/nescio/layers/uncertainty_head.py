@@ -21,12 +21,12 @@ class UncertaintyHead(nn.Module):
         for number in range(depth):
             layers += [nn.Linear(width if number else d, width), nn.LeakyReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
-        self.register_buffer("scale", torch.ones(()))  # a buffer: it is saved with the weights
+        self.register_buffer("scale", torch.ones(()))  # a buffer, so that it is saved with the weights
 
     def forward(self, embeddings: Tensor) -> Tensor:
         return self.scale * (softplus(self.layers(embeddings).float().squeeze(-1)) + FLOOR)
 
     @torch.no_grad()
     def start_at(self, value: float, embeddings: Tensor) -> None:
-        """Sets the scale so that the mean of u over these embeddings is `value`."""
+        """Set the scale so that the mean of u over these embeddings is `value`."""
         self.scale.mul_(value / self(embeddings).mean())

@@ -19,9 +19,9 @@ from nescio.measures._spec import cached, measure
 from nescio.metrics import aurc, complement_of
 from nescio.predictions import Predictions
 
-GAMMA, TOP = 0.1, 100  # of GEN
-ALPHA, ORDER = 0.5, 2.0  # of the Rényi and the Tsallis entropy; with equal orders both rank equally
-P = 5.0  # of pnorm
+GAMMA, TOP = 0.1, 100  # exponent and number of classes of GEN
+ALPHA, ORDER = 0.5, 2.0  # orders of the Rényi and the Tsallis entropy; equal orders would give equal rankings
+P = 5.0  # order of the norm in pnorm
 POWERS = tuple(range(1, 10))
 TEMPERATURES = tuple(np.geomspace(0.1, 10, 21))
 
@@ -32,14 +32,14 @@ TEMPERATURES = tuple(np.geomspace(0.1, 10, 21))
 @measure("plain", needs=("logits",), slow=True)
 @cached
 def pnorm(predictions: Predictions, p: float = P) -> Array:
-    """Minus the largest centred logit over the p-norm of all of them, averaged over draws: unlike a softmax it does
-    not grow with the scale of the logits.
+    """Minus the largest centred logit divided by the p-norm of the centred logits, averaged over draws. Unlike the
+    softmax it does not depend on the scale of the logits.
 
-    −max_j (z_j − z̄)/‖z − z̄‖_p, and 0 where all logits are equal. Cattelan & Silva (2024), MaxLogit-pNorm; p = 5
-    without tuning is as good there as a tuned one, and `pnorm_tuned` tunes it.
+    −max_j (z_j − z̄)/‖z − z̄‖_p, and 0 where all logits are equal. Cattelan & Silva (2024), MaxLogit-pNorm; In the
+    paper p = 5 is as good as a tuned p; `pnorm_tuned` tunes it.
     """
     if p <= 0:
-        raise BadInput(f"p is {p}; the power of a norm is above 0.")
+        raise BadInput(f"p is {p}; it must be above 0.")
     return _map_blocks(predictions, lambda block: _pnorm(np.array(_logits(predictions)[block], np.float64), p))
 
 
@@ -75,7 +75,7 @@ def renyi(predictions: Predictions, alpha: float = ALPHA) -> Array:
 def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
     """Tsallis entropy of order α: (1 − Σ_j p_j^α)/(α − 1); order 2 is the chance that two drawn classes differ.
 
-    Of one order it ranks as the Rényi entropy does.
+    It gives the ranking of the Rényi entropy of equal order.
     """
     if alpha == ORDER and predictions.logits is not None:
         return summary(predictions).u["tsallis"]
@@ -86,7 +86,7 @@ def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
 def doctor(predictions: Predictions) -> Array:
     """Odds that two classes drawn from the probabilities differ: (1 − g)/g, g = Σ_j p_j².
 
-    It ranks as `tsallis` of order 2 does. Granese et al. (2021), D_α; their D_β, (1 − max p)/max p, ranks as `msp`.
+    It gives the ranking of `tsallis` of order 2. Granese et al. (2021), D_α; their D_β gives that of `msp`.
     """
     uncertainty = tsallis(predictions)
     return np.asarray(uncertainty / (1 - uncertainty))
@@ -126,12 +126,12 @@ def _map_blocks(predictions: Predictions, of_rows: Callable[[slice], Array]) -> 
 
 def _logits(predictions: Predictions) -> Array:
     if predictions.logits is None:
-        raise Undefined("It needs the logits or the probabilities of all classes, and there are none.")
+        raise Undefined("The score needs the logits or the probabilities of all classes, but there are none.")
     return predictions.logits
 
 
 def _probs(predictions: Predictions, block: slice) -> tuple[Array, Array, Array]:
-    """(p (b, c) with 0 for the most probable class, p of that one, one minus it without cancellation)."""
+    """(p (b, c) with 0 for the most probable class, the confidence, one minus the confidence without cancellation)."""
     p = mean_probs(predictions, block)
     rows, predicted = np.arange(len(p)), p.argmax(1)
     confidence = p[rows, predicted]
@@ -141,7 +141,7 @@ def _probs(predictions: Predictions, block: slice) -> tuple[Array, Array, Array]
 
 
 def _pnorm(z: Array, power: float) -> Array:
-    """Minus max/norm of centred logits (b, s, c), which are overwritten, averaged over draws; −inf is left out."""
+    """Minus max/norm of centred logits (b, s, c), averaged over draws; −inf is omitted, z is overwritten."""
     masked = np.isneginf(z)
     if masked.any():
         z = np.where(masked, np.nan, z)
@@ -157,7 +157,7 @@ def _pnorm(z: Array, power: float) -> Array:
     return np.asarray(-np.where(norm > 0, maximum / np.where(norm > 0, norm, 1), 0).mean(1))
 
 
-# ---- parts of the uncertainty of several draws
+# ---- decomposition of the uncertainty of several draws
 
 
 @measure("plain", needs=("logits",), needs_draws=True)
@@ -188,13 +188,13 @@ def zero_one_epistemic(predictions: Predictions) -> Array:
 def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     """Total, aleatoric and epistemic uncertainty (n,) under the log, Brier and zero-one scores.
 
-    total = G(p̄), aleatoric = mean_i G(p_i), epistemic = total − aleatoric ≥ 0, with G the entropy that belongs to the
-    score: −Σ p log p, 1 − Σ p², 1 − max p. i runs over members, each with the mean of its own draws, or over draws
-    where one member or none is named. One draw has no epistemic part. Hofman, Sale & Hüllermeier (2025).
+    total = G(p̄), aleatoric = mean_i G(p_i), epistemic = total − aleatoric ≥ 0, with G the entropy of the
+    score: −Σ p log p, 1 − Σ p², 1 − max p. i runs over members, each with the mean of its draws, or over draws
+    if there is at most one member. For one draw the epistemic uncertainty is 0. Hofman, Sale & Hüllermeier (2025).
     """
     n, logits = len(predictions), predictions.logits
     if logits is None:
-        raise Undefined("The decomposition of uncertainty needs the probabilities of all classes, and there are none.")
+        raise Undefined("The decomposition of uncertainty needs the probabilities of all classes, but there are none.")
     member_of_draw = np.zeros(predictions.draws) if predictions.members is None else predictions.members
     names = np.unique(member_of_draw)
     members = (
@@ -217,7 +217,7 @@ def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
             total, aleatoric = entropy(mean), np.mean([entropy(p) for p in member_probs], axis=0)
             out[score]["total"][block], out[score]["aleatoric"][block] = total, aleatoric
             out[score]["epistemic"][block] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
-        # These two without the difference of large numbers: members with the same predicted class give exactly 0.
+        # These two avoid differences of large numbers: equal predictions of members give exactly 0.
         predicted = mean.argmax(1)[:, None]
         losses = [p.max(1) - np.take_along_axis(p, predicted, 1)[:, 0] for p in member_probs]
         out["zero_one"]["epistemic"][block] = np.mean(losses, axis=0)
@@ -235,7 +235,7 @@ class TunedScore:
     """The score with the best AURC on the rows that it was tuned on."""
 
     name: str
-    option: float | None  # p, or the temperature; None: nothing was better than `msp`
+    option: float | None  # p, or the temperature; None if no option was better than `msp`
     aurc: float
 
     def __call__(self, predictions: Predictions) -> Array:
@@ -255,7 +255,7 @@ def pnorm_tuned(val: Predictions, powers: Sequence[float] = POWERS) -> TunedScor
 
 @measure("tuned", needs=("logits", "labels"))
 def msp_tuned(val: Predictions, temperatures: Sequence[float] = TEMPERATURES) -> TunedScore:
-    """`msp` at the temperature of the lowest AURC on held-out rows, which need not be the calibrated one."""
+    """`msp` at the temperature of the lowest AURC on held-out rows, which may differ from the calibrated one."""
     return _tuned("msp", _msp_at, temperatures, val)
 
 
@@ -263,7 +263,7 @@ def _tuned(
     name: str, score: Callable[[Predictions, float], Array], options: Sequence[float], val: Predictions
 ) -> TunedScore:
     if val.labels is None or val.logits is None:
-        raise Undefined(f"{name} is tuned on held-out rows with logits and labels.")
+        raise Undefined(f"{name} needs held-out rows with logits and labels for tuning.")
     labelled = summary(val).labelled
     wrong = summary(val).outcomes().wrong
     best = TunedScore(name, None, aurc(summary(val).u["msp"][labelled], wrong))
@@ -282,7 +282,7 @@ def _msp_at(predictions: Predictions, temperature: float) -> Array:
     for block in predictions.blocks():
         rows = predictions.take(block)
         z = np.asarray(rows.logits, np.float64)
-        with np.errstate(over="ignore"):  # a logit too far below the largest one becomes −inf, of probability 0
+        with np.errstate(over="ignore"):  # very low logits become −inf, with probability 0
             z = (z - z.max(axis=2, keepdims=True)) / temperature
         if predictions.normalized:
             z -= np.logaddexp.reduce(z, axis=2, keepdims=True)

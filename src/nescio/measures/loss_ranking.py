@@ -18,20 +18,20 @@ from nescio.measures.row_tools import by_blocks, embeddings_of, float64_rows
 from nescio.predictions import Predictions
 from nescio.progress import track
 
-WIDTH, MARGIN, SLOPE, FLOOR = 512, 0.1, 0.01, 1e-6  # units of a hidden layer, of the cost, of LeakyReLU, of u
-BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW
-WARM_UP = 0.05  # share of the steps in which the rate rises
-ASIDE = 5  # every n-th row selects among the steps instead of training
-LOOKS = 10  # number of selections
+WIDTH, MARGIN, SLOPE, FLOOR = 512, 0.1, 0.01, 1e-6  # hidden units, margin of the cost, slope of LeakyReLU, minimum u
+BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # betas, weight decay and epsilon of AdamW
+WARM_UP = 0.05  # share of the steps with a rising learning rate
+HELD_OUT = 5  # every fifth row is held out for selecting the best step
+SELECTIONS = 10  # number of evaluations on the held-out rows
 MIN_ROWS, LEAST_WRONG = 100, 0.001  # minimum number of rows and minimum share of wrong predictions
 
 
 @dataclass(frozen=True, eq=False)
 class LossOrder:
-    """u = softplus of a network with two hidden layers on the embedding; only its order means something."""
+    """u = softplus of a network with two hidden layers on the embedding; only its order is meaningful."""
 
-    shift: Array  # (d,) mean and …
-    scale: Array  # (d,) … one over the deviation of the training embeddings
+    shift: Array  # (d,) mean of the training embeddings
+    scale: Array  # (d,) reciprocal standard deviation of the training embeddings
     layers: Sequence[Array]  # W₁ (d, 512), b₁, W₂ (512, 512), b₂, W₃ (512, 1), b₃
 
     def __call__(self, predictions: Predictions) -> Array:
@@ -67,8 +67,8 @@ def loss_order(
     """A small network on the embedding, trained on held-out rows to predict which of two has the larger loss.
 
     Rows of a batch are paired, and a pair with losses ℓ costs max(0, 0.1 − s·(u₁ − u₂)), s = 1 if ℓ₁ > ℓ₂ else −1. Two
-    hidden layers of 512, AdamW, a rate that rises and then falls by a cosine; a fifth of the rows chooses among the
-    steps. Rows whose loss was trained to 0 are refused: give rows that the network was not trained on.
+    hidden layers of 512, AdamW, a rate that rises and then falls by a cosine; the best step is selected
+    on a fifth of the rows. Rows with a loss of almost 0 raise an error: give rows that the network was not trained on.
     Kirchhof et al. (2024), pretrained visual uncertainties, without their augmented images.
     """
     embeddings = embeddings_of(rows, "loss_order")
@@ -80,7 +80,7 @@ def loss_order(
         )
     labelled, outcomes = np.flatnonzero(summary(rows).labelled), summary(rows).outcomes()
     if len(labelled) < MIN_ROWS:
-        raise Undefined(f"loss_order needs at least {MIN_ROWS} labelled rows, got {len(labelled)}.")
+        raise Undefined(f"loss_order needs {MIN_ROWS} labelled rows or more, got {len(labelled)}.")
     if outcomes.wrong.mean() < LEAST_WRONG:
         raise Undefined(
             f"{100 * (1 - outcomes.wrong.mean()):.4g} % of the predictions are right: training reduced the loss to 0, "
@@ -96,9 +96,9 @@ def loss_order(
 
 @one_blas_thread()
 def _learn(x: Array, losses: Array, steps: int, batch: int, rate: float, rng: np.random.Generator) -> list[Array]:
-    """The layers, float32, of the step with the lowest cost on the rows aside."""
+    """The layers, float32, of the step with the lowest cost on the held-out rows."""
     order = rng.permutation(len(x))
-    held_out, training_rows = order[::ASIDE], np.delete(order, np.s_[::ASIDE])
+    held_out, training_rows = order[::HELD_OUT], np.delete(order, np.s_[::HELD_OUT])
     sizes = (x.shape[1], WIDTH, WIDTH, 1)
     layers: list[Array] = []
     for inputs, outputs in pairwise(sizes):
@@ -112,7 +112,7 @@ def _learn(x: Array, losses: Array, steps: int, batch: int, rate: float, rng: np
         gradients = _gradients(layers, x[rows], losses[rows])
         scheduled = rate * min(1, step / (WARM_UP * steps)) * 0.5 * (1 + np.cos(np.pi * step / steps))
         layers = [_adam(*arrays, step, scheduled) for arrays in zip(layers, gradients, means, squares, strict=True)]
-        if step % max(1, steps // LOOKS) == 0:
+        if step % max(1, steps // SELECTIONS) == 0:
             cost = _cost(_forward(layers, x[held_out])[-1], losses[held_out])[0]
             best_layers, lowest_cost = (layers, cost) if cost < lowest_cost else (best_layers, lowest_cost)
     return best_layers
@@ -129,7 +129,7 @@ def _adam(layer: Array, gradient: Array, first_moment: Array, second_moment: Arr
 
 
 def _forward(layers: Sequence[Array], x: Array) -> list[Array]:
-    """The hidden layers (n, 512) twice, the last layer's number (n,), and u (n,)."""
+    """Both hidden layers (n, 512), the output of the last layer (n,), and u (n,)."""
     w1, b1, w2, b2, w3, b3 = layers
     h1 = x @ w1 + b1
     h1 = np.where(h1 > 0, h1, SLOPE * h1)
@@ -140,7 +140,7 @@ def _forward(layers: Sequence[Array], x: Array) -> list[Array]:
 
 
 def _cost(u: Array, losses: Array) -> tuple[float, Array]:
-    """Mean cost of the pairs (0, 1), (2, 3) …, and its gradient by u (n,)."""
+    """Mean cost of the pairs (0, 1), (2, 3) …, and its gradient with respect to u (n,)."""
     pairs = len(u) // 2
     a, b = u[: 2 * pairs].reshape(-1, 2).T
     sign = np.where(losses[0 : 2 * pairs : 2] > losses[1 : 2 * pairs : 2], 1.0, -1.0)
@@ -152,7 +152,7 @@ def _cost(u: Array, losses: Array) -> tuple[float, Array]:
 
 
 def _gradients(layers: Sequence[Array], x: Array, losses: Array) -> list[Array]:
-    """Gradients of the mean cost of pairs by every layer."""
+    """Gradients of the mean cost of pairs with respect to every layer."""
     _, _, w2, _, w3, _ = layers
     h1, h2, raw, u = _forward(layers, x)
     by_last = (_cost(u, losses)[1] / (1 + np.exp(-raw)))[:, None].astype(x.dtype)

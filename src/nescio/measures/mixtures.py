@@ -30,13 +30,13 @@ from nescio.measures.row_tools import (
 from nescio.predictions import Predictions
 from nescio.progress import track
 
-KEEP_BYTES = 1 << 28  # float64 rows kept between the passes of a fit; larger references are converted again
-FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervised mixture against collapse
-BORROWED = 2  # minimum rows per feature behind a covariance; missing ones are borrowed
+KEEP_BYTES = 1 << 28  # maximum bytes of float64 rows cached between the passes of a fit
+FLOOR = 1e-6  # share of the mean variance that is added to every covariance against collapse
+BORROWED = 2  # minimum rows per feature for a covariance; missing rows come from the pooled one
 SEED_ROWS = 4096  # rows of the initial clustering
 SEED_ROUNDS = 10
-FOLDS = 3  # folds of the references; each scores mixtures fitted to the others
-CLOSEST = 1 - 1e-6  # maximum mean resultant: repeated rows must not give an infinite concentration
+FOLDS = 3  # folds of cross-validation
+CLOSEST = 1 - 1e-6  # maximum mean resultant length, so that repeated rows do not give an infinite concentration
 
 
 @measure("fitted", needs=("embeddings",), example={"components": 4})
@@ -46,10 +46,10 @@ def gaussian_mixture(
 ) -> Fit:
     """Minus the log-density of a full-covariance Gaussian mixture fitted to the raw embeddings by EM.
 
-    A component with fewer than 2·d rows borrows the missing rows from the pooled covariance within components. That
-    covariance borrows from a sphere of the same variance if the whole reference has fewer. With enough rows
+    The covariance of a component with fewer than 2·d rows is shrunk towards the pooled covariance within components.
+    That one is shrunk towards a sphere of the same variance if the reference has fewer rows. With enough rows
     this is maximum likelihood. The fit ends when the mean log-likelihood of a row changes by less than `tolerance`.
-    Ardeshir & Azizan 2022, as LL in the reliability paper (Euclidean).
+    Ardeshir & Azizan 2022; LL of the reliability paper (Euclidean).
     """
     embeddings = embeddings_of(ref, "gaussian_mixture")
     components = _whole_components(components, len(embeddings))
@@ -79,7 +79,7 @@ def vmf_mixture(
 
     u = −log Σ_k w_k·C_d(κ_k)·exp(κ_k·μ_kᵀx), x = e/‖e‖, with respect to the sphere's surface measure. κ is the exact
     maximum-likelihood value at every step, so that the likelihood never falls (Banerjee et al. 2005 with A_d
-    inverted to rounding error). It ends when the mean log-likelihood of a row rises by less than `tolerance`.
+    inverted to rounding error). The fit ends when the mean log-likelihood of a row rises by less than `tolerance`.
     LL of the reliability paper (cosine).
     """
     embeddings = embeddings_of(ref, "vmf_mixture")
@@ -120,7 +120,7 @@ def choose_components(
     """The fewest components whose held-out likelihood is within one standard error of the best, over FOLDS folds.
 
     Every reference row is scored by a mixture of the other folds: von Mises–Fisher for cosine, Gaussian for Euclidean.
-    The standard error is that of the difference to the best, row by row.
+    The standard error is that of the row-wise differences to the best.
     """
     if not candidates:
         raise BadInput("candidates is empty: give at least one number of components.")
@@ -165,7 +165,7 @@ class SphereDensity:
 
 
 def _sphere_model(sums: Array, counts: Array, history: list[float]) -> SphereDensity:
-    """The maximum-likelihood mixture given, for every component, the sum of its rows and their number."""
+    """The maximum-likelihood mixture for the sum and the number of every component's rows."""
     length = np.linalg.norm(sums, axis=1)
     resultant = np.minimum(length / np.maximum(counts, np.finfo(float).tiny), CLOSEST)
     means = sums / np.maximum(length, np.finfo(float).tiny)[:, None]
@@ -174,13 +174,13 @@ def _sphere_model(sums: Array, counts: Array, history: list[float]) -> SphereDen
 
 
 def _gaussian_sums(model: GaussianDensity, rows: _Rows) -> tuple[tuple[Array, Array, Array], float]:
-    """Per component: number of rows, their sum and scatter about its mean; and the mean log-likelihood of a row."""
+    """The number, sum and scatter of every component's rows about its mean, and the mean log-likelihood of a row."""
     components, d = model.means.shape
     counts, shifts = np.zeros(components), np.zeros((components, d))
     scatters, likelihood = np.zeros((components, d, d)), 0.0
 
     def gather(k: int) -> None:
-        member_rows = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to one component entirely
+        member_rows = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to a single component
         weight = belongs[member_rows, k]
         differences = x[member_rows] - model.means[k]
         counts[k] += weight.sum()
@@ -198,7 +198,7 @@ def _gaussian_sums(model: GaussianDensity, rows: _Rows) -> tuple[tuple[Array, Ar
 
 
 def _gaussian_model(model: GaussianDensity, counts: Array, shifts: Array, scatters: Array) -> GaussianDensity:
-    """The likeliest mixture by these sums, which are overwritten."""
+    """The maximum-likelihood mixture for these sums, which are overwritten."""
     components, n = len(counts), counts.sum()
     shifts /= np.maximum(counts, np.finfo(float).tiny)[:, None]
     for k in range(components):
@@ -212,7 +212,7 @@ def _gaussian_model(model: GaussianDensity, counts: Array, shifts: Array, scatte
 
 
 def _shrink_covariance(scatter: Array, count: float, target: Array) -> Array:
-    """The covariance of `count` rows, topped up to BORROWED·d rows with another covariance."""
+    """The covariance of `count` rows, shrunk towards `target` as if it had BORROWED·d rows."""
     n_missing = max(0.0, BORROWED * len(scatter) - count)
     return np.asarray((scatter + n_missing * target) / (count + n_missing))
 
@@ -254,7 +254,7 @@ def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tupl
         total = closest.sum()
         if total > 0:
             candidates = np.searchsorted(np.cumsum(closest), rng.random(tries) * total).clip(max=len(x) - 1)
-        else:  # fewer different rows than components
+        else:  # fewer distinct rows than components
             candidates = rng.integers(len(x), size=1)
         new_squares = np.minimum(closest[:, None], distances(x[candidates]))
         best = int(np.argmin(new_squares.sum(0)))
@@ -276,7 +276,7 @@ def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tupl
 
 
 class _Rows:
-    """Float64 row blocks of embeddings, cached between passes when they are few."""
+    """Float64 row blocks of embeddings, cached between passes if they are small."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.embeddings, self.n = embeddings, len(embeddings)
@@ -294,14 +294,14 @@ class _Rows:
 
 def _whole_components(components: int, n: int) -> int:
     if components < 1 or int(components) != components:
-        raise BadInput(f"components is {components}; a mixture has a whole number of them, at least 1.")
+        raise BadInput(f"components is {components}; it must be a whole number of at least 1.")
     if components > n:
-        raise BadInput(f"A mixture of {components} components needs as many rows; the reference has {n}.")
+        raise BadInput(f"A mixture of {components} components needs at least {components} rows; the reference has {n}.")
     return int(components)
 
 
 def _responsibilities(joint: Array) -> tuple[Array, float]:
-    """Posterior shares of the components, in place of the log-joint, and the summed log-likelihood."""
+    """Replace the log-joint by posterior shares of the components; return them and the summed log-likelihood."""
     total = log_sum_exp(joint)
     joint /= joint.sum(1)[:, None]
     return joint, float(total.sum())

@@ -14,10 +14,10 @@ from nescio.measures._spec import cached
 from nescio.predictions import Predictions
 
 Fit = Callable[[Predictions], Array]  # a fitted measure
-BlockScore = Callable[[Array, slice], Array]  # of float64 embeddings (b, d) and their rows
-Rows = slice | Array  # some rows of an array: a slice, numbers or a mask
-BLOCK_BYTES = 1 << 21  # float64 rows that a thread works on at once
-MIN_BLOCK_ROWS = 512  # minimum rows of a block, because every product also reads d × d numbers
+BlockScore = Callable[[Array, slice], Array]  # (float64 embeddings (b, d), their rows) → u (b,)
+Rows = slice | Array  # selection of rows: a slice, indices or a mask
+BLOCK_BYTES = 1 << 21  # bytes of float64 rows in a thread's block
+MIN_BLOCK_ROWS = 512  # minimum rows of a block, since every product reads d × d numbers
 
 
 def row_blocks(embeddings: Embeddings, n: int | None = None) -> list[slice]:
@@ -36,7 +36,7 @@ def embeddings_of(predictions: Predictions, name: str, d: int | None = None) -> 
 
 
 class UnitRows:
-    """Unit-length rows of embeddings, computed when they are read."""
+    """Unit-length rows of embeddings, computed on access."""
 
     def __init__(self, embeddings: Array) -> None:
         self.embeddings, self.shape = embeddings, embeddings.shape
@@ -49,7 +49,7 @@ class UnitRows:
         length = np.linalg.norm(x, axis=1)
         if not length.all():
             row = np.arange(len(self))[rows][np.argmin(length)]
-            raise BadInput(f"embeddings has only zeros in row {row}: it has no direction; leave it out.")
+            raise BadInput(f"embeddings has only zeros in row {row}: it has no direction; omit it.")
         return np.asarray(x / length[:, None])
 
 
@@ -87,7 +87,7 @@ class WithArrays:
 
 
 def exportable(score: Fit, width: int, **arrays: Array | float) -> WithArrays:
-    """A fitted score of embeddings with `width` features (0: it reads none), which can be exported."""
+    """A fitted score that can be exported; `width` is its number of features (0 if it uses no embeddings)."""
     return WithArrays(score, {name: np.asarray(x) for name, x in (arrays | {"width": width}).items()})
 
 
@@ -103,7 +103,7 @@ def select_in_distribution(train: Predictions, name: str) -> Predictions:
     if rows is None or rows.all():
         return train
     if not rows.any():
-        raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has nothing to fit.")
+        raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has no rows to fit.")
     return _in_distribution_rows(train)
 
 
@@ -114,7 +114,7 @@ def _in_distribution_rows(train: Predictions) -> Predictions:
 
 
 def rows_by_class(train: Predictions, name: str) -> tuple[Array, list[Array]]:
-    """The embeddings, and for every class of the training the numbers of its rows."""
+    """The embeddings, and the row numbers of every training class."""
     embeddings = embeddings_of(train, name)
     if train.labels is None:
         raise Undefined(f"The reference has no labels, and {name} needs the true class of every row.")
@@ -141,7 +141,7 @@ def add_scatter(scatter: Array, embeddings: Embeddings, rows: Array, mean: Array
 
 
 def scatter_within(embeddings: Embeddings, groups: Sequence[Array], means: Array) -> Array:
-    """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ, d rows or more at a time, since a sum is d × d."""
+    """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ, in blocks of at least d rows, as partial sums are d × d."""
     rows, d = np.concatenate(groups), embeddings.shape[1]
     group_of_row = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     slices = blocks(len(rows), max(d, BLOCK_BYTES // (8 * d)))

@@ -1,6 +1,6 @@
 """Post-hoc scores that modify the embedding before the last layer: u = −log Σ_j exp z′_j.
 
-They need features of at least 0, as after a ReLU. W and b are recovered from the training rows.
+They need non-negative features, as after a ReLU. W and b are recovered from the training rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Shape = Callable[[Array], Array]
 
 @measure("fitted", needs=("embeddings", "logits"))
 def react(train: Predictions, quantile: float = 0.9) -> Fit:
-    """Energy after features are cut at a quantile of all training features: z′ = W·min(f, c) + b.
+    """Energy after features are clipped at a quantile of all training features: z′ = W·min(f, c) + b.
 
     Sun, Guo & Li (2021), with their 90 %.
     """
@@ -46,9 +46,9 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"))
 def ash(train: Predictions, quantile: float = 0.9) -> WithArrays:
-    """Energy after the smaller features of a row are set to 0: those below its quantile.
+    """Energy after the smaller features of a row are set to 0: those below the row's quantile.
 
-    The rest is multiplied by exp(s₁/s₂), with the sums before and after. Djurisic et al. (2023), ASH-S.
+    The others are multiplied by exp(s₁/s₂), with s₁ and s₂ the sums before and after. Djurisic et al. (2023), ASH-S.
     """
     layer = _layer(train, "ash", quantile)
 
@@ -65,7 +65,7 @@ def ash(train: Predictions, quantile: float = 0.9) -> WithArrays:
 def scale(train: Predictions, quantile: float = 0.85) -> Fit:
     """Energy after a row is multiplied by exp(s₁/s₂): the sum of its features over that of those above its quantile.
 
-    Then W·f is multiplied too, and no product is needed: z′ = exp(s₁/s₂)·(z − b) + b. Xu et al. (2024).
+    W·f grows by the same factor, so no matrix product is needed: z′ = exp(s₁/s₂)·(z − b) + b. Xu et al. (2024).
     """
     layer = _layer(train, "scale", quantile)
 
@@ -87,7 +87,7 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
 
 @measure("fitted", needs=("embeddings", "logits"), example={"quantile": 0.8})
 def dice(train: Predictions, quantile: float = 0.9) -> Fit:
-    """Energy by the largest weights only: those above a quantile of the mean contributions w_cj·mean f_j.
+    """Energy with the largest weights only: those above a quantile of the mean contributions w_cj·mean f_j.
 
     Sun & Li (2022), with their 90 %.
     """
@@ -105,7 +105,7 @@ def _layer(train: Predictions, name: str, quantile: float) -> LastLayer:
 
 
 def _check(predictions: Predictions, name: str) -> None:
-    """Refuse predictions without logits, and features below 0."""
+    """Raise an error for predictions without logits or with features below 0."""
     energy_of(predictions, name)
     if (lowest := _lowest_feature(predictions)) < 0:
         raise Undefined(f"{name} needs features of at least 0, as after a ReLU, and the lowest is {lowest:.3g}.")
@@ -118,7 +118,7 @@ def _lowest_feature(predictions: Predictions) -> float:
 
 
 def _reread(weight: Array, bias: Array, shape: Shape, name: str, **constants: float) -> WithArrays:
-    """−log Σ_j exp of W·shape(f) + b; `numbers` are those that the shape depends on."""
+    """−log Σ_j exp of W·shape(f) + b; `constants` are the parameters of the shape."""
 
     def uncertainty_of(test: Predictions) -> Array:
         _check(test, name)
@@ -135,5 +135,5 @@ def _left(d: int, quantile: float) -> int:
 
 
 def _ratio(all_features: Array, large_features: Array) -> Array:
-    """s₁/s₂, and 1 for a row of zeros."""
+    """s₁/s₂; 1 for a row of zeros."""
     return np.asarray(np.where(large_features > 0, all_features / np.where(large_features > 0, large_features, 1), 1))

@@ -1,8 +1,8 @@
 """Label-free reliability scores of a representation, from M sibling networks.
 
-Siblings are networks of one algorithm with different seeds. Each gives embeddings of the same r reference rows and the
-same n test rows. `member_spaces` computes each member's neighbour lists, distances, lengths and densities once. Every k
-and every ensemble size then needs no other search. Source: Park, Wang, Ardeshir and Azizan 2024, §3.3, §4.1 and §4.4.
+Siblings are networks of one algorithm with different seeds. Each embeds the same r reference rows and n test
+rows. `member_spaces` computes each member's neighbour lists, distances, lengths and densities once. Any k and
+ensemble size then need no further search. Source: Park, Wang, Ardeshir and Azizan 2024, §3.3, §4.1 and §4.4.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nescio.progress import track
 Similarity = Literal["jaccard", "overlap"]
 ALONE = "Neighbourhood consistency needs at least two siblings."
 NO_VARIANCE = "The variance between siblings needs at least two siblings."
-COLLAPSED = 0.01  # share of different references at or below which a member has collapsed
+COLLAPSED = 0.01  # maximum share of distinct references of a collapsed member
 MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixture}
 
 
@@ -89,9 +89,9 @@ class Spaces:
     metric: str
     similarity: str
     references: int
-    tests: Sequence[Predictions]  # in the order of the first
-    k_nc: tuple[int, ...]  # rising
-    k_dist: tuple[int, ...]  # rising
+    tests: Sequence[Predictions]  # in the row order of the first member
+    k_nc: tuple[int, ...]  # ascending
+    k_dist: tuple[int, ...]  # ascending
     neighbours: Array  # (m, n, k) references; for every k the first k of a row are its k nearest, as a set
     dist: Array  # (m, len(k_dist), n)
     norm: Array  # (m, n)
@@ -100,9 +100,9 @@ class Spaces:
     collapsed: str | None = None  # reason why all scores are undefined
 
     def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> SiblingScores:
-        """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.
+        """The scores of the given members, by default of all. NC and FV need at least two members.
 
-        k_nc  some of the k only
+        k_nc  subset of the k of NC
         """
         chosen_members = list(range(len(self.tests)) if members is None else members)
         ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
@@ -142,8 +142,8 @@ def member_spaces(
     """One neighbour search and one mixture for every member.
 
     refs and tests contain one set of predictions per member, of the same rows. Cosine uses unit vectors and a von
-    Mises–Fisher mixture, Euclidean raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both.
-    `components` = 0 omits the mixture, which takes most of the time. `seed` sets its start.
+    Mises–Fisher mixture, Euclidean raw vectors and a Gaussian mixture. The norm is always that of the raw vectors.
+    `components` = 0 omits the mixture, the slowest step. `seed` initialises the mixture.
     """
     check_members(refs, tests, similarity)
     reference_rows, test_rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
@@ -160,7 +160,7 @@ def member_spaces(
         if r > 1 and n_different <= max(1, COLLAPSED * r):
             collapsed = (
                 f"Member {member} gives {r:,} references {n_different} different "
-                f"embedding{'s' if n_different > 1 else ''}: it has collapsed, so distances mean nothing."
+                f"embedding{'s' if n_different > 1 else ''}: it has collapsed, so its distances are meaningless."
             )
             break
         nearest = nearest_rows(references, queries, cuts)
@@ -176,7 +176,7 @@ def member_spaces(
 def member_densities(
     refs: Sequence[Predictions], tests: Sequence[Predictions], metric: str, components: int, seed: int = 0
 ) -> Array:
-    """(m, n) minus the log-density of test rows, in the order of tests[0], in a mixture of each member's references."""
+    """(m, n) minus the log-density of test rows, in the order of tests[0], under mixtures of the references."""
     references, rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
     fitted = [
         MIXTURE[metric](Predictions(embeddings=embeddings), components, seed)
@@ -186,12 +186,12 @@ def member_densities(
 
 
 def aligned_embeddings(members: Sequence[Predictions], role: str) -> list[Array]:
-    """The embeddings of every member in the row order of the first, which all must have."""
+    """The embeddings of every member in the row order of the first; all must contain the same rows."""
     return align_members(members, role) if len(members) != 1 else [embeddings_of(members[0], f"the {role} predictions")]
 
 
 def _no_mixture(components: int, r: int) -> dict[str, str]:
-    """Why there is no density, if there is none."""
+    """The reason for a missing density, if it is missing."""
     if components == 0:
         return {"ll": "The mixture was omitted."}
     if components > r:
@@ -199,14 +199,14 @@ def _no_mixture(components: int, r: int) -> dict[str, str]:
     return {}
 
 
-# ---- candidates against each other
+# ---- comparison of candidates
 
 
 def rankings_agree(u: ArrayLike, loss: ArrayLike) -> Array:
     """For every test row Kendall's τ-b over candidates between a score and a downstream loss, both (c, n).
 
-    1 where the score ranks the candidates as their downstream performance does. Rows in which either of the two is the
-    same for all candidates are left out. Source: Park et al. 2024, §4.3 (Table 3).
+    1 where the score ranks the candidates as their downstream performance does. Rows in which all candidates have
+    equal scores or equal losses are omitted. Source: Park et al. 2024, §4.3 (Table 3).
     """
     a, b = np.asarray(u, np.float64), np.asarray(loss, np.float64)
     if a.ndim != 2 or a.shape != b.shape:
@@ -218,5 +218,5 @@ def rankings_agree(u: ArrayLike, loss: ArrayLike) -> Array:
     pairs = np.abs(x).sum(0) * np.abs(y).sum(0)
     comparable = pairs > 0
     if not comparable.any():
-        raise Undefined("In every row all candidates have the same value: there is no ranking.")
+        raise Undefined("In every row all candidates have the same value: they cannot be ranked.")
     return np.asarray((x * y).sum(0)[comparable] / np.sqrt(pairs[comparable]))

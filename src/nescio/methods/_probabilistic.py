@@ -23,34 +23,34 @@ WARM = 0.001  # κ at the start of the paper's warmed-up trainings
 
 @dataclass(frozen=True)
 class ProbabilisticHParams(BaseHParams):
-    """Search ranges of URL, appendix B; the default start "high" and the head's learning rates are nescio's."""
+    """Search ranges of URL, appendix B; the default start "high" and the head's learning rates are chosen by nescio."""
 
     t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature", above=0)
     kappa: Literal["high", "random", "warm"] = hparam(
         "high",
         choice("high", "random", "warm"),
-        "κ at the start: near d, as random weights give it, or warmed up to 0.001",
+        "initial κ: high (near d), random (of random weights), or warm (0.001)",
     )
     head: float = hparam(1.0, None, "multiplies the learning rate of the head for κ", above=0)
-    # AdamW changes every weight by about the learning rate, and log κ by hundreds of times that. Within a hundred steps
-    # all κ were at the head's bound, where gradients vanish
+    # Each step of AdamW changes log κ by hundreds of learning rates. Without the factor all κ reach the head's bound
+    # within a hundred steps, and gradients vanish there.
     adaptive: float = hparam(0.03, None, "additional factor for the optimizer adamw", introduced=1.0, above=0)
 
 
 @dataclass(frozen=True)
 class SamplingHParams(ProbabilisticHParams):
-    samples: int = hparam(16, None, "samples of every image's distribution", at_least=1)
+    samples: int = hparam(16, None, "number of samples of every image's distribution", at_least=1)
 
 
 class Probabilistic(Method[ProbabilisticHParams]):
-    """An image is vMF(e, κ): e is its normalised embedding, κ = 1/u comes from a head of three layers on the embedding.
+    """An image is vMF(e, κ): e is its normalised embedding, and a head of three layers predicts κ = 1/u from it.
 
-    Where κ ≪ d samples are nearly independent of their mean, A_d(κ) ≈ κ/d, and gradients of the embeddings are as
-    small: from the paper's two starts, κ ≈ 1 and κ = 0.001, only optimizers that rescale gradients make progress.
+    For κ ≪ d samples are nearly independent of their mean, A_d(κ) ≈ κ/d, with small gradients of embeddings:
+    from the paper's two starts, κ ≈ 1 and κ = 0.001, only optimizers that rescale gradients make progress.
     """
 
     scores = ("inverse_kappa",)
-    high: ClassVar[int] = 1  # the high start of κ over d: samples have a mean cosine A_d(d) ≈ 0.62 with their mean
+    high: ClassVar[int] = 1  # κ/d at the start "high": samples have a mean cosine A_d(d) ≈ 0.62 with their mean
     no_dense_reason = "it embeds whole images"
 
     def __init__(self, hparams: ProbabilisticHParams, spec: NetworkSpec) -> None:
@@ -58,7 +58,7 @@ class Probabilistic(Method[ProbabilisticHParams]):
         self.uncertainty = UncertaintyHead(self.features.num_features)
 
     def prepare(self, batches: Batches) -> None:
-        if self.hparams.kappa != "random" and self.uncertainty.scale == 1:  # keeps a scale that was loaded with weights
+        if self.hparams.kappa != "random" and self.uncertainty.scale == 1:  # a scale from initial weights stays
             start = WARM if self.hparams.kappa == "warm" else self.high * self.features.num_features
             self.uncertainty.start_at(1 / start, self.features(first_batch(batches)[0]))
 
@@ -89,12 +89,12 @@ class Probabilistic(Method[ProbabilisticHParams]):
     # ---- evidence
 
     def kappa_evidence(self, x: Tensor, y: Tensor) -> dict[str, Evidence]:
-        """Of images and of their blurred copies."""
+        """Check κ on images and on their blurred copies."""
         labels = torch.cat([y, y])
         mean, kappa = self.embed(torch.cat([x, blur(x)]))
         loss, other_loss = (float(self.distribution_loss(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
         falling_share = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
-        losses = f"loss {loss:.4f}, with κ of another image {other_loss:.4f}"
+        losses = f"loss {loss:.4f}; with κ of another image {other_loss:.4f}"
         return {
             "κ differs": self.kappa_differs(kappa),
             "κ fits its image": Evidence(losses, loss < other_loss),
@@ -114,6 +114,6 @@ class Probabilistic(Method[ProbabilisticHParams]):
 
 
 def blur(x: Tensor) -> Tensor:
-    """Replaces every pixel by the mean of its neighbourhood, a third of the image wide."""
+    """Replace every pixel by the mean of its neighbourhood, whose width is a third of the image."""
     radius = max(1, x.shape[-1] // 6)
     return avg_pool2d(x, 2 * radius + 1, 1, radius, count_include_pad=False)

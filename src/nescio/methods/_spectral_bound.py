@@ -15,12 +15,12 @@ class SpectralHParams(BaseHParams):
 
 
 def bounded(spec: NetworkSpec, hparams: SpectralHParams) -> NetworkSpec:
-    """The specification with the hyper-parameters' bound, unless it has a target of its own."""
+    """The specification with the bound of the hyper-parameters, unless it has a target."""
     return spec if spec.spectral else replace(spec, spectral=hparams.bound)
 
 
 def bound_acts(method: Method[SpectralHParams]) -> Evidence:
-    """Check that the bound has an effect. The default bound passes without one, because small backbones stay below."""
+    """Check that the bound has an effect. The default bound always passes, because small backbones stay below it."""
     share = share_above_bound(method.features) or 0.0
     observed = f"{share:.0%} of layers would exceed the bound without it"
     if not share:

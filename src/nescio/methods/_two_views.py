@@ -21,7 +21,7 @@ def view_evidence(trained: Pair, untrained: Pair) -> dict[str, Evidence]:
 def views_found(trained: Pair, untrained: Pair) -> Evidence:
     """Check that an image's other view is nearer than other images, and nearer than before training."""
     after, before = nearer_share(*trained), nearer_share(*untrained)
-    observed = f"an image's other view is nearer than {after:.1%} of other images, before training than {before:.1%}"
+    observed = f"an image's other view is nearer than {after:.1%} of other images (before training {before:.1%})"
     return Evidence(observed, 1 - after < 0.85 * (1 - before))
 
 
@@ -33,10 +33,10 @@ def nearer_share(a: Tensor, b: Tensor) -> float:
 
 
 def not_collapsed(z: Tensor) -> Evidence:
-    """Check that rows differ, in more than one direction. Σλ² ≪ (Σλ)² for the eigenvalues λ of their covariance."""
+    """Check that rows differ in more than one direction: Σλ² ≪ (Σλ)² for the eigenvalues λ of their covariance."""
     rows = unit(z)
     n = len(rows)
-    mean_cosine = float((rows.sum(0).square().sum() - n) / (n * (n - 1)))  # the mean cosine of two rows
+    mean_cosine = float((rows.sum(0).square().sum() - n) / (n * (n - 1)))
     covariance = torch.cov(rows.T)
     directions = float(covariance.trace().square() / covariance.square().sum().clamp_min(1e-30))
     observed = f"cosine of two images {mean_cosine:.2f}, spread over {directions:.1f} of {z.shape[1]} directions"
@@ -44,7 +44,7 @@ def not_collapsed(z: Tensor) -> Evidence:
 
 
 def momentum_copy_lags(copy: nn.Module, network: nn.Module, start: nn.Module) -> Evidence:
-    """Check that a momentum copy is between its network's initial and current weights."""
+    """Check that the weights of a momentum copy are between the initial and the current weights of its network."""
     copied, current, initial = (_weights(module) for module in (copy, network, start))
     change = current - initial
     share = float((copied - initial) @ change / (change @ change).clamp_min(1e-30))
@@ -73,7 +73,7 @@ def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Eviden
     for weight, requires_grad in zip(weights, trainable, strict=True):
         weight.requires_grad_(requires_grad)
     n_trainable, n_reached = sum(trainable), sum(gradient is not None for gradient in gradients)
-    observed = f"{n_trainable} of its {len(weights)} tensors learn, the loss has a gradient for {n_reached}"
+    observed = f"{n_trainable} of its {len(weights)} tensors are trainable, the loss has a gradient for {n_reached}"
     return Evidence(observed, n_trainable == n_reached == 0)
 
 
@@ -83,5 +83,5 @@ def temperature_matters(method: Method, x: Tensor, y: Tensor, name: str = "tempe
     warmer.hparams = copy_of(method.hparams)
     object.__setattr__(warmer.hparams, name, 2 * getattr(method.hparams, name))
     loss, warmer_loss = float(method.loss(x, y)), float(warmer.loss(x, y))
-    observed = f"the loss is {loss:.3f}, at twice the temperature {warmer_loss:.3f}"
+    observed = f"the loss is {loss:.3f}, and {warmer_loss:.3f} at twice the temperature"
     return Evidence(observed, abs(loss - warmer_loss) > 1e-3 * abs(loss))

@@ -28,7 +28,7 @@ SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search 
 class BaseHParams(HParams):
     """Hyper-parameters of every method: factors on the learning rate and weight decay of the budget.
 
-    UIMNET does not state its search ranges (appendix C), so all ranges here are nescio's.
+    UIMNET does not state its search ranges (appendix C), so nescio defines them.
     """
 
     lr: float = hparam(1.0, log_uniform(0.3, 3.0), "factor on the budget's learning rate", in_keys="rate", above=0)
@@ -58,44 +58,44 @@ class NetworkSpec:
 
     backbone: str
     channels: int
-    shape: tuple[int, int]  # (height, width) of the images; one number where they are square
+    shape: tuple[int, int]  # (height, width) of the images; one number if they are square
     classes: int
     spectral: float | None = None
     rows: int = 0  # number of training images; variational methods weight their prior by it
-    dense: bool = False  # segmentation: every location of the features' map is a row …
-    void: int | None = None  # … except those of this label
+    dense: bool = False  # segmentation: every location of the feature map is a row
+    void: int | None = None  # label of locations that are no rows
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, int):
             object.__setattr__(self, "shape", (self.shape, self.shape))
 
     def features(self) -> Any:
-        """A new backbone, images (b, ch, h, w) to features (b, num_features), with spectral norm where it is set."""
+        """A new backbone, images (b, ch, h, w) to features (b, num_features), normalised if a target is set."""
         network = backbones.build(self.backbone, self.channels, self.shape, dense=self.dense)
         return spectral_normalize(network, self.spectral) if self.spectral else network
 
 
 class Method(nn.Module, Generic[H]):
-    """A method: network, loss and scores. The base class has a backbone and a linear head; methods override what
-    differs."""
+    """A method: network, loss and scores. The base class has a backbone and a linear head; methods override
+    single parts."""
 
     classifies: ClassVar[bool] = True  # False: it returns embeddings and no logits
-    scores: ClassVar[tuple[str, ...]] = ()  # names of its uncertainty scores; the first is the native score
+    scores: ClassVar[tuple[str, ...]] = ()  # names of the uncertainty scores; the first is the native score
     views: ClassVar[int] = 1  # images per row in `loss`; 2 for contrastive methods
     augment: ClassVar[str | None] = None  # default augmentation of training images
-    normalized: ClassVar[bool] = False  # True where logits are log-probabilities
-    ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
+    normalized: ClassVar[bool] = False  # True if logits are log-probabilities
+    ema: ClassVar[float | None] = None  # decay of the moving average of the weights, if predictions use it
     paper: ClassVar[str] = ""
     name: ClassVar[str] = ""
     hparams_class: ClassVar[type[HParams]] = BaseHParams
-    spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
+    spectral_default: ClassVar[float | None] = None  # default target of the spectral norm
     rises_far_from_data: ClassVar[bool] = False  # the native score should rise far from the training data
-    strength_hparam: ClassVar[str | None] = None  # the hyper-parameter that regularises its features, or "spectral"
+    strength_hparam: ClassVar[str | None] = None  # the hyper-parameter that regularises the features, or "spectral"
     strength_direction: ClassVar[DIRECTION] = "larger"  # values of strength_hparam that regularise more
     no_dense_reason: ClassVar[str] = ""  # reason why segmentation is not supported; "" if it is
     no_compile_reason: ClassVar[str] = ""  # reason why torch.compile cannot be used; "" if it can
-    # True if `update` calls the same kernels in every step, draws nothing on the host and waits for no number. A GPU
-    # then replays one CUDA graph. Subclasses do not inherit it.
+    # True if `update` calls the same kernels in every step, draws nothing on the host and never waits for the device. A
+    # GPU then replays one CUDA graph. Subclasses do not inherit it.
     cuda_graph_safe: ClassVar[bool] = False
     # Augmented epochs for which the features of a frozen backbone are computed once; `loss` then takes features.
     frozen_epochs: int = 0
@@ -119,8 +119,8 @@ class Method(nn.Module, Generic[H]):
         return spec.rows * math.prod(self.features.grid(spec.shape)) if spec.dense else spec.rows
 
     def as_rows(self, batches: Batches) -> Batches:
-        """Batches as `loss`, `prepare` and `finalize` take them. In segmentation, each labelled location of the feature
-        map becomes a row, and images get a mask of these locations. Otherwise batches are unchanged."""
+        """Batches in the format of `loss`, `prepare` and `finalize`. In segmentation, each labelled location of the
+        feature map becomes a row, and a mask marks these locations. Otherwise batches are unchanged."""
         return _Located(batches, self.features, self.spec) if self.spec.dense else batches
 
     @classmethod
@@ -136,7 +136,7 @@ class Method(nn.Module, Generic[H]):
         return cls.strength_hparam or "weight_decay"
 
     def on_start(self, new: list[str]) -> None:
-        """Called after initial weights are loaded; `new` names the tensors that they lack."""
+        """Called after initial weights are loaded; `new` lists the tensors that are not among them."""
 
     def prepare(self, batches: Batches) -> None:
         """Called before training: inducing points, class counts, stored examples."""
@@ -169,7 +169,7 @@ class Method(nn.Module, Generic[H]):
         """Called after training: covariances, densities."""
 
     def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
-        """Parameters with other factors than `lr` and `weight_decay` of the hyper-parameters; the last entry counts.
+        """Parameters with factors that replace `lr` and `weight_decay` of the hyper-parameters; later entries win.
 
         rate      multiplies the learning rate of the budget
         decay     multiplies its weight decay
@@ -202,7 +202,7 @@ class Method(nn.Module, Generic[H]):
 
 @dataclass
 class _Located:
-    """Batches of images and label maps as batches of images and rows: see `Method.as_rows`."""
+    """Batches of images and label maps, converted to images and rows; see `Method.as_rows`."""
 
     batches: Batches
     features: Locations
@@ -215,8 +215,8 @@ class _Located:
                 raise BadInput(f"No pixel of a batch of {len(x)} images has a label: make the batch larger.")
             if (largest_label := int(y.max())) >= self.spec.classes:
                 raise BadInput(
-                    f"A label map has the label {largest_label}, and there are {self.spec.classes} classes: if it "
-                    "marks pixels that do not count, name it as `void` in the file."
+                    f"A label map has the label {largest_label}, but there are {self.spec.classes} classes: if it "
+                    "marks ignored pixels, declare it as `void` in the file."
                 )
             yield x, y, index
 
@@ -245,7 +245,7 @@ class Evidence:
 
 
 ENSEMBLES = (
-    "A deep ensemble is made of networks of another method: `nescio train --ensemble-size K` trains them, and in "
+    "A deep ensemble consists of networks of another method: `nescio train --ensemble-size K` trains them, and in "
     "`nescio run` it is a line of --methods deep-ensemble."
 )
 registry: Registry[type[Method]] = Registry(
@@ -253,7 +253,7 @@ registry: Registry[type[Method]] = Registry(
     aliases={
         "erm": ("baseline", "cross_entropy", "softmax", "deterministic", "vanilla"),
         "mc-dropout": ("dropout", "mcd"),
-        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # in benchmarks only
+        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # a method in benchmarks only
         "losspred": ("loss_prediction", "learning_loss"),
         "sngp": ("spectral_normalized_gaussian_process",),
     },
@@ -266,7 +266,7 @@ M = TypeVar("M", bound=type[Method])
 
 
 def method(name: str, hparams: type[HParams] = BaseHParams) -> Callable[[M], M]:
-    """Register a class as a method under the name of its paper, with its class of hyper-parameters."""
+    """Register a class as a method under the name in its paper, with its class of hyper-parameters."""
 
     def register(cls: M) -> M:
         _check_strength(name, cls, hparams)
@@ -303,7 +303,7 @@ def classifiers() -> list[str]:
 
 
 def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """The first images and labels, gathered from as many batches as `rows` needs."""
+    """The first images and labels, at least `rows` of them, from one or more batches."""
     xs, ys, count = [], [], 0
     for x, y, _ in batches:
         xs.append(x)
@@ -315,50 +315,48 @@ def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tens
 
 
 def check_output(method: Method, output: object, rows: int | None = None, finished: bool = True) -> None:
-    """Raises an error if an output has other shapes or names than the method declares; the sentence names the method
-    and its file.
+    """Raise an error that names the method and its file if an output differs from the declared shapes and names.
 
-    rows      images, where each of them is one row
-    finished  the method is trained: before, scores may be missing
+    rows      number of images, if each image is one row
+    finished  whether the method is trained; untrained ones may lack scores
     """
     if fault := _fault(method, output, rows, finished):
         raise BadInput(f"The method {method.name} ({source_file(type(method))}): forward returns {fault}.")
 
 
 def check_loss(method: Method, loss: object) -> None:
-    """Raises an error if a loss is not one number, or depends on no weight; the sentence names the method and its
-    file."""
+    """Raise an error that names the method and its file if a loss is not one number, or depends on no weight."""
     if not isinstance(loss, Tensor):
-        fault = f"the type {type(loss).__name__}, and a tensor of one number is needed"
+        fault = f"the type {type(loss).__name__}, but a tensor of one number is needed"
     elif loss.numel() != 1:
-        fault = f"shape {tuple(loss.shape)}, and one number is needed: end it with .mean()"
+        fault = f"shape {tuple(loss.shape)}, but one number is needed: end it with .mean()"
     elif not loss.requires_grad:
-        fault = "a value that no weight changes: keep the gradient (no detach, item or no_grad)"
+        fault = "no dependence on the weights: keep the gradient (no detach, item or no_grad)"
     else:
         return
     raise BadInput(f"The method {method.name} ({source_file(type(method))}): the loss has {fault}.")
 
 
 def _fault(method: Method, output: object, rows: int | None, finished: bool) -> str:
-    """The fault of an output and its remedy; "" if it is valid."""
+    """The fault of an output and its remedy; "" if the output is valid."""
     if not isinstance(output, Output):
         return f"{type(output).__name__}, not an Output: write Output(logits=…, embeddings=…)"
     logits, embeddings = output.logits, output.embeddings
     if logits is None and method.classifies:
-        return "no logits: give them, or set classifies = False for features alone"
+        return "no logits: return them, or set classifies = False for features alone"
     if logits is not None and logits.ndim != 3:
         remedy = ": add the axis of draws, logits[:, None]" if logits.ndim == 2 else ""
-        return f"logits of shape {tuple(logits.shape)}, and (rows, draws, classes) is needed{remedy}"
+        return f"logits of shape {tuple(logits.shape)}, but (rows, draws, classes) is needed{remedy}"
     tensor = logits if logits is not None else embeddings
     if tensor is None:
-        return "neither logits nor embeddings: give one of them"
+        return "neither logits nor embeddings: return one of them"
     if rows is not None and len(tensor) != rows:
-        return f"{len(tensor)} rows for {rows} images: give one per image"
+        return f"{len(tensor)} rows for {rows} images: return one row per image"
     if embeddings is not None and len(embeddings) != len(tensor):
-        return f"embeddings of {len(embeddings)} rows and logits of {len(tensor)}: give one row each per image"
+        return f"embeddings of {len(embeddings)} rows and logits of {len(tensor)}: return one row of each per image"
     if finished and method.scores and tuple(output.scores) != method.scores:
         names = ", ".join(output.scores) or "none"
-        return f"the scores {names}, and the class names {', '.join(method.scores)} in scores: write the same names"
+        return f"the scores {names}, but the class declares {', '.join(method.scores)} in `scores`: use the same names"
     for name, score in output.scores.items():
         if score.shape != (len(tensor),):
             remedy = f", such as {name}.squeeze(1)" if score.shape == (len(tensor), 1) else ""

@@ -1,4 +1,4 @@
-"""BYOL: predict the projection of the other view by a momentum copy of the network."""
+"""BYOL: predict a momentum copy's projection of the other view."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nescio.search import choice, hparam
 
 @dataclass(frozen=True)
 class BYOLHParams(BaseHParams):
-    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, momentum of the target", above=0, below=1)
+    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, momentum of the target network", above=0, below=1)
     schedule: Literal["cosine", "constant"] = hparam("cosine", None, "schedule of τ; cosine raises it to 1")
     hidden: int = hparam(1024, choice(512, 1024, 4096), "hidden units of projection and predictor", at_least=1)
     width: int = hparam(256, None, "outputs of projection and predictor", at_least=2)
@@ -56,7 +56,7 @@ class BYOL(SelfSupervised[BYOLHParams]):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         views = x.flatten(0, 1)
         predicted, aims = self.predictor(self.online(views)), self.aim(views)
-        cosines = (unit(predicted) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the target of the other view
+        cosines = (unit(predicted) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # with the target of the other view
         return 2 * (2 - 2 * cosines).mean()  # twice the mean over both views: the sum of both directions
 
     def after_step(self, done: float) -> None:

@@ -17,16 +17,16 @@ from nescio.search import choice, hparam, log_uniform
 @dataclass(frozen=True)
 class DCSHParams(BaseHParams):
     weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; larger values regularise", above=0)
-    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "minimum distance to other centroids", above=0)
-    width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids", at_least=1)
+    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "minimum distance to centroids of other classes", above=0)
+    width: int = hparam(32, choice(16, 32, 64), "number of dimensions of the centroids", at_least=1)
     # Squared distances of wide features have large gradients: at the network's learning rate the loss of a ResNet
     # diverges.
-    output: float = hparam(0.02, None, "multiplies the learning rate of h and of the centroids", above=0)
+    output: float = hparam(0.02, None, "factor on the learning rate of h and of the centroids", above=0)
 
 
 @method("dcs", DCSHParams)
 class DCS(Method[DCSHParams]):
-    """Distance-based confidence score, as the taxonomy of deterministic methods has it (Postels et al. 2022, §3.2): one
+    """Distance-based confidence score, in the form of Postels et al. (2022, §3.2): one
     centroid e_c per class is trained with the network; h(φ(x)) is a linear map of the features. The logits
     are −‖h − e_c‖². The loss adds to their cross-entropy the distance loss of Mandelbaum & Weinshall (2017), with
     centroids instead of other images: ‖h − e_y‖² + mean_{c≠y} max(0, m − ‖h − e_c‖)², weighted by λ.
@@ -49,14 +49,14 @@ class DCS(Method[DCSHParams]):
         return [([*self.head.parameters(), self.centroids], {"rate": self.hparams.lr * self.hparams.output})]
 
     def distances(self, embeddings: Tensor) -> Tensor:
-        """(b, c) distances to the centroids, from differences: inner products would lose precision at small
+        """(b, c) distances to the centroids, from differences: inner products are inaccurate for small
         distances."""
         with torch.autocast(embeddings.device.type, enabled=False):
             points = nn.functional.linear(embeddings.float(), self.head.weight, self.head.bias)
             return (points[:, None] - self.centroids).norm(dim=2)
 
     def distance_loss(self, distances: Tensor, y: Tensor) -> Tensor:
-        """The distance loss: near the centroid of the image's class, and a margin away from all others."""
+        """Distance loss: attract embeddings to their class's centroid, and repel them a margin from all others."""
         true_class = one_hot(y, self.spec.classes).bool()
         other_distances = (self.hparams.margin - distances[~true_class]).clamp_min(0).square()
         return distances[true_class].square().mean() + other_distances.mean()

@@ -21,18 +21,18 @@ from nescio.search import choice, hparam, log_uniform, uniform
 class DCUHParams(BaseHParams):
     weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; larger values regularise", above=0)
     pretraining: float = hparam(
-        0.5, uniform(0.2, 0.8), "share of the training with the contrastive loss alone", above=0, below=1
+        0.5, uniform(0.2, 0.8), "share of the training that uses only the contrastive loss", above=0, below=1
     )
-    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; lower emphasises near negatives", above=0)
-    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection", at_least=2)
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "temperature τ; lower: emphasis on near negatives", above=0)
+    width: int = hparam(128, choice(64, 128, 256), "number of outputs of the projection", at_least=2)
 
 
 @method("dcu", DCUHParams)
 class DCU(FeatureDensity):
     """Deep contrastive uncertainty (Winkens et al. 2020): SimCLR's loss on two views of every image, first alone, then
-    together with the classifier's, λ·NT-Xent(g(φ(x))) − log f(x)_y, so that the features keep differences between
+    together with the classifier's, λ·NT-Xent(g(φ(x))) − log f(x)_y, so that the features distinguish
     single images; then a Gaussian for every class on the features of its training images. During pretraining the head
-    is trained on detached features: it is trained when joint training begins, and the loss stays the same.
+    is trained on detached features, so that joint training starts with a trained head.
 
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
     """
@@ -62,7 +62,7 @@ class DCU(FeatureDensity):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x.flatten(0, 1))
         contrast = nt_xent(self.projection(embeddings), self.hparams.temperature)
-        joint = (self.done >= self.hparams.pretraining).to(embeddings)  # a factor: a branch would wait for the device
+        joint = (self.done >= self.hparams.pretraining).to(embeddings)  # a branch would wait for the device
         logits = self.head(torch.lerp(embeddings.detach(), embeddings, joint))
         return self.hparams.weight * contrast + cross_entropy(logits, y.repeat(2))
 

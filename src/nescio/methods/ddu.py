@@ -22,9 +22,9 @@ class DDU(FeatureDensity):
     with its true labels (Algorithm 1).
 
     Scores: "density", −log q(φ(x)) = −log Σ_c π_c N(φ(x); μ_c, Σ_c), for epistemic uncertainty;
-    "entropy" of the softmax, for aleatoric uncertainty. The bound of 3 is that of the authors, who bound the
-    convolution itself and leave batch-norm free; here it is that of the reshaped kernel, which is looser, and of
-    batch-norm (`nescio.layers.spectral`).
+    "entropy" of the softmax, for aleatoric uncertainty. The authors' bound of 3 applies to the convolution
+    itself and not to batch-norm. Here it applies to the reshaped kernel, which is looser, and to batch-norm
+    (`nescio.layers.spectral`).
     """
 
     hparams: DDUHParams

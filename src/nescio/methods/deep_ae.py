@@ -14,7 +14,7 @@ from nescio.search import hparam, uniform
 @dataclass(frozen=True)
 class DeepAEHParams(RNDHParams):
     bottleneck: float = hparam(
-        0.25, uniform(0.1, 0.5), "width of the narrowest layer, as a share of its neighbours'", above=0, below=1
+        0.25, uniform(0.1, 0.5), "narrowest width, as a share of adjacent layers' width", above=0, below=1
     )
 
 

@@ -23,12 +23,12 @@ from nescio.search import choice, hparam
 
 @dataclass(frozen=True)
 class DUEHParams(BaseHParams):
-    inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; none: as many as classes", at_least=1)
+    inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; None: number of classes", at_least=1)
     samples: int = hparam(8, None, "number of samples of the latent functions in the training loss", at_least=1)
     test_samples: int = hparam(32, None, "number of samples of the latent functions in a prediction", at_least=1)
-    # The posterior starts at the prior, and its gradient is that of a mean over rows. At the network's learning rate it
-    # would hardly leave the prior within the budget.
-    posterior: float = hparam(10.0, None, "multiplies the learning rate of the variational posterior", above=0)
+    # The posterior starts at the prior and has small gradients. At the network's learning rate it would hardly change
+    # within the budget.
+    posterior: float = hparam(10.0, None, "factor on the learning rate of the variational posterior", above=0)
 
 
 class ClassProcesses(gpytorch.models.ApproximateGP):
@@ -62,8 +62,8 @@ class DUE(Method[DUEHParams]):
     The logits are log E[softmax(f)], the mean of probabilities over samples of the latent functions at each image; the
     samples use the same standard normals for every image, so that a prediction does not depend on other rows of the
     batch. Scores: "variance" (UIMNET §4: the predictive variance), of the latent functions, averaged over classes. It
-    rises far from the data. Between classes, where labels determine the functions, it is lower than inside them.
-    "probability_variance", of the probabilities over the samples, rises there.
+    rises far from the data. Between classes it is lower than inside them. "probability_variance", of the probabilities
+    over the samples, rises between classes.
     """
 
     paper = (
@@ -80,7 +80,7 @@ class DUE(Method[DUEHParams]):
     def __init__(self, hparams: DUEHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, spec)
         del self.head
-        inducing = hparams.inducing or spec.classes  # as many as classes, as by the authors
+        inducing = hparams.inducing or spec.classes  # by default the number of classes, as in the paper
         self.gp = ClassProcesses(torch.randn(inducing, self.features.num_features), spec.classes)
         self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=spec.classes, mixing_weights=False)
         self.register_buffer("noise", torch.randn(hparams.test_samples, 1, spec.classes))
@@ -94,8 +94,8 @@ class DUE(Method[DUEHParams]):
         self.features.eval()
         count = len(self.gp.points)
         if len(features) < count:
-            raise BadInput(f"There are {len(features)} training rows for {count} inducing points.")
-        with threadpool_limits(1):  # with several threads the order of sums, and so the last bits, vary
+            raise BadInput(f"{len(features)} training rows are too few for {count} inducing points.")
+        with threadpool_limits(1):  # several threads change the order of sums and so the last bits
             means = KMeans(count, n_init=1, random_state=0).fit(features.double().cpu().numpy())
         self.gp.points.data.copy_(torch.from_numpy(means.cluster_centers_))
         self.gp.covar_module.base_kernel.lengthscale = torch.pdist(features[:1000]).mean()

@@ -16,30 +16,29 @@ from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkS
 from nescio.search import choice, hparam, log_uniform
 
 FIRST_COUNT = 13.0  # initial count of images per centroid, as in the authors' code
-FAR = 27.6  # −log K beyond which an image is drawn with the same force however far it is; K is 1e-12 there
+FAR = 27.6  # −log K beyond which the gradient is constant; K = 1e-12 at this value
 FIRST_SPREAD = 0.05  # standard deviation of the first centroids
-LEAST = 2  # minimum number of images in the penalty: batch-norm needs two
+LEAST = 2  # minimum number of images in the penalty, since batch-norm needs two
 
 
 @dataclass(frozen=True)
 class DUQHParams(BaseHParams):
-    # its loss has a term for every class: networks without batch-norm need smaller steps than with a single
-    # cross-entropy
+    # The loss is a sum over classes: networks without batch-norm need smaller steps than for a single cross-entropy.
     lr: float = hparam(0.1, log_uniform(0.03, 1.0), "factor on the budget's learning rate", above=0)
     penalty: float = hparam(
         0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; larger values regularise", above=0
     )
-    lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels", above=0)
+    lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ, lengthscale of the kernels", above=0)
     momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, momentum of the centroids", at_least=0, below=1)
-    width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids", at_least=1)
+    width: int = hparam(128, choice(64, 128, 256), "number of dimensions of the centroids", at_least=1)
     penalized: float = hparam(
-        1.0, None, "share of a batch's images in the penalty; fewer are faster", introduced=1.0, above=0, at_most=1
+        1.0, None, "share of a batch's images in the penalty; lower is faster", introduced=1.0, above=0, at_most=1
     )
 
 
 def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
-    """The binary cross-entropy of kernels (b, c), summed over classes (eq. 3), the mean over images, from logarithms of
-    kernels, because kernels of distant images underflow in float32. Above FAR it grows linearly with the distance
+    """The binary cross-entropy of kernels (b, c), summed over classes (eq. 3), mean over images, from log-kernels,
+    because kernels of distant images underflow in float32. Above FAR it grows linearly with the distance
     instead of quadratically, so that outliers cannot make training diverge."""
     true_class = one_hot(y, log_kernels.shape[1]).bool()
     distances = log_kernels.neg().clamp_max(FAR)
@@ -50,7 +49,7 @@ def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def fixed_averages(network: nn.Module) -> Iterator[None]:
-    """Inside, batch-norm uses batch statistics and keeps its running averages unchanged."""
+    """In this context batch-norm uses batch statistics and does not update its running averages."""
     norms = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
@@ -65,7 +64,7 @@ def fixed_averages(network: nn.Module) -> Iterator[None]:
 @method("duq", DUQHParams)
 class DUQ(Method[DUQHParams]):
     """Deterministic uncertainty quantification (van Amersfoort et al. 2020): an RBF network. Class c has a matrix W_c
-    and a centroid e_c = m_c/N_c, and its kernel is K_c(x) = exp(−‖W_c φ(x) − e_c‖²/(2dσ²)), d dimensions (eq. 1). The
+    and a centroid e_c = m_c/N_c, and its kernel in d dimensions is K_c(x) = exp(−‖W_c φ(x) − e_c‖²/(2dσ²)) (eq. 1). The
     kernels learn by binary cross-entropy, one class against the rest (eq. 3); the centroids follow the images by
     moving averages of counts N_c and sums m_c (eqs. 4–6). The two-sided penalty λ·(‖∇_x Σ_c K_c‖₂ − 1)² ties distances
     between features to distances between images (eq. 7).
@@ -89,7 +88,7 @@ class DUQ(Method[DUQHParams]):
         super().__init__(hparams, spec)
         del self.head
         weight = torch.empty(hparams.width, spec.classes, self.features.num_features)
-        # short enough that kernels do not start near 0, where training is slow and unstable
+        # small, because training is slow and unstable if kernels start near 0
         self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
         self.register_buffer("counts", torch.full((spec.classes,), FIRST_COUNT))
         self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(hparams.width, spec.classes))
@@ -109,7 +108,7 @@ class DUQ(Method[DUQHParams]):
 
     @torch.no_grad()
     def follow(self, embeddings: Tensor, y: Tensor) -> None:
-        """Adds the counts and sums of the images of a batch or micro-batch."""
+        """Add the counts and sums of the images of a batch or micro-batch."""
         class_rows = of_all_processes(embeddings[torch.arange(len(y), device=y.device), :, y])  # (b, width)
         classes = one_hot(of_all_processes(y), self.spec.classes).to(class_rows)
         with torch.autocast(class_rows.device.type, enabled=False):
@@ -118,7 +117,7 @@ class DUQ(Method[DUQHParams]):
 
     @torch.no_grad()
     def after_step(self, done: float) -> None:
-        """Moves every centroid towards the images of its class, after a complete batch."""
+        """Move every centroid towards the images of its class, after a complete batch."""
         for average, batch_sum in ((self.counts, self.new_counts), (self.sums, self.new_sums)):
             average.lerp_(batch_sum, 1 - self.hparams.momentum)
             batch_sum.zero_()

@@ -18,9 +18,9 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class ELKHParams(ProbabilisticHParams):
-    # for κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the cosines' difference: if t is too small for all images, a
-    # larger κ lowers every loss. With 100 classes, κ ended near 1e6 at t = 16 and near the start at 64. On digits,
-    # κ is lower for blurred images at t = 48, but not always at 64.
+    # For κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the difference of cosines. If t is too small, a larger κ lowers
+    # every loss. With 100 classes, κ ended near 1e6 for t = 16 and near its start for 64. On digits, κ is lower for
+    # blurred images for t = 48, but not always for 64.
     t: float = hparam(
         48.0, uniform(8.0, 64.0), "factor on the classes' concentrations, an inverse temperature", above=0
     )
@@ -47,7 +47,7 @@ class ELK(Probabilistic):
         self.log_k = nn.Parameter(torch.zeros(self.concentrations()))
 
     def concentrations(self) -> tuple[int, ...]:
-        """The shape of the classes' concentrations."""
+        """The shape of the tensor of the classes' concentrations."""
         return (self.spec.classes,)
 
     def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Quantities from which evidence is made that a method has an effect."""
+"""Quantities used by the checks of methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nescio.methods.base import Batches, Method, check_output
 
 
 def gradient_of(loss: Tensor, network: nn.Module) -> Tensor:
-    """The gradient of a loss for the trainable parameters of a network, as one vector; 0 for unused parameters."""
+    """The gradient of a loss for the trainable parameters of a network, as one vector, with 0 for unused parameters."""
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
     pairs = zip(gradients, trainable, strict=True)

@@ -15,7 +15,7 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class HeadsHParams(BaseHParams):
-    heads: int = hparam(10, None, "M, classifiers on one backbone", at_least=2)
+    heads: int = hparam(10, None, "M, number of classifiers on one backbone", at_least=2)
 
 
 @method("heads", HeadsHParams)
@@ -56,5 +56,5 @@ class ManyHeads(Method[HeadsHParams]):
         worst, chance = float(accuracies.min()), 1 / self.spec.classes
         return {
             "heads differ": Evidence(f"a head's probabilities differ from the mean by {distance:.2%}", distance > 1e-3),
-            "every head learnt": Evidence(f"the worst is right on {worst:.0%} of training images", worst > 2 * chance),
+            "every head learnt": Evidence(f"the worst has {worst:.0%} training accuracy", worst > 2 * chance),
         }

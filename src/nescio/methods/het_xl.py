@@ -1,4 +1,4 @@
-"""HET-XL: a classifier of noisy embeddings whose noise it predicts for every image."""
+"""HET-XL: a classifier of noisy embeddings, with a predicted noise covariance for every image."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkS
 from nescio.search import hparam
 
 FLOOR = 1e-6  # minimum variance
-VARIANCE = 0.01  # initial noise variance per dimension: a much larger one would hide the untrained features
-JUDGED, DRAWN = 64, 1024  # images, and noise samples of each, in the evidence
+VARIANCE = 0.01  # initial noise variance per dimension, small compared with the features
+IMAGES, NOISE_SAMPLES = 64, 1024  # numbers of images, and of noise samples per image, in the evidence
 
 
 @dataclass(frozen=True)
 class HetXLHParams(BaseHParams):
-    rank: int = hparam(1, None, "R, columns of V", at_least=1)
+    rank: int = hparam(1, None, "R, number of columns of V", at_least=1)
     samples: int = hparam(16, None, "number of noise samples in the training loss", at_least=1)
     test_samples: int = hparam(64, None, "number of noise samples in a prediction", at_least=1)
 
@@ -32,7 +32,7 @@ class HetXL(Method[HetXLHParams]):
 
         E[softmax(w(φ + ε)/τ)],   ε = V·ε_R + √v ⊙ ε_d ~ N(0, Σ),   τ trained,
 
-    whose logarithm the logits are: one draw of log-probabilities. In predictions all images share standard normals, so
+    The logits are its logarithm: one draw of log-probabilities. In predictions all images share standard normals, so
     that a prediction does not depend on other rows of the batch.
 
     Scores: "log_det", log det Σ = Σ_i log v_i + log det(I_R + Vᵀ diag(v)⁻¹ V), and "entropy" of the prediction.
@@ -57,7 +57,7 @@ class HetXL(Method[HetXLHParams]):
         return outputs[..., 1:], softplus(outputs[..., 0]) + FLOOR
 
     def noises(self, embeddings: Tensor, normals: Tensor) -> Tensor:
-        """ε (b, s, d) of standard normals (b, s, R + d): one for each column of V, one for each dimension."""
+        """ε (b, s, d) from standard normals (b, s, R + d): one per column of V and one per dimension."""
         factor, diagonal = self.factors(embeddings)
         shared_normals, own_normals = normals.split([self.hparams.rank, normals.shape[2] - self.hparams.rank], 2)
         return shared_normals @ factor.mT + own_normals * diagonal.sqrt()[:, None]
@@ -95,17 +95,17 @@ class HetXL(Method[HetXLHParams]):
         return {
             "covariance acts": Evidence(f"noise changes a predicted probability by {change:.2%}", change > 1e-3),
             "covariance differs": Evidence(f"log det Σ has a standard deviation of {spread:.3g}", spread > 1e-2),
-            "noise follows Σ": self.noise_evidence(embeddings[:JUDGED]),
+            "noise follows Σ": self.noise_evidence(embeddings[:IMAGES]),
             "temperature learnt": Evidence(f"τ went from 1 to {tau:.3f}", abs(tau - 1) > 1e-3),
         }
 
     def noise_evidence(self, embeddings: Tensor) -> Evidence:
-        """The variances that noise gives the logits of each image, drawn and by wΣwᵀ."""
+        """Compare the variances of each image's logits in noise samples with those by wΣwᵀ."""
         factor, diagonal = self.factors(embeddings)
         w = self.head.weight.float()
         expected = (w @ factor).square().sum(2) + diagonal @ w.square().T
         generator = torch.Generator().manual_seed(0)
-        normals = torch.randn(1, DRAWN, self.noise.shape[2], generator=generator).to(embeddings)
+        normals = torch.randn(1, NOISE_SAMPLES, self.noise.shape[2], generator=generator).to(embeddings)
         measured = (self.noises(embeddings, normals.expand(len(embeddings), -1, -1)) @ w.T).var(1)
         deviation = float((measured / expected - 1).abs().mean())
-        return Evidence(f"variances of logits lie {deviation:.1%} from those by wΣwᵀ", deviation < 0.15)
+        return Evidence(f"variances of logits differ by {deviation:.1%} from those by wΣwᵀ", deviation < 0.15)

@@ -18,7 +18,7 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class HIBHParams(SamplingHParams):
-    b: float = hparam(-4.0, uniform(-8.0, 8.0), "added to t times the cosine of two samples")
+    b: float = hparam(-4.0, uniform(-8.0, 8.0), "b, added to t times the cosine of two samples")
     repulsion: Literal["log p", "log 1-p"] = hparam(
         "log p", None, "loss of pairs with different labels: log p as in URL, or −log(1 − p) as in the original paper"
     )

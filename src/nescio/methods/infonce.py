@@ -1,4 +1,4 @@
-"""InfoNCE: pull the two views of an image together, push other images away."""
+"""InfoNCE: pull the two views of an image together and push other images away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nescio.search import hparam, uniform
 class InfoNCEHParams(BaseHParams):
     t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature", above=0)
     denominator: Literal["negatives", "all"] = hparam(
-        "negatives", None, "rows in the sums: other images alone, or the other view too (NT-Xent)"
+        "negatives", None, "rows in the sums: other images only, or also the other view (NT-Xent)"
     )
 
 

@@ -23,7 +23,7 @@ class LossPredHParams(BaseHParams):
     """Search ranges of URL, appendix B.9."""
 
     weight: float = hparam(0.5, uniform(0.01, 0.99), "λ of the squared error of the predicted loss", above=0)
-    warm: bool = hparam(False, choice(False, True), "initial predictions are 0.001 instead of those of random weights")
+    warm: bool = hparam(False, choice(False, True), "start with predictions of 0.001, not of random weights")
 
 
 @method("losspred", LossPredHParams)
@@ -48,7 +48,7 @@ class LossPred(Method[LossPredHParams]):
         return UncertaintyHead(inputs)
 
     def prepare(self, batches: Batches) -> None:
-        if self.hparams.warm and self.uncertainty.scale == 1:  # keeps a scale that was loaded with weights
+        if self.hparams.warm and self.uncertainty.scale == 1:  # a scale from initial weights stays
             self.uncertainty.start_at(WARM, self.features(first_batch(batches)[0]))
 
     def losses(self, embeddings: Tensor, y: Tensor) -> Tensor:

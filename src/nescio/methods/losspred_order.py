@@ -17,23 +17,23 @@ class LossPredOrderHParams(BaseHParams):
     """Hyper-parameters with the authors' values, which were not searched."""
 
     margin: float = hparam(0.1, None, "margin between the predictions of two images", above=0)
-    width: int = hparam(512, None, "units of a hidden layer of the loss's head", at_least=1)
-    depth: int = hparam(2, None, "number of hidden layers of the loss's head", at_least=1)
+    width: int = hparam(512, None, "units per hidden layer of the loss head", at_least=1)
+    depth: int = hparam(2, None, "number of hidden layers of the loss head", at_least=1)
     cached: int = hparam(4, None, "augmented epochs whose features are computed once and cycled through", at_least=1)
 
 
 @method("losspred-order", LossPredOrderHParams)
 class LossPredOrder(LossPred):
     """Pretrained visual uncertainties (Kirchhof et al. 2024): a head u on detached features is trained to rank
-    the classifier's losses ℓ. Rows of a batch are paired as they come, and each pair costs
+    the classifier's losses ℓ. Successive rows of a batch form pairs, and each pair costs
 
         max(0, m − s·(u₁ − u₂)),   s = 1 if ℓ₁ > ℓ₂ else −1.
 
-    A trial that starts from trained weights keeps them: backbone and classifier are frozen, features are computed once
-    (`cached` augmented epochs of them, kept in the store) and the head is trained on them in minutes. If the initial
+    A trial that starts from trained weights freezes backbone and classifier: the features of `cached` augmented epochs
+    are computed once and stored, and training the head on them takes minutes. If the initial
     weights have no classifier for these classes, it is trained too, by cross-entropy. From random weights the whole
-    network is trained by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
-    is meaningful.
+    network is trained by cross-entropy, without a gradient from the head. Score: "loss", u(x); only its order is
+    meaningful.
     """
 
     hparams: LossPredOrderHParams  # type: ignore[assignment]
@@ -45,7 +45,7 @@ class LossPredOrder(LossPred):
         return UncertaintyHead(inputs, self.hparams.width, self.hparams.depth)
 
     def prepare(self, batches: Batches) -> None:
-        """Initial predictions are those of random weights."""
+        """Do nothing: initial predictions are those of random weights."""
 
     def on_start(self, new: list[str]) -> None:
         self.frozen_epochs = self.hparams.cached
@@ -54,7 +54,7 @@ class LossPredOrder(LossPred):
 
     def train(self, mode: bool = True) -> LossPredOrder:
         super().train(mode)
-        self.features.train(mode and not self.frozen_epochs)  # frozen layers also keep their batch-norm statistics
+        self.features.train(mode and not self.frozen_epochs)  # frozen layers do not update batch-norm statistics
         return self
 
     def ordered(self, predicted: Tensor, losses: Tensor) -> Tensor:

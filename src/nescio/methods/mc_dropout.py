@@ -29,14 +29,14 @@ class MCDropoutHParams(BaseHParams):
 
 @method("mc-dropout", MCDropoutHParams)
 class MCDropout(Method[MCDropoutHParams]):
-    """ERM with dropout before the head, or after every activation as well, that stays on at test time: K passes are K
+    """ERM with dropout before the head, or also after every activation, that is active at test time: K passes are K
     draws (Gal & Ghahramani 2016; UIMNET §3). Batch-norm stays in evaluation mode. Embeddings are the mean over passes.
 
-    The default position is that of timm's dropout, with the rates of URL §B.11; after all activations of a ResNet-18
-    the same rate drops far more.
+    The default position is that of timm's dropout, with the rates of URL §B.11. After all activations of a ResNet-18
+    the same rate drops many more units.
 
     Scores: "jsd" (UIMNET §4), the Jensen–Shannon divergence of the passes, H(mean p) − mean H(p), which is the mutual
-    information of prediction and mask; and "entropy" of the mean (URL §4.1 tries both).
+    information of prediction and mask; and "entropy" of the mean (URL §4.1 uses both).
     """
 
     paper = "Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016"
@@ -51,7 +51,7 @@ class MCDropout(Method[MCDropoutHParams]):
         self.before_head = self.dropout()
 
     def thin_activations(self) -> None:
-        """Inserts dropout after every activation of the built network, because a constructor's option may have no
+        """Insert dropout after every activation of the built network, because a constructor's option may have no
         effect."""
         for parent in list(self.features.modules()):
             for name, child in list(parent.named_children()):
@@ -78,7 +78,7 @@ class MCDropout(Method[MCDropoutHParams]):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        shares: dict[nn.Module, float] = {}  # share of the active units that each layer dropped in its last pass
+        shares: dict[nn.Module, float] = {}  # layer → share of active units dropped in its last pass
 
         def count(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
             active = inputs[0] != 0
@@ -90,7 +90,7 @@ class MCDropout(Method[MCDropoutHParams]):
             hook.remove()
         lowest = min((shares.get(layer, 0.0) for layer in self.dropouts), default=0.0)
         n_active = sum(share > 0 for share in shares.values())
-        observed = f"{n_active} of {len(self.dropouts)} layers omit {lowest:.1%} of their units or more"
+        observed = f"{n_active} of {len(self.dropouts)} layers drop at least {lowest:.1%} of their units"
         return {
             "masks drawn": Evidence(
                 f"{observed} (rate {self.hparams.dropout:.1%})", lowest > 0.5 * self.hparams.dropout > 0

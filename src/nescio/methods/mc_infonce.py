@@ -21,11 +21,11 @@ WORLD = 256  # number of simulated pairs of views with known κ
 
 @dataclass(frozen=True)
 class MCInfoNCEHParams(SamplingHParams):
-    # similar embeddings repel each other less when κ falls, so κ must not fall before they separate
+    # similar embeddings repel each other less for small κ, so κ must not decrease before they separate
     head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ", above=0)
     adaptive: float = hparam(0.2, None, "additional factor for the optimizer adamw", introduced=1.0, above=0)
     average: Literal["losses", "likelihoods"] = hparam(
-        "likelihoods", None, "mean over samples: of likelihoods, which identifies κ, or of losses, as printed in URL"
+        "likelihoods", None, "averaged quantity: likelihoods, which identify κ, or losses, as printed in URL"
     )
 
 
@@ -34,8 +34,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
     """Two random crops of every image, each a distribution vMF(e, κ(e)); InfoNCE of one sample of every crop, averaged
     over 16 samples as likelihoods, −log 1/16·Σ_i exp(−loss_i) (Kirchhof et al. 2023). Score: "inverse_kappa", 1/κ.
 
-    URL, eq. 2, prints the mean of losses. It attracts by −t·A(κ₁)·A(κ₂)·e₁ᵀe₂: it never favours a small κ if views
-    agree, so only the growth rates of κ rank images. Only likelihoods identify κ.
+    URL, eq. 2, prints the mean of losses. Its attraction is −t·A(κ₁)·A(κ₂)·e₁ᵀe₂: it never favours a small κ if
+    views agree, so only the growth rates of κ rank images. Only likelihoods identify κ.
     """
 
     hparams: MCInfoNCEHParams
@@ -73,4 +73,4 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         kappas = {"8κ": 8 * kappa, "κ/8": kappa / 8, "κ of other images": kappa.roll(1)}
         values = {name: float(self.distribution_loss(mean, wrong, y)) for name, wrong in kappas.items()}
         observed = ", ".join(f"with {name} {value:.3f}" for name, value in values.items())
-        return Evidence(f"loss {loss:.3f} with simulated views of known κ, {observed}", loss < min(values.values()))
+        return Evidence(f"loss {loss:.3f} at the true κ of simulated views, {observed}", loss < min(values.values()))

@@ -13,22 +13,22 @@ from nescio.search import choice, hparam, uniform
 
 @dataclass(frozen=True)
 class MIMOHParams(BaseHParams):
-    inputs: int = hparam(2, choice(2, 3), "T, number of input images", at_least=2)
+    inputs: int = hparam(2, choice(2, 3), "T, number of input images and of heads", at_least=2)
     repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows with T equal images", at_least=0, below=1)
-    repeats: int = hparam(2, None, "number of times an image is used in one step, with other partners", at_least=1)
+    repeats: int = hparam(2, None, "uses of an image in one step, each with other partners", at_least=1)
 
 
 @method("mimo", MIMOHParams)
 class MIMO(Method[MIMOHParams]):
     """A network of T images stacked on channels with T heads; the loss is the sum of the heads' cross-entropies on T
-    random images, and at test time the same image is given T times (Havasi et al. 2021; UIMNET §3).
+    random images, and at test time all T inputs are the same image (Havasi et al. 2021; UIMNET §3).
 
-    With probability ρ a row's T images are one image (input repetition); each image is used `repeats` times in a step
+    With probability ρ all T images of a row are equal (input repetition); each image is used `repeats` times in a step
     (batch repetition). The heads' predictions are T draws.
     """
 
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
-    no_dense_reason = "it shows several whole images at once"
+    no_dense_reason = "its input consists of several whole images"
 
     def __init__(self, hparams: MIMOHParams, spec: NetworkSpec) -> None:
         super().__init__(hparams, replace(spec, channels=spec.channels * hparams.inputs))
@@ -66,7 +66,5 @@ class MIMO(Method[MIMOHParams]):
             other_image.append(float((predicted == partner_labels[rows]).float().mean()))
         gap = min(a - b for a, b in zip(same_image, other_image, strict=True))
         same_share, other_share = min(same_image), max(other_image)
-        observed = (
-            f"beside another image, a head predicts its own class in {same_share:.0%}, the other in {other_share:.0%}"
-        )
+        observed = f"given different images, a head predicts its own in {same_share:.0%}, another in {other_share:.0%}"
         return {"each head reads its own image": Evidence(observed, len(same_image) > 1 and gap > 0.2)}

@@ -12,7 +12,7 @@ from nescio.methods._feature_density import FeatureDensity
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
-COARSEST = 4  # side of the decoder's first map in pixels
+COARSEST = 4  # width and height of the decoder's first map
 DECODER_RATE = 0.05  # factor on the network's learning rate
 
 
@@ -27,8 +27,8 @@ class MIRHParams(BaseHParams):
 def decoder(
     inputs: int, channels: int, shape: tuple[int, int], width: int, grid: tuple[int, int] | None = None
 ) -> nn.Sequential:
-    """Features (b, inputs), or their maps (b, inputs, *grid), to images (b, channels, *shape): a coarse grid, doubled
-    and smoothed up to the full size."""
+    """Features (b, inputs), or their maps (b, inputs, *grid), to images (b, channels, *shape): a coarse grid that is
+    repeatedly doubled and smoothed up to the full size."""
     coarsest, sizes = COARSEST if grid is None else max(grid), [shape]
     while max(sizes[0]) > coarsest:
         sizes.insert(0, (-(-sizes[0][0] // 2), -(-sizes[0][1] // 2)))
@@ -45,8 +45,8 @@ def decoder(
 @method("mir", MIRHParams)
 class MIR(FeatureDensity):
     """Maximally informative representations (Postels et al. 2020): beside the classifier a decoder g reconstructs the
-    image from the features, −log f(x)_y + λ·‖g(φ(x)) − x‖²/pixels, so that the features keep information that the
-    classes do not need. After training every class gets a Gaussian on the features of its training images.
+    image from the features, −log f(x)_y + λ·‖g(φ(x)) − x‖²/pixels, so that the features retain information that
+    classification does not need. After training every class gets a Gaussian on the features of its training images.
 
     Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
     """
@@ -63,13 +63,12 @@ class MIR(FeatureDensity):
         self.decoder = decoder(self.features.num_features, spec.channels, spec.shape, hparams.width, grid)
 
     def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
-        """A squared error has larger gradients than a cross-entropy, so the decoder has a small learning rate, equal
-        for all λ. The network's learning rate does not depend on λ, so comparisons of λ are not comparisons of learning
-        rates."""
+        """A squared error has larger gradients than a cross-entropy, so the decoder has a small learning rate. No
+        learning rate depends on λ, so that a comparison of λ does not compare learning rates."""
         return [(self.decoder.parameters(), {"rate": self.hparams.lr * DECODER_RATE / self.hparams.weight})]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features, and the squared error of the images that the decoder makes of them; maps are decoded whole."""
+        """Features, and the squared error of their decoded images; maps are decoded as a whole."""
         if not self.spec.dense:
             embeddings = self.features(x)
             return embeddings, mse_loss(self.decoder(embeddings).float(), x)
@@ -85,7 +84,7 @@ class MIR(FeatureDensity):
         error, initial_error = (float(network.reconstructed(x)[1]) for network in (self, start))
         images = x[:, : self.spec.channels]
         mean = float(mse_loss(images.mean(0, keepdim=True).expand_as(images), images))
-        observed = f"error {initial_error:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
+        observed = f"error {initial_error:.3g} before training, {error:.3g} after; error of the mean image {mean:.3g}"
         return {
             "reconstructs": Evidence(observed, error < min(initial_error, mean)),
             "Gaussians of classes": self.own_gaussians(x, y),

@@ -27,7 +27,7 @@ class Mixup(Method[MixupHParams]):
     """
 
     paper = "Zhang et al., mixup: Beyond empirical risk minimization, ICLR 2018"
-    no_dense_reason = "it mixes whole images and the labels of both"
+    no_dense_reason = "it mixes whole images and their labels"
     kept_x: Tensor
     kept_y: Tensor
     kept_share: Tensor
@@ -39,12 +39,12 @@ class Mixup(Method[MixupHParams]):
         self.register_buffer("kept_x", torch.zeros(shape))
         self.register_buffer("kept_y", torch.zeros(hparams.kept, spec.classes))
         self.register_buffer("kept_share", torch.zeros(hparams.kept))
-        self.register_buffer("drawn", torch.zeros(2))  # number of steps, and of those with λ not almost 0 or 1
+        self.register_buffer("drawn", torch.zeros(2))  # number of steps, and of steps with 0.01 < λ < 0.99
 
     def prepare(self, batches: Batches) -> None:
         x, y = first_batch(batches, self.hparams.kept)
         if len(x) < self.hparams.kept:
-            raise BadInput(f"There are {len(x)} training rows, and {self.hparams.kept} are to be kept.")
+            raise BadInput(f"There are {len(x)} training rows, fewer than kept = {self.hparams.kept}.")
         self.kept_x.copy_(x)
         self.kept_y.copy_(nn.functional.one_hot(y, self.spec.classes))
         self.kept_share.copy_(self.shares(len(x)))

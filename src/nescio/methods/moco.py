@@ -17,7 +17,7 @@ from nescio.search import choice, hparam, log_uniform
 
 @dataclass(frozen=True)
 class MoCoHParams(BaseHParams):
-    # the encoder must not change faster than the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
+    # a slow encoder keeps the keys in the queue valid: the paper's 0.03 is 0.3 of the default learning rate
     lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate", above=0)
     temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "temperature τ; lower emphasises near negatives", above=0)
     momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, momentum of the key encoder", above=0, below=1)
@@ -27,16 +27,16 @@ class MoCoHParams(BaseHParams):
 
 @method("moco", MoCoHParams)
 class MoCo(SelfSupervised[MoCoHParams]):
-    """A query q of one view must find the key k₊ of the other among K keys of earlier batches, kept in a queue
+    """A query q of one view must match the key k₊ of the other view, among a queue of K keys from earlier batches:
 
         ℓ = −log [ exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_i exp(q·k_i/τ)) ],   all of length one
 
-    (He et al. 2020, eq. 1). Keys come from a momentum encoder that no gradient reaches: after every step
+    (He et al. 2020, eq. 1). Keys come from a momentum encoder without gradients: after every step
     θ_k ← m·θ_k + (1 − m)·θ_q (eq. 2); then the batch's keys replace the oldest of the queue. Backbone and a projection
     of two layers (Chen et al. 2020b). The queue starts with the first encoder's keys of training images.
 
     The paper shuffles the keys' batch between GPUs, so that batch-norm does not reveal which key belongs to a query.
-    Here nothing is shuffled: queries and keys see the statistics of the whole batch, hundreds of rows instead of 32 a
+    Here nothing is shuffled: batch-norm uses the statistics of the whole batch, hundreds of rows instead of 32 per
     GPU, on which one image has little effect. Several processes share one queue.
     """
 
@@ -50,7 +50,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
         self.projection = mlp(d, d, hparams.width, norm=False)
         self.key = momentum_copy(self.query)
         self.register_buffer("queue", unit(torch.randn(hparams.queue, hparams.width)))
-        self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))  # keys so far: the oldest is at pushed mod K
+        self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))  # added keys; the oldest is at pushed mod K
 
     @property
     def query(self) -> nn.Sequential:
@@ -59,7 +59,7 @@ class MoCo(SelfSupervised[MoCoHParams]):
 
     @property
     def negatives(self) -> Tensor:
-        """The used part of the queue: with more keys than images, a query would often meet its own image."""
+        """The used part of the queue, which is limited because queries would otherwise meet keys of their own image."""
         return self.queue[: self.spec.rows // 2] if self.spec.rows else self.queue
 
     def prepare(self, batches: Batches) -> None:

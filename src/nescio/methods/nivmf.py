@@ -20,14 +20,14 @@ class NivMFHParams(ELKHParams, SamplingHParams):
     t: float = hparam(
         64.0, uniform(8.0, 64.0), "factor on the classes' concentrations, an inverse temperature", above=0
     )
-    # at the full rate SGD on digits left all κ at the head's bound
+    # at the full learning rate all κ stay at the head's bound (SGD on digits)
     head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ", above=0)
-    density: Literal["exact", "approximate"] = hparam("exact", None, "density of classes: normalised, or approximate")
+    density: Literal["exact", "approximate"] = hparam("exact", None, "class densities: normalised or approximate")
 
 
 @method("nivmf", NivMFHParams)
 class NivMF(ELK):
-    """As ELK, but a class is a non-isotropic von Mises–Fisher distribution with mean μ_c and a diagonal K_c = t·k_c,
+    """ELK in which a class is a non-isotropic von Mises–Fisher distribution with mean μ_c and a diagonal K_c = t·k_c,
     both trained (Kirchhof et al. 2022; URL, eq. 4). Its kernel with the image's vMF(e, κ) has no closed form: the log
     of the mean of the class's density over 16 samples of the image, one draw. Score: "inverse_kappa", 1/κ.
     """

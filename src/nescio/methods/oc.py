@@ -1,4 +1,4 @@
-"""Orthonormal certificates: linear maps trained to be zero on the data."""
+"""Orthonormal certificates: linear maps trained to map the data to zero."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nescio.search import hparam, log_uniform, uniform
 
 @dataclass(frozen=True)
 class OCHParams(BaseHParams):
-    width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features", above=0, below=1)
+    width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates per feature", above=0, below=1)
     weight: float = hparam(1.0, None, "weight of the student's loss, which trains the student alone", above=0)
     orthogonality: float = hparam(0.3, log_uniform(0.03, 0.5), "weight of the orthogonality penalty", above=0)
 
@@ -31,7 +31,7 @@ class OC(RND):
     """RND with a teacher that is 0 everywhere: k certificates map the data to zero. Σ_W ‖W Wᵀ − I‖² over all weight
     matrices of the student keeps them diverse and non-trivial (Tagasovska & Lopez-Paz 2019; UIMNET §3).
 
-    There are fewer certificates than features: as many would allow a rotation, which maps no vector to zero.
+    There are fewer certificates than features: with equal numbers W could be a rotation, which maps no vector to zero.
     The penalty uses W Wᵀ if W has fewer rows than columns, else WᵀW, because only this product can be the identity.
     """
 

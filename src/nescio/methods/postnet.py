@@ -21,7 +21,7 @@ class PostNetHParams(BaseHParams):
     entropy: float = hparam(
         1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; larger values regularise", above=0
     )
-    latent: int = hparam(6, choice(4, 6, 10), "dimensions of the latent space of the densities", at_least=1)
+    latent: int = hparam(6, choice(4, 6, 10), "number of dimensions of the latent space", at_least=1)
     flows: int = hparam(6, choice(4, 6, 10), "number of radial flows per class", at_least=1)
     density: float = hparam(3.0, None, "multiplies the learning rate of the flows", above=0)
 
@@ -42,8 +42,8 @@ class PostNet(Method[PostNetHParams]):
     where every class has a density q(z | c) of radial flows. Class counts N_c scale densities to evidence: the
     prediction is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
 
-    Logits: log α_c, whose softmax is the Dirichlet's mean. They are close to 0 if there is little evidence, so that
-    even float16 separates classes. Score "evidence": −log q(z | c) of the predicted class.
+    Logits: log α_c, whose softmax is the Dirichlet's mean. With little evidence they are close to 0, so that
+    even float16 distinguishes classes. Score "evidence": −log q(z | c) of the predicted class.
     """
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
@@ -66,8 +66,8 @@ class PostNet(Method[PostNetHParams]):
             self.counts += torch.bincount(y, minlength=self.spec.classes)
 
     def separate_factors(self) -> list[tuple[Iterable[Tensor], dict[str, float]]]:
-        """The flows take larger steps than the network, and no weight decay, which would pull all densities
-        together."""
+        """The flows take larger steps than the network, and no weight decay, which would make all densities
+        similar."""
         return [(self.flows.parameters(), {"rate": self.hparams.lr * self.hparams.density, "decay": 0.0})]
 
     def log_densities(self, embeddings: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class PostNet(Method[PostNetHParams]):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         alpha = self.alpha(self.log_densities(self.features(x)))
-        cross_entropy = uncertain_cross_entropy(alpha, y).mean().float()  # rounded as the loss is
+        cross_entropy = uncertain_cross_entropy(alpha, y).mean().float()  # rounded like the loss
         difference = float(self.loss(x, y)) - float(cross_entropy)
         spread = float(Dirichlet(alpha, validate_args=False).entropy().mean())
         effect = "less" if difference * spread < 0 else "more" if difference * spread > 0 else "the same"

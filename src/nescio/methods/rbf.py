@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from nescio.methods.base import BaseHParams, Batches, Evidence, Method, NetworkSpec, Output, first_batch, method
 from nescio.search import hparam, log_uniform, uniform
 
-STEEPEST = 1 / math.sqrt(2)  # |z| at which exp(−z²) changes most
+STEEPEST = 1 / math.sqrt(2)  # |z| with the steepest slope of exp(−z²)
 
 
 @dataclass(frozen=True)
 class RBFHParams(BaseHParams):
-    # The gradient of a·exp(−z²) is up to 0.86·a times that of z: a smaller step than for plain logits.
+    # The gradient of a·exp(−z²) is up to 0.86·a times that of z, so steps are smaller than for plain logits.
     lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate", above=0)
     scale: float = hparam(10.0, uniform(5.0, 20.0), "a, the largest logit", above=0)
 
@@ -55,7 +55,7 @@ class RBF(Method[RBFHParams]):
         confident = float(self.probs(output.logits).max(1).values.mean())
         limit = math.e / (math.e + classes - 1)
         distant = self.probs(self.kernels(1e4 * output.embeddings)[:, None])
-        # a row far away has p = 1/C unless some z is exactly zero
+        # rows far from the data have p = 1/C unless some z is exactly zero
         uniform = float((distant.max(1).values < 1 / classes + 0.01).float().mean())
         observed = f"p = {confident:.2f} on training images; without a scale at most {limit:.2f}"
         return {

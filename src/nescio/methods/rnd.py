@@ -62,7 +62,7 @@ class RND(Method[RNDHParams]):
         return list(self.student.parameters())[-1].shape[0]
 
     def penalty(self) -> Tensor | float:
-        """A further penalty on the student."""
+        """An additional penalty on the student."""
         return 0.0
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""SimCLR: find the other view of the same image."""
+"""SimCLR: match the other view of the same image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SimCLRHParams(BaseHParams):
 @method("simclr", SimCLRHParams)
 class SimCLR(SelfSupervised[SimCLRHParams]):
     """Two views of every image of a batch go through the backbone φ and a projection g of two layers; each view must
-    find its partner among the 2b − 1 others by the normalised temperature-scaled cross-entropy (NT-Xent)
+    match its partner among the 2b − 1 others by the normalised temperature-scaled cross-entropy (NT-Xent)
 
         ℓ_i = −log [ exp(cos(z_i, z_i′)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ],   z = g(φ(x))
 

@@ -17,14 +17,14 @@ from nescio.methods.base import SPECTRAL, Batches, Evidence, Method, NetworkSpec
 from nescio.methods.evidence import noise_images
 from nescio.search import choice, hparam
 
-PAIRED = 4096  # maximum number of rows whose distances set the lengthscale
+PAIRED = 4096  # maximum number of rows from whose distances the lengthscale is estimated
 
 
 @dataclass(frozen=True)
 class SNGPHParams(SpectralHParams):
     bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; smaller values regularise", above=0)
     width: int = hparam(1024, choice(512, 1024, 2048), "D, random features", at_least=1)
-    # Φ has length one, where plain features have that of their width: β needs larger steps to reach the same logits.
+    # Φ has length one, unlike plain features, so β needs larger steps to reach the same logits.
     output: float = hparam(10.0, None, "multiplies the learning rate of the process's weights β", above=0)
 
 
@@ -37,8 +37,8 @@ class SNGP(Method[SNGPHParams]):
     of the initial network.
 
     The logits are mean-field logits z/√(1 + (π/8)·Φ Σ Φᵀ). Scores of these logits: "dempster_shafer", C/(C + Σ_c exp
-    z_c), and "entropy" of the softmax. The bound of 6 is the authors' for images of CIFAR's size,
-    where they bound the convolution itself and not the reshaped kernel, which is looser (`nescio.layers.spectral`).
+    z_c), and "entropy" of the softmax. The authors' bound of 6, for images of CIFAR's size, applies to
+    the convolution itself. Here it applies to the reshaped kernel, which is looser (`nescio.layers.spectral`).
     """
 
     paper = "Liu et al., Simple and principled uncertainty estimation with deterministic deep learning, NeurIPS 2020"

@@ -20,7 +20,7 @@ class SoftLabelsHParams(BaseHParams):
 class SoftLabels(Method[SoftLabelsHParams]):
     """The one of a one-hot label becomes ℓ_max < 1 and every zero ℓ_min = (1 − ℓ_max)/(C − 1) (UIMNET §3).
 
-    Native score (UIMNET §4): (s₍₁₎ − ℓ_max)², a maximum softmax probability above ℓ_max is uncertain too.
+    Native score (UIMNET §4): (s₍₁₎ − ℓ_max)², so that a maximum softmax probability above ℓ_max is also uncertain.
     """
 
     paper = "Szegedy et al., Rethinking the Inception architecture, CVPR 2016"

@@ -24,14 +24,14 @@ from nescio.work.store import Store
 STAGE, WEIGHTS = "train", "weights.safetensors"
 
 
-DENSE = "features.backbone."  # before the names of a dense backbone's weights
+DENSE = "features.backbone."  # prefix of the names of a dense backbone's weights
 
 
 UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weight.0."  # suffixes of bounded weights
 
 
 def start_key(start: str) -> str:
-    """The source of a fine-tuned trial in its key: the first trial's key, or the checkpoint's checksum."""
+    """The initial weights in the key of a fine-tuned trial: the first trial's key, or the checkpoint's checksum."""
     if isinstance(start, ContentName):
         return source(start.content)[1]
     kind, location = source(start)
@@ -52,17 +52,17 @@ def _start_weights(start: str, store: Store) -> dict[str, Tensor]:
     kind, key = source(start)
     if kind == STORE:
         if not store.finished(STAGE, key):
-            raise BadInput(f"There is no trained network {key} in {store.root} to start from.")
+            raise BadInput(f"There is no trained network {key} in {store.root} for initial weights.")
         store.verify(STAGE, key)
         return load((store.path(STAGE, key) / WEIGHTS).read_bytes())
     return read_weights(Path(os.path.expanduser(key)))
 
 
 def take_weights(method: Method, start: str, store: Store) -> list[str]:
-    """Loads initial weights into the backbone by name; returns the names of tensors without loaded values.
+    """Load initial weights into the backbone by name; returns the names of tensors without loaded values.
 
     A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are not loaded. A backbone with
-    spectral bounds accepts weights trained without bounds.
+    spectral bounds also loads weights trained without bounds.
     """
     state = _start_weights(start, store)
     state_of_method = method.state_dict()

@@ -32,20 +32,20 @@ from nescio.work.step_folder import StepFolder, shutdown_requested
 from nescio.work.store import Store
 from nescio.work.store_errors import Interrupted
 
-SCORED_ROWS = 5000  # training rows, at most, on which the training accuracy is measured …
-SCORED_MAPS = 64  # … and training images with label maps, whose every location is a row
-SAVE_AND_STOP = 2  # due: save a checkpoint and end
-CHECK_STEPS = 50  # optimizer steps between two reads of the loss: reading waits for the device …
-CHECK_SECONDS = 5.0  # … or seconds, if steps are slow and progress is reported
+SCORED_ROWS = 5000  # maximum number of rows for the training accuracy
+SCORED_MAPS = 64  # maximum number of label maps for the training accuracy
+SAVE_AND_STOP = 2  # value of `due`: save a checkpoint and stop
+CHECK_STEPS = 50  # optimizer steps between two checks of the loss, each of which waits for the device
+CHECK_SECONDS = 5.0  # seconds between two checks, if steps are slow and progress is reported
 Watch = Callable[[EpochFacts], None]
 
 
 class Diverged(RuntimeError):
-    """The loss, or a weight, became NaN or infinite."""
+    """The loss or a weight is NaN or infinite."""
 
 
 def kept_name(epoch: int | None) -> str:
-    """The file of the weights that are kept after an epoch."""
+    """The file name of the weights saved after an epoch."""
     return f"epoch-{epoch}.safetensors"
 
 
@@ -58,7 +58,7 @@ def fit(
     watch: Watch | None,
     store: Store | None = None,
 ) -> tuple[Method, Row]:
-    """Trains from the last checkpoint in `step_folder`, or from the start; returns the method and facts about its
+    """Train from the last checkpoint in `step_folder`, or from the start; return the method and facts about its
     training."""
     with runtime.threads(trial.training.threads):
         return _fit(trial, dataset, runtime, step_folder, checkpoint_seconds, watch, store)
@@ -77,7 +77,7 @@ def _fit(
     method, stream = begin(trial, dataset, runtime, seed, store)
     _check_forward(method, stream, runtime)
     if method.frozen_epochs:
-        assert store is not None, "only what starts from other weights is frozen"
+        assert store is not None, "only a backbone with initial weights can be frozen"
         stream = cached_features(trial, method, stream, store)
     optimizer = optimizer_of(plan, method, runtime)
     average = average_of(method)
@@ -133,7 +133,7 @@ def _fit(
             kept[kept_name(epoch)] = weights_of(_finish(deepcopy(method), average, stream, seed))
             restore_random_state(state)
     seconds = time.monotonic() - started
-    if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # after unread losses
+    if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # the last losses are unchecked
         raise Diverged("Weights are not finite after the last step; a smaller learning rate may help.")
     _finish(method, average, stream, seed)
     if step_folder is not None:
@@ -149,7 +149,7 @@ def _fit(
 
 
 def _save_due(step_folder: StepFolder | None, saved: float, seconds: float) -> int:
-    """SAVE_AND_STOP when this process is to end, else 1 if a checkpoint of `step_folder` is due, else 0."""
+    """SAVE_AND_STOP if this process was asked to end, else 1 if a checkpoint of `step_folder` is due, else 0."""
     return (
         SAVE_AND_STOP
         if shutdown_requested.is_set()
@@ -175,8 +175,8 @@ def initial_method(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, st
 
 
 def training_seed(trial: Trial, dataset: datasets.Dataset) -> int:
-    """The seed of all random numbers in training. Fields that only change speed and memory keep the images and their
-    order."""
+    """The seed of all random numbers in training. It ignores fields that only change speed and memory, so that
+    they do not change the order of images."""
     usual = Training()
     speed_fields = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
     data = trial.data if isinstance(trial.data, ContentName) else content_name(trial.data, dataset)
@@ -192,12 +192,12 @@ def begin(
     method = build(trial, dataset, rows=len(images.labels))
     if trial.start is not None:
         if store is None:
-            raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
+            raise BadInput(f"This trial starts from {trial.start}: give the store that contains it.")
         method.on_start(take_weights(method, trial.start, store))
     method = runtime.to_device(method)  # type: ignore[assignment]
     stream = TrainingStream(images, dataset, trial.training, runtime, seed, method.views)
     seed_everything(seed_for(seed, "prepare"))
-    # The data flows on the device that the runtime chose; a method sees only batches.
+    # The runtime chooses the device; a method only receives batches.
     with evaluating(method), torch.no_grad(), runtime.autocast():
         method.prepare(method.as_rows(stream.unaugmented()))
         # Results of `prepare` may differ in the last bits between GPUs, and averaged gradients would not remove this.
@@ -207,9 +207,9 @@ def begin(
 
 @torch.no_grad()
 def _check_forward(method: Method, stream: TrainingStream, runtime: Runtime) -> None:
-    """Checks the shapes of a method's outputs before the first step; restores all random generators.
+    """Check the shapes of a method's outputs before the first step; restore all random generators.
 
-    Parts fitted at the end of training may be missing: failing forward passes and names of scores are not checked yet.
+    Failing forward passes and missing scores are allowed here, because some parts are fitted after training.
     """
     state, copy = random_state(), deepcopy(method).eval()
     try:
@@ -263,7 +263,7 @@ def _resume(
     runtime: Runtime,
     seed: int,
 ) -> tuple[int, int, dict[str, bytes]]:
-    """Restores all states; returns (epoch, batch) to continue from, and the weights kept so far."""
+    """Restore all states; return (epoch, batch) to continue from, and the weights saved so far."""
     checkpoint = None if step_folder is None else step_folder.load_checkpoint()
     tensors = {} if checkpoint is None else checkpoint.tensors
     kept = {name: content for name, content in tensors.items() if isinstance(content, bytes)}
@@ -278,6 +278,6 @@ def _resume(
     step.steps = state["steps"]
     if runtime.rank == 0:
         restore_random_state(state["random"])
-    else:  # only the first process's state was saved
+    else:  # only the state of the first process was saved
         seed_everything(seed_for(seed, "steps", runtime.rank, step.steps))
     return state["epoch"], state["batch"], kept

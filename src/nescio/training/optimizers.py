@@ -17,7 +17,7 @@ from nescio.trials import Training
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
     """SGD with momentum, AdamW or LAMB; `rate` and `decay` of a parameter group multiply the plan's. `adaptive`
-    multiplies the rate of AdamW, whose step size does not shrink with gradients."""
+    multiplies the learning rate of AdamW, whose step size does not depend on the size of gradients."""
     groups: list[dict[str, Any]] = []
     for group in method.parameter_groups():
         rate, decay = plan.lr * group.get("rate", 1.0), plan.weight_decay * group.get("decay", 1.0)
@@ -30,12 +30,12 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
         return torch.optim.AdamW(groups, plan.lr, fused=runtime.device.type == "cuda")
     from timm.optim.lamb import Lamb
 
-    # trust ratio of a layer at any decay; timm also clips all gradients at a norm of 1
+    # layer-wise trust ratio for any weight decay; without timm's clipping of gradients
     return Lamb(groups, plan.lr, always_adapt=True)
 
 
 def rate_at(plan: Training, epochs: float) -> float:
-    """The learning rate after a number of epochs, as a share of the full rate."""
+    """The learning rate after a number of epochs, as a share of the maximum."""
     warmup_end = plan.warmup_flat + plan.warmup
     if epochs < warmup_end:
         done = max(0.0, epochs - plan.warmup_flat + 1e-8) / plan.warmup if plan.warmup else 0.0
@@ -49,13 +49,13 @@ def rate_at(plan: Training, epochs: float) -> float:
 
 
 def check_compiled(plan: Training, method: str) -> None:
-    """Raises BadInput when a method that cannot be compiled should be."""
+    """Raise BadInput if a method that cannot be compiled should be compiled."""
     if plan.compile and (reason := methods[method].no_compile_reason):
         raise BadInput(f"The method {method} cannot be compiled: {reason}. Omit compile.")
 
 
 class OptimizerStep:
-    """Backward, and when a batch is complete: average over processes, clip, set the learning rate, update the
+    """Run backward, and for a complete batch average over processes, clip, set the learning rate and update the
     weights."""
 
     def __init__(
@@ -98,7 +98,7 @@ class OptimizerStep:
 
     def update_weights(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if self.plan.accumulate > 1:  # only now, so that a method that clips the gradient of a row gets it unscaled
+        if self.plan.accumulate > 1:  # after backward: methods that clip per row need unscaled gradients
             torch._foreach_div_(gradients, self.plan.accumulate)
         self.runtime.mean(gradients)
         if self.plan.clip is not None:
@@ -114,7 +114,7 @@ class OptimizerStep:
 
 
 class WeightAverage:
-    """A moving average of the weights, for methods that predict with it."""
+    """A moving average of the weights, for methods whose predictions use it."""
 
     def __init__(self, method: Method, decay: float) -> None:
         self.decay = decay

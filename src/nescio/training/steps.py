@@ -43,7 +43,7 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
 
 
 def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
-    """The trial with its data and its checkpoint named by content, for keys and seeds."""
+    """The trial with content names of its data and its checkpoint, for keys and seeds."""
     start = trial.start
     if start is not None and source(start)[0] == FILE and not isinstance(start, ContentName):
         start = ContentName(start, f"{FILE}:{start_key(start)}")
@@ -51,7 +51,7 @@ def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
 
 
 def title_of(trial: Trial) -> str:
-    """The title of a trial in progress and failures."""
+    """The title of a trial in progress displays and failures."""
     bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
     default_seeds = (0, trial.data_seed, trial.trial)  # already in the title
     init = "" if trial.init_seed in default_seeds else f", initial seed {trial.init_seed}"
@@ -60,7 +60,7 @@ def title_of(trial: Trial) -> str:
 
 
 def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Files:
-    """Several processes train together; only the first has the step folder."""
+    """Train in one or several processes; only the first has the step folder."""
     runtime = runtime_for(context.device).with_precision(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
     with EpochProgress(title_of(trial), silent=runtime.rank > 0) as watch:
@@ -70,9 +70,9 @@ def _train(step_folder: StepFolder | None, context: Context, trial: Trial) -> Fi
 
 
 def _kept_weights(step_folder: StepFolder, context: Context, trial: Trial, full: Step) -> Files:
-    """The weights after one of the epochs that a trial keeps."""
+    """The weights after an intermediate epoch that a trial saves."""
     facts = facts_of(full, context.store)
-    facts.pop("train_accuracy", None)  # known for the last epoch only
+    facts.pop("train_accuracy", None)  # measured after the last epoch only
     content = (full.verified_or_rebuilt(context) / kept_name(trial.stop)).read_bytes()
     return {WEIGHTS: content, FACTS: json.dumps(facts).encode()}
 
@@ -86,9 +86,9 @@ def train(
     checkpoint_seconds: float = 60.0,
     watch: Watch | None = None,
 ) -> str:
-    """Trains one trial unless it is finished, continuing from its last checkpoint; returns its key.
+    """Train one trial unless it is finished, from its last checkpoint; return its key.
 
-    Under torchrun the first process owns the store; the others only compute.
+    Under torchrun only the first process writes to the store; the others only compute.
     """
     trial = named_trial(trial, root)
     step, runtime = train_step(trial, root), runtime.with_precision(trial.training.precision)
@@ -118,7 +118,7 @@ def facts_of(step: Step, store: Store) -> Row:
 
 
 def members_facts(trials: Sequence[Trial], context: Context) -> Row:
-    """The columns of a row that name a network, or an average of networks."""
+    """The columns of a row that identify a network, or an average of networks."""
     params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in trials)
     facts = trials[0].describe() | {"params": params, "members": len(trials)}
     return facts if len(trials) == 1 else facts | {"trial": None, "init_seed": None}
@@ -132,7 +132,7 @@ def pace(step: Step, context: Context) -> dict[str, float]:
 
 
 def load_method(key: str, trial: Trial, store: Store, runtime: Runtime, root: str | Path | None = None) -> Method:
-    """The trained method of a trial, ready to predict; its weights are those that were written, byte for byte."""
+    """The trained method of a trial, ready to predict, with exactly the stored weights."""
     from safetensors.torch import load
 
     store.verify(STAGE, key)

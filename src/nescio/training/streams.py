@@ -25,7 +25,7 @@ from nescio.work.steps import Context, Step
 from nescio.work.store import Store
 from nescio.work.versions import TRAIN as VERSION
 
-FEATURES = "features"  # the stage of features of frozen backbones, and their name in its files
+FEATURES = "features"  # name of the stage that computes features of frozen backbones, and of the array in its files
 
 
 FEATURE_BATCH = 256  # batch size for computing features
@@ -41,7 +41,7 @@ def usual_batch(rows: int, micro_batches: int = 1, task: str = "classification")
 
 
 def check_batch(plan: Training, rows: int, world: int = 1) -> None:
-    """Raises BadInput if a batch cannot be split into equal micro-batches, or the rows do not fill one."""
+    """Raise BadInput if a batch cannot be split into equal micro-batches, or if the rows do not fill one."""
     n_parts = plan.accumulate * world
     if plan.batch_size % n_parts:
         raise BadInput(f"A batch of {plan.batch_size} cannot be cut into {n_parts} equal parts.")
@@ -55,7 +55,7 @@ def check_batch(plan: Training, rows: int, world: int = 1) -> None:
 
 
 def check_views(plan: Training, views: int) -> None:
-    """Raises BadInput if the views of an image that a method compares would be equal."""
+    """Raise BadInput if a method would compare equal views of an image."""
     if views > 1 and plan.augment == "none":
         raise BadInput(
             f"The method compares {views} views of an image, and without augmentation they are the same: "
@@ -65,7 +65,7 @@ def check_views(plan: Training, views: int) -> None:
 
 @dataclass
 class TrainingStream:
-    """The training images of every epoch, as a function of the seed, the epoch and the batch number alone."""
+    """The training images of every epoch; they depend only on the seed, the epoch and the batch number."""
 
     images: datasets.Images
     dataset: datasets.Dataset
@@ -116,7 +116,7 @@ class TrainingStream:
 
 @dataclass
 class CachedStream(TrainingStream):
-    """The same with features (b, d) of a frozen backbone instead of images: cycles through a few augmented epochs."""
+    """A stream of features (b, d) of a frozen backbone instead of images; cycles through a few augmented epochs."""
 
     files: list[Path]
 

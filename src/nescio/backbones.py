@@ -76,8 +76,8 @@ class Locations(nn.Module):
             raise ValueError(f"features of shape {tuple(maps.shape)} are no map")
         self.num_features, self.stride = maps.shape[1], TEST_SIZE // maps.shape[2]
         # An incomplete stride at the border adds a location in some networks, but not in others.
-        sides = [self._trial_map(TEST_SIZE + left).shape[2] for left in range(1, self.stride)]
-        self.more = [0, *(side - maps.shape[2] for side in sides)]
+        map_sizes = [self._trial_map(TEST_SIZE + remainder).shape[2] for remainder in range(1, self.stride)]
+        self.more = [0, *(side - maps.shape[2] for side in map_sizes)]
 
     def _trial_map(self, side: int) -> Tensor:
         """The feature map of an empty image."""

@@ -228,8 +228,8 @@ def extended(best: HParams, ranges: Mapping[str, Search]) -> dict[str, Search] |
     """The ranges, widened for fields with the best value near a bound; None if there is no such field."""
     wider = {}
     for name, search in ranges.items():
-        if (beyond := search.beyond(getattr(best, name))) is not None and _allowed(best, name, beyond):
-            wider[name] = beyond
+        if (widened := search.beyond(getattr(best, name))) is not None and _allowed(best, name, widened):
+            wider[name] = widened
     return {**ranges, **wider} if wider else None
 
 

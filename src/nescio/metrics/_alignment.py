@@ -26,9 +26,9 @@ def kendall(a: ArrayLike, b: ArrayLike) -> float:
     order = np.lexsort((b, a))
     place_a, place_b = (np.unique(x, return_inverse=True)[1][order] for x in (a, b))
     tied_a, tied_b = _tied_pairs(place_a), _tied_pairs(place_b)
-    both = _tied_pairs(place_a * len(a) + place_b)
+    joint = _tied_pairs(place_a * len(a) + place_b)
     pairs = len(a) * (len(a) - 1) // 2
-    balance = pairs - tied_a - tied_b + both - 2 * _inversions(place_b)
+    balance = pairs - tied_a - tied_b + joint - 2 * _inversions(place_b)
     return balance / sqrt((pairs - tied_a) * (pairs - tied_b))
 
 
@@ -85,8 +85,8 @@ def vote_entropy(annotations: ArrayLike) -> Array:
         raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")
     p = votes / total
     values, group = np.unique(-(p * np.log(np.where(p > 0, p, 1))).sum(1), return_inverse=True)
-    new = np.append(True, np.diff(values) > ROUNDING)  # gaps, not rounded values: no two neighbours are split
-    return np.asarray(values[new][np.cumsum(new) - 1][group])
+    starts_group = np.append(True, np.diff(values) > ROUNDING)  # gaps, not rounded values: no two neighbours are split
+    return np.asarray(values[starts_group][np.cumsum(starts_group) - 1][group])
 
 
 def _votes(annotations: ArrayLike) -> Array:

@@ -143,8 +143,8 @@ def _on_edges(confidence: Array, bins: int, stored: np.dtype[np.floating]) -> Ar
     edge = np.rint(confidence * bins) / bins
     sizes = 1 - np.log(np.maximum(edge, 1 / bins))  # relative error of the probability, and error of its logarithm
     steps = np.finfo(stored).eps / 2 * sizes + 8 * np.finfo(np.promote_types(stored, np.float32)).eps
-    near = np.abs(confidence - edge) <= steps * edge
-    return np.where(near, edge.astype(stored).astype(np.float64), confidence)
+    is_near = np.abs(confidence - edge) <= steps * edge
+    return np.where(is_near, edge.astype(stored).astype(np.float64), confidence)
 
 
 def _checked_bins(bins: int) -> int:

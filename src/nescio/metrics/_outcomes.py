@@ -99,9 +99,9 @@ def outcomes(probs: ArrayLike | Outcomes, labels: ArrayLike | None = None) -> Ou
     return Outcomes(c, predicted, right, confidence, uncertainty, log_loss, square, rank, zero)
 
 
-def complement_of(most: Array, others: Array) -> Array:
+def complement_of(largest: Array, others: Array) -> Array:
     """1 - the largest probability; if that rounds to 0, the sum of the others."""
-    return np.where(most < CONFIDENT, 1 - most, others)
+    return np.where(largest < CONFIDENT, 1 - largest, others)
 
 
 def label_ranks(scores: Array, labels: Array, top: Array) -> Array:
@@ -218,10 +218,10 @@ def checked(probs: ArrayLike, labels: ArrayLike | None) -> tuple[Array, Array]:
         block = p[rows]
         _refuse(~np.isfinite(block).all(1), "probs has a value that is not finite in row {row}.", rows.start)
         _refuse((block < 0).any(1), "probs has a negative probability in row {row}.", rows.start)
-        off = np.abs(block.sum(1, dtype=np.float64) - 1)
-        if (off > slack).any():
-            row = int(np.argmax(off > slack))
-            raise BadInput(f"probs must sum to one in every row; row {rows.start + row} is off by {off[row]:.3g}.")
+        gap = np.abs(block.sum(1, dtype=np.float64) - 1)
+        if (gap > slack).any():
+            row = int(np.argmax(gap > slack))
+            raise BadInput(f"probs must sum to one in every row; row {rows.start + row} is off by {gap[row]:.3g}.")
     return p, y
 
 
@@ -241,13 +241,13 @@ def as_array(value: ArrayLike, name: str) -> Array:
 def as_whole(value: Any, name: str, least: int | None = None) -> int:
     """A Python integer, from 3, 3.0 or a NumPy number, but not from a truth value or a text."""
     try:
-        whole = None if isinstance(value, bool | np.bool_) or np.ndim(value) or value != int(value) else int(value)
+        number = None if isinstance(value, bool | np.bool_) or np.ndim(value) or value != int(value) else int(value)
     except (ValueError, TypeError, OverflowError):
-        whole = None
-    if whole is None or (least is not None and whole < least):
+        number = None
+    if number is None or (least is not None and number < least):
         start = "" if least is None else f" from {least}"
         raise BadInput(f"{name} is {value!s}; it must be a whole number{start}.")
-    return whole
+    return number
 
 
 def _array(name: str, value: ArrayLike) -> Array:
@@ -259,12 +259,12 @@ def _array(name: str, value: ArrayLike) -> Array:
 
 def _class_ids(labels: Array, classes: int) -> Array:
     if labels.dtype.kind == "f":
-        whole = np.isfinite(labels) & (labels == np.rint(labels))
-        _refuse(~whole, "labels is not a whole number in row {row}.")
+        is_whole = np.isfinite(labels) & (labels == np.rint(labels))
+        _refuse(~is_whole, "labels is not a whole number in row {row}.")
     labels = labels.astype(np.int64)
-    outside = (labels < 0) | (labels >= classes)
-    if outside.any():
-        row = int(np.argmax(outside))
+    is_outside = (labels < 0) | (labels >= classes)
+    if is_outside.any():
+        row = int(np.argmax(is_outside))
         raise BadInput(
             f"labels contains {labels[row]} in row {row}, but probs has {classes} classes (0 to {classes - 1})."
         )

@@ -241,10 +241,10 @@ def row_count(value: float | str, n: int, name: str) -> int:
     return nearest if nearest and abs(rows - nearest) <= ROUNDING * n else math.ceil(rows)
 
 
-def _both(r: Ranking, what: str) -> Ranking:
+def _require_both_classes(r: Ranking, name: str) -> Ranking:
     if r.positives == 0 or r.negatives == 0:
         kind = "negative" if r.positives == 0 else "positive"
-        raise Undefined(f"{what} is undefined: all rows are {kind}, and it compares positive with negative rows.")
+        raise Undefined(f"{name} is undefined: all rows are {kind}, and it compares positive with negative rows.")
     return r
 
 
@@ -255,7 +255,7 @@ def auroc(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     AUROC = (pairs with the positive higher + ½·tied pairs) / all pairs, counted in whole numbers.
     Source: Galil, Dabbah and El-Yaniv 2023, §2.1, equation (1).
     """
-    higher, equal, lower = _both(ranking(u, positive), "AUROC").pairs
+    higher, equal, lower = _require_both_classes(ranking(u, positive), "AUROC").pairs
     return (2 * higher + equal) / (2 * (higher + equal + lower))
 
 
@@ -269,9 +269,9 @@ def aupr(u: ArrayLike | Ranking, positive: ArrayLike | None = None) -> float:
     if r.positives == 0:
         raise Undefined("AUPR is undefined: there is no positive row to find.")
     groups = np.flatnonzero(r.inside)  # recall grows only where there are positive rows
-    inside = r.inside[groups]
-    flagged, recalled = r.n - (r.ends[groups] - r.sizes[groups]), r.positives - (r.hits[groups] - inside)
-    return float(np.sum(inside * (recalled / flagged)) / r.positives)
+    hits = r.inside[groups]
+    flagged, recalled = r.n - (r.ends[groups] - r.sizes[groups]), r.positives - (r.hits[groups] - hits)
+    return float(np.sum(hits * (recalled / flagged)) / r.positives)
 
 
 @metric("ranking", "detection", better="lower", prepared=True, values={"tpr": (0.95,)})
@@ -280,7 +280,7 @@ def fpr_at_tpr(u: ArrayLike | Ranking, positive: ArrayLike | None = None, tpr: f
 
     Flagged means u ≥ t with t one of the values of u; t is the highest that reaches the TPR, nothing is interpolated.
     """
-    r = _both(ranking(u, positive), "FPR at TPR")
+    r = _require_both_classes(ranking(u, positive), "FPR at TPR")
     unflagged = r.positives - row_count(tpr, r.positives, "tpr")
     group = int(np.searchsorted(r.hits, unflagged, side="right"))  # groups below the threshold
     below = int(r.ends[group - 1] - r.hits[group - 1]) if group else 0

@@ -28,19 +28,19 @@ class Mixture:
     """
 
     def __init__(self, u: ArrayLike, wrong: ArrayLike, u_out: ArrayLike, share: float = DEFAULT_OOD_SHARE) -> None:
-        inside, outside, self._wrong = as_scores(u), as_scores(u_out, "u_out"), as_classes(wrong, "wrong")
-        if len(inside) != len(self._wrong):
-            raise BadInput(f"u has {len(inside)} rows, wrong has {len(self._wrong)}: they must describe the same rows.")
+        u_id, u_ood, self._wrong = as_scores(u), as_scores(u_out, "u_out"), as_classes(wrong, "wrong")
+        if len(u_id) != len(self._wrong):
+            raise BadInput(f"u has {len(u_id)} rows, wrong has {len(self._wrong)}: they must describe the same rows.")
         share_fraction = as_share(share, "share")
         if not 0 < share_fraction < 1:
             raise BadInput(f"share is {share}; a mixture needs rows of both kinds, a share above 0 and below 1.")
-        self.n, self.m = len(inside), len(outside)
+        self.n, self.m = len(u_id), len(u_ood)
         self._in_copies, self._out_copies = (
             self.m * (1 - share_fraction) / (self.n * share_fraction)
         ).as_integer_ratio()
         if self.n * self._in_copies + self.m * self._out_copies >= MOST_ROWS:
             raise BadInput(f"share is {share}; this number of rows needs fewer digits, such as {float(share):.2f}.")
-        self._values, group = np.unique(np.concatenate([inside, outside]), return_inverse=True)
+        self._values, group = np.unique(np.concatenate([u_id, u_ood]), return_inverse=True)
         self._inside, self._outside = group[: self.n], group[self.n :]
 
     def ranking(self, counts: ArrayLike | None = None) -> Ranking:

@@ -59,9 +59,9 @@ class ScoreCounts:
         """Merge rising keys by dropping digits until at most `most` distinct keys remain."""
         if not len(keys):
             return cls(keys, rows, digits, most)
-        apart = keys[1:] ^ keys[:-1]  # two keys remain distinct if the first digit in which they differ is kept
-        if len(apart) >= most:
-            digits = max(digits, int(np.partition(apart, len(apart) - most)[len(apart) - most]).bit_length())
+        bits = keys[1:] ^ keys[:-1]  # two keys remain distinct if the first digit in which they differ is kept
+        if len(bits) >= most:
+            digits = max(digits, int(np.partition(bits, len(bits) - most)[len(bits) - most]).bit_length())
         keys = keys >> np.uint64(digits) << np.uint64(digits)
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         sums = np.cumsum(rows, axis=0)[np.append(starts[1:], len(keys)) - 1]
@@ -98,10 +98,10 @@ class ScoreCounts:
         certain = np.full(len(self.keys), self.digits == 0) | (self.rows.sum(axis=1) == 1)
         if certain.all():
             return 0.0
-        middle = metric(self.ranking(), **options)
+        values = metric(self.ranking(), **options)
         single = any(entry.function is metric and entry.splits_ties for entry in registry.parts())
         ends = [_ordered(self.rows, certain, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
-        return max(abs(metric(end, **options) - middle) for end in ends)
+        return max(abs(metric(end, **options) - values) for end in ends)
 
 
 def _ordered(counts: Array, certain: Array, wrong_first: int, single: bool) -> Ranking:

@@ -21,24 +21,24 @@ def miou(predicted: ArrayLike, labels: ArrayLike, classes: int, void: int | None
     IoU_c = |P_c ∩ L_c| / |P_c ∪ L_c|, averaged over the classes that occur in either array. Pixels labelled `void` are
     ignored, and void is not a class. Arrays of any one shape. Source: Postels et al. 2022, §4.
     """
-    called, true = _class_map(predicted, "predicted"), _class_map(labels, "labels")
-    if called.shape != true.shape:
+    p_map, true = _class_map(predicted, "predicted"), _class_map(labels, "labels")
+    if p_map.shape != true.shape:
         raise BadInput(
-            f"predicted has shape {called.shape}, labels has {true.shape}: they must describe the same pixels."
+            f"predicted has shape {p_map.shape}, labels has {true.shape}: they must describe the same pixels."
         )
     classes = as_whole(classes, "classes", 1)
     void = None if void is None else as_whole(void, "void")
-    called, true = called.reshape(-1), true.reshape(-1)
+    p_map, true = p_map.reshape(-1), true.reshape(-1)
     both, labelled, answered = (np.zeros(classes, np.int64) for _ in range(3))
     for block in blocks(len(true), PIXELS):
-        p, t = called[block], true[block]
+        p, t = p_map[block], true[block]
         if void is not None:
-            kept = t != void
-            p, t = p[kept], t[kept]
+            is_counted = t != void
+            p, t = p[is_counted], t[is_counted]
         for name, ids in (("predicted", p), ("labels", t)):
             if len(ids) and (ids.min() < 0 or ids.max() >= classes):
-                odd = ids[(ids < 0) | (ids >= classes)][0]
-                raise BadInput(f"{name} contains {odd}, but there are {classes} classes (0 to {classes - 1}).")
+                invalid = ids[(ids < 0) | (ids >= classes)][0]
+                raise BadInput(f"{name} contains {invalid}, but there are {classes} classes (0 to {classes - 1}).")
         both += np.bincount(t[p == t], minlength=classes)
         labelled += np.bincount(t, minlength=classes)
         answered += np.bincount(p, minlength=classes)

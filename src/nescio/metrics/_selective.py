@@ -27,10 +27,10 @@ def risk_coverage(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> tup
     (coverage, risk), both (n,): i/n and Eᵢ/i for i = 1 … n. Source: Galil et al. 2023, §2.
     """
     r = ranking(u, wrong, "wrong")
-    kept = np.arange(1, r.n + 1)
+    accepted = np.arange(1, r.n + 1)
     tied = len(r.ends) < r.n
-    errors = np.interp(kept, np.append(0, r.ends), np.append(0, r.hits)) if tied else r.hits
-    return kept / r.n, errors / kept
+    errors = np.interp(accepted, np.append(0, r.ends), np.append(0, r.hits)) if tied else r.hits
+    return accepted / r.n, errors / accepted
 
 
 @metric("ranking", better="lower", prepared=True, bounded=True)
@@ -82,13 +82,13 @@ def selective_risk(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, cover
     Eᵢ/i at i = ceil(coverage·n), with the coverage read as its decimal text. Source: Galil et al. 2023, §2.
     """
     r = ranking(u, wrong, "wrong")
-    kept = row_count(coverage, r.n, "coverage")
-    if kept == 0:
+    accepted = row_count(coverage, r.n, "coverage")
+    if accepted == 0:
         raise BadInput("coverage is 0, which accepts no row; give a share above 0.")
-    group = int(np.searchsorted(r.ends, kept))
+    group = int(np.searchsorted(r.ends, accepted))
     size, errors, end = int(r.sizes[group]), int(r.inside[group]), int(r.ends[group])
-    before, into = int(r.hits[group]) - errors, kept - (end - size)
-    return (before * size + into * errors) / (size * kept)
+    before, into = int(r.hits[group]) - errors, accepted - (end - size)
+    return (before * size + into * errors) / (size * accepted)
 
 
 @metric("ranking", better="lower", prepared=True)
@@ -120,10 +120,10 @@ def sac(u: ArrayLike | Ranking, wrong: ArrayLike | None = None, accuracy: float 
     required = as_share(accuracy, "accuracy")
     rounding = 1e-15 * r.n  # floats only leave out what is clearly short; whole numbers decide
     for block in reversed(blocks(len(r.ends), CACHED)):
-        kept, right = r.ends[block], r.ends[block] - r.hits[block]
-        for group in np.flatnonzero(right - float(required) * kept >= -rounding)[::-1]:
-            if int(right[group]) * required.denominator >= required.numerator * int(kept[group]):
-                return int(kept[group]) / r.n
+        accepted, right = r.ends[block], r.ends[block] - r.hits[block]
+        for group in np.flatnonzero(right - float(required) * accepted >= -rounding)[::-1]:
+            if int(right[group]) * required.denominator >= required.numerator * int(accepted[group]):
+                return int(accepted[group]) / r.n
     return 0.0
 
 
@@ -152,7 +152,7 @@ def raulc(u: ArrayLike | Ranking, wrong: ArrayLike | None = None) -> float:
     return (r.positives - r.total_share) / (r.positives - r.best_total_share)
 
 
-def _require_both_outcomes(r: Ranking, what: str) -> None:
+def _require_both_outcomes(r: Ranking, name: str) -> None:
     if r.positives == 0 or r.negatives == 0:
         every = "right" if r.positives == 0 else "wrong"
-        raise Undefined(f"{what} is undefined: all predictions are {every}, so no order is better than another.")
+        raise Undefined(f"{name} is undefined: all predictions are {every}, so no order is better than another.")

@@ -97,9 +97,9 @@ def pixel_maps(
     batch = default_batch_size(network, runtime, loaded.dataset.shape)  # trained networks accept images of any size
     batch = max(1, batch // 4)  # pixel-wise logits take as much memory as the features
     while True:
-        rest = loaded.take(np.arange(done, len(loaded)))
+        remaining = loaded.take(np.arange(done, len(loaded)))
         try:
-            for maps in _pixel_maps(modules, network, rest, store, runtime, batch):
+            for maps in _pixel_maps(modules, network, remaining, store, runtime, batch):
                 yield maps
                 done += len(maps[0])
             return

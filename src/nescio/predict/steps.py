@@ -74,17 +74,17 @@ def predict_step(
         title = parent.title if isinstance(parent, Step) else f"{network.name} on {images.data}"
     parents = (parent, images.load_revision(root))
     make = partial(_predict, network=network, images=images, output_spec=output_spec, batch=batch, compile=compile)
-    whole = Step(title, STAGE, config, make, parents, PREDICT)
+    step = Step(title, STAGE, config, make, parents, PREDICT)
     if len(ranges) < 2:
-        return whole
-    shards = tuple(_shard(whole, partial(make, rows=rows), rows) for rows in ranges)
-    return replace(whole, make=partial(_join, shards=shards), shards=shards)
+        return step
+    shards = tuple(_shard(step, partial(make, rows=rows), rows) for rows in ranges)
+    return replace(step, make=partial(_join, shards=shards), shards=shards)
 
 
-def _shard(whole: Step, make: Callable[[StepFolder, Context], Files], rows: slice) -> Step:
+def _shard(step: Step, make: Callable[[StepFolder, Context], Files], rows: slice) -> Step:
     """The step for a range of rows of another step."""
-    config = {SHARD_OF: whole.key, "rows": [rows.start, rows.stop]}
-    return Step(f"{whole.title}, {describe_range(rows)}", SHARD, config, make, whole.parents, PREDICT)
+    config = {SHARD_OF: step.key, "rows": [rows.start, rows.stop]}
+    return Step(f"{step.title}, {describe_range(rows)}", SHARD, config, make, step.parents, PREDICT)
 
 
 def describe_range(rows: slice) -> str:

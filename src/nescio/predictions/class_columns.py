@@ -27,7 +27,7 @@ class ClassColumns(NamedTuple):
 
 
 def find_class_columns(
-    columns: list[str], labels_position: int, free: Mapping[str, int], read: Callable[[int, str], Array]
+    columns: list[str], labels_position: int, free: Mapping[str, int], reader: Callable[[int, str], Array]
 ) -> ClassColumns | None:
     """Columns named by the classes in labels, alone or with a prefix such as prob_; None if there are none.
 
@@ -35,7 +35,7 @@ def find_class_columns(
 
     free  positions of the columns that are not fields
     """
-    distinct = np.unique(read(labels_position, "labels")).tolist()
+    distinct = np.unique(reader(labels_position, "labels")).tolist()
     labels = {str(int(label) if isinstance(label, float) else label) for label in distinct}
     for prefix, field in CLASS_PREFIXES.items():
         positions = {
@@ -44,23 +44,23 @@ def find_class_columns(
         if len(positions) < 2 or not labels <= set(positions) or (len(labels) == 1 and not prefix):
             continue
         if not prefix and len(positions) > len(labels):
-            positions = _classes_among(positions, labels, read)
-        return _class_fields(positions, columns, field, read)
+            positions = _classes_among(positions, labels, reader)
+        return _class_fields(positions, columns, field, reader)
     return None
 
 
-def _classes_among(positions: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:
+def _classes_among(positions: dict[str, int], labels: set[str], reader: Callable[[int, str], Array]) -> dict[str, int]:
     """The class columns, if there are more columns than classes in labels."""
-    values = {name: read(position, "labels") for name, position in positions.items()}
+    values = {name: reader(position, "labels") for name, position in positions.items()}
     numeric = {name: position for name, position in positions.items() if values[name].dtype.kind in "fiub"}
-    named = {name: position for name, position in positions.items() if name in labels}
-    for columns in (numeric, named):
-        if columns == named == numeric or _rows_sum_to_one([values[name] for name in columns]):
+    label_columns = {name: position for name, position in positions.items() if name in labels}
+    for columns in (numeric, label_columns):
+        if columns == label_columns == numeric or _rows_sum_to_one([values[name] for name in columns]):
             return columns
-    more, first = next((name for name in numeric if name not in labels), ""), printable(next(iter(named)))
+    unlisted, example = next((name for name in numeric if name not in labels), ""), printable(next(iter(label_columns)))
     raise BadInput(
-        f"labels names {len(labels)} of the {len(numeric)} numeric columns, and {printable(more)} may be a class "
-        f"without rows or no class: rename the class columns to prob_NAME or logit_NAME, such as logit_{first}."
+        f"labels names {len(labels)} of the {len(numeric)} numeric columns, and {printable(unlisted)} may be a class "
+        f"without rows or no class: rename the class columns to prob_NAME or logit_NAME, such as logit_{example}."
     )
 
 
@@ -72,7 +72,7 @@ def _rows_sum_to_one(values: list[Array]) -> bool:
 
 
 def _class_fields(
-    positions: dict[str, int], columns: list[str], field: str | None, read: Callable[[int, str], Array]
+    positions: dict[str, int], columns: list[str], field: str | None, reader: Callable[[int, str], Array]
 ) -> ClassColumns:
     """The columns of classes as logits or probabilities, with the names of the classes in the columns' order."""
     order = list(positions)
@@ -80,7 +80,7 @@ def _class_fields(
         order.sort(key=int)
         if list(map(int, order)) != list(range(len(order))):
             raise BadInput(f"columns {', '.join(order[:5])} are class numbers: they must count from 0 without a gap.")
-    values = [read(positions[name], "labels") for name in order]
+    values = [reader(positions[name], "labels") for name in order]
     if text := next((name for name, array in zip(order, values, strict=True) if array.dtype.kind not in "fiub"), None):
         raise BadInput(f"column {printable(columns[positions[text]])} is named by a class, but contains text.")
     table = np.stack(values, axis=1).astype(np.float64)

@@ -20,7 +20,7 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
     The members must have the same rows and labels. Logits are concatenated along draws; variants are averaged as
     probabilities; embeddings and scores belong to single networks and are left out.
     """
-    members = _several(members, "stack")
+    members = _as_members(members, "stack")
     first = members[0]
     for number, member in enumerate(members):
         if member.logits is None:
@@ -71,7 +71,7 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
 
 def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions, ...]:
     """The common rows of all predictions, in the order of the first; join(a, b) or join([a, b])."""
-    predictions = _several(predictions, "join")
+    predictions = _as_members(predictions, "join")
     first, *others = predictions
     if all(np.array_equal(other.index, first.index) for other in others):
         return predictions
@@ -84,16 +84,16 @@ def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions
     return tuple(one.select(common) for one in predictions)
 
 
-def _several(arguments: Sequence[Predictions | Iterable[Predictions]], what: str) -> tuple[Predictions, ...]:
+def _as_members(arguments: Sequence[Predictions | Iterable[Predictions]], action: str) -> tuple[Predictions, ...]:
     """Predictions given as separate arguments or as one list."""
     alone = arguments[0] if len(arguments) == 1 else None
     members = tuple(alone if isinstance(alone, Iterable) and not isinstance(alone, Predictions) else arguments)
     if not members:
-        raise BadInput(f"There is nothing to {what}: give at least one Predictions.")
+        raise BadInput(f"There is nothing to {action}: give at least one Predictions.")
     predictions = []
     for member in members:
         if not isinstance(member, Predictions):
-            raise BadInput(f"Only Predictions can be given to {what}, not {type(member).__name__}.")
+            raise BadInput(f"Only Predictions can be given to {action}, not {type(member).__name__}.")
         predictions.append(member)
     return tuple(predictions)
 
@@ -113,13 +113,13 @@ def same_rows(one: Predictions, other: Predictions) -> bool:
     """Whether two sets of predictions have the same rows, in any order and with any index, such as a copied file."""
     if len(one) != len(other):
         return False
-    ours, theirs = dict(one.columns()), dict(other.columns())
-    shared = [name for name in ours if name in theirs and name != "index" and ours[name].dtype.kind in "fiub"]
-    if not any(ours[name].dtype.kind == "f" for name in shared):
+    first, second = dict(one.columns()), dict(other.columns())
+    shared = [name for name in first if name in second and name != "index" and first[name].dtype.kind in "fiub"]
+    if not any(first[name].dtype.kind == "f" for name in shared):
         return False  # equal labels alone do not make equal rows
-    if any(ours[name].shape != theirs[name].shape for name in shared):
+    if any(first[name].shape != second[name].shape for name in shared):
         return False
-    pairs = [_alike(ours[name], theirs[name]) for name in shared]
+    pairs = [_at_common_precision(first[name], second[name]) for name in shared]
     digests = [np.sort(_digests(columns)) for columns in zip(*pairs, strict=True)]
     return np.array_equal(digests[0], digests[1])
 
@@ -130,15 +130,15 @@ def shared_rows(one: Predictions, other: Predictions) -> int:
     0 if these do not distinguish rows: more than 1 % are repeated, such as saturated or rounded ones.
     """
     for name in ("logits", "embeddings"):
-        ours, theirs = getattr(one, name), getattr(other, name)
-        if ours is not None and theirs is not None and ours.shape[1:] == theirs.shape[1:]:
-            short, long = sorted((_digests([column]) for column in _alike(ours, theirs)), key=len)
+        first, second = getattr(one, name), getattr(other, name)
+        if first is not None and second is not None and first.shape[1:] == second.shape[1:]:
+            short, long = sorted((_digests([column]) for column in _at_common_precision(first, second)), key=len)
             repeated = any(len(np.unique(digests)) < 0.99 * len(digests) for digests in (short, long))
             return 0 if repeated else int(np.isin(short, long).sum())
     return 0
 
 
-def _alike(one: Array, other: Array) -> tuple[Array, Array]:
+def _at_common_precision(one: Array, other: Array) -> tuple[Array, Array]:
     """Two columns in the lower of their precisions, so that a copy in half precision matches."""
     if one.dtype.kind != "f" or other.dtype.kind != "f":
         return one, other

@@ -57,10 +57,10 @@ def votes(value: ArrayLike) -> Array:
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
     check_finite("annotations", array)
-    many = np.zeros_like(array, bool) if array.dtype == np.float16 else array > MOST_VOTES  # float16 ends at 65504
-    for bad, what in ((array < 0, "a negative number of votes"), (many, "more votes than can be added")):
-        if bad.any():
-            raise BadInput(f"annotations has {what} in row {int(np.argmax(bad.any(1)))}.")
+    too_many = np.zeros_like(array, bool) if array.dtype == np.float16 else array > MOST_VOTES  # float16 ends at 65504
+    for is_invalid, problem in ((array < 0, "a negative number of votes"), (too_many, "more votes than can be added")):
+        if is_invalid.any():
+            raise BadInput(f"annotations has {problem} in row {int(np.argmax(is_invalid.any(1)))}.")
     return array
 
 
@@ -69,12 +69,12 @@ def shares(name: str, value: ArrayLike) -> Array:
     array = floats(name, value)
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number per row.")
-    bad = ~((array >= 0) & (array <= 1))
-    if bad.any():
-        row = int(np.argmax(bad))
+    is_invalid = ~((array >= 0) & (array <= 1))
+    if is_invalid.any():
+        row = int(np.argmax(is_invalid))
         percent = bool(((array >= 0) & (array <= 100)).all()) and float(np.median(array)) > 1
-        cure = "; divide percentages by 100" if percent else ""
-        raise BadInput(f"{name} contains {array[row]} in row {row}: it must be between 0 and 1{cure}.")
+        advice = "; divide percentages by 100" if percent else ""
+        raise BadInput(f"{name} contains {array[row]} in row {row}: it must be between 0 and 1{advice}.")
     return array
 
 
@@ -113,7 +113,7 @@ def text(name: str, array: Array) -> Array:
     return array
 
 
-def named(field: str, mapping: object) -> Iterator[tuple[str, ArrayLike]]:
+def named_arrays(field: str, mapping: object) -> Iterator[tuple[str, ArrayLike]]:
     """(name, value) of a mapping field whose names every file format can store."""
     if mapping is None:
         return
@@ -169,7 +169,7 @@ def class_ids(
     if len(texts) < len(arrays):
         raise BadInput("labels and predicted must both be class names, or both be numbers.")
     present = np.unique(np.concatenate(texts))
-    notes = _alike([*present.tolist(), *(names or ())])
+    notes = _similar_names_notes([*present.tolist(), *(names or ())])
     if names is None and not all_ood:
         if classes and len(present) != classes:
             raise BadInput(
@@ -186,7 +186,7 @@ def class_ids(
     return ClassIds(numbered.get("labels"), numbered.get("predicted"), names, notes)
 
 
-def _alike(names: Sequence[str]) -> tuple[str, ...]:
+def _similar_names_notes(names: Sequence[str]) -> tuple[str, ...]:
     """A note on two class names that differ only in case, Unicode form or surrounding space."""
     first: dict[str, str] = {}
     for name in names:
@@ -318,13 +318,13 @@ def _explained_by_rounding(probs: Array, slack: float) -> tuple[int, float]:
     half_unit = 0.0 if decimals is None else 0.5 * 10.0**-decimals * (1 + 1e-6)
     excess = probs.sum(-1, dtype=np.float64) - 1
     allowed = np.where(excess > 0, np.count_nonzero(probs, axis=-1), probs.shape[-1]) * half_unit
-    off = (np.abs(excess) > np.maximum(slack, np.minimum(allowed, MOST_OFF))).any(-1)
-    if off.any() or decimals is None:
-        row = int(np.argmax(off))
+    gap = (np.abs(excess) > np.maximum(slack, np.minimum(allowed, MOST_OFF))).any(-1)
+    if gap.any() or decimals is None:
+        row = int(np.argmax(gap))
         percents = np.allclose(probs.sum(-1, dtype=np.float64), 100, rtol=0.02)
-        cure = "divide percentages by 100" if percents else "name unnormalised scores logits"
+        advice = "divide percentages by 100" if percents else "name unnormalised scores logits"
         raise BadInput(
-            f"probs must sum to one in every row, and row {row} is off by {np.abs(excess[row]).max():.3g}: {cure}."
+            f"probs must sum to one in every row, and row {row} is off by {np.abs(excess[row]).max():.3g}: {advice}."
         )
     return decimals, float(np.abs(excess).max())
 
@@ -347,12 +347,12 @@ def _check_normalized(logs: Array) -> None:
         for block in parts[worker::workers]:
             check_not_truncated(logs)
             with np.errstate(over="ignore"):
-                off = np.abs(np.exp(logs[block], dtype=np.float64).sum(-1) - 1).max(-1)
+                gap = np.abs(np.exp(logs[block], dtype=np.float64).sum(-1) - 1).max(-1)
             release_pages(logs[block])
-            if (off > LOG_SLACK).any():
-                row = int(np.argmax(off > LOG_SLACK))
+            if (gap > LOG_SLACK).any():
+                row = int(np.argmax(gap > LOG_SLACK))
                 raise BadInput(
-                    f"the probabilities of row {block.start + row}, given as logarithms, sum to one ± {off[row]:.3g}: "
+                    f"the probabilities of row {block.start + row}, given as logarithms, sum to one ± {gap[row]:.3g}: "
                     "give unnormalised scores as logits with normalized = False."
                 )
 
@@ -380,7 +380,7 @@ def _check_softmax(logits: Array, logs: Array) -> None:
         p /= p.sum(-1, keepdims=True)
         if logs.shape[1] < draws:
             p = p.mean(1, keepdims=True)
-        far = (np.abs(p - np.exp(logs[block])) > LOG_SLACK).any((1, 2))
-        if far.any():
-            row = block.start + int(np.argmax(far))
+        mismatch = (np.abs(p - np.exp(logs[block])) > LOG_SLACK).any((1, 2))
+        if mismatch.any():
+            row = block.start + int(np.argmax(mismatch))
             raise BadInput(f"probs is not the softmax of logits, first in row {row}: give one of them.")

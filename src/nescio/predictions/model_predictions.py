@@ -163,9 +163,9 @@ def collect_predictions(
     if damaged:
         raise BadInput(damaged[0])
     others = {entry.data for entry in list_stored_predictions(store, ood=False, damaged=[])} if data else set()
-    on = f" on {data}" if data else ""
-    cure = f"it contains some with {_data_options(sorted(others))}" if others else "`nescio zoo` makes them"
-    raise BadInput(f"The store {store.root} contains no predictions{on} to compare: {cure}.")
+    suffix = f" on {data}" if data else ""
+    advice = f"it contains some with {_data_options(sorted(others))}" if others else "`nescio zoo` makes them"
+    raise BadInput(f"The store {store.root} contains no predictions{suffix} to compare: {advice}.")
 
 
 def predictions_from_text(text: str, store: Store, data: str | None = None) -> ModelPredictions:
@@ -192,9 +192,9 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPre
         raise BadInput(damaged[0])
     names = sorted({entry.model for entry in entries})
     choices = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
-    on = f" on {data}" if data else ""
+    suffix = f" on {data}" if data else ""
     raise BadInput(
-        f"The store {store.root} contains no predictions of {model!r}{on}: {choices}.{did_you_mean(model, names)}"
+        f"The store {store.root} contains no predictions of {model!r}{suffix}: {choices}.{did_you_mean(model, names)}"
     )
 
 
@@ -209,8 +209,8 @@ def check_comparable(entries: Sequence[ModelPredictions]) -> None:
     sets = sorted({canonical(entry.data): entry.data for entry in entries}.values())
     if len(sets) > 1:
         only_files = all(entry.store is None for entry in entries)
-        cure = "give files of one of them" if only_files else f"add {_data_options(sets)}"
-        raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {cure}.")
+        advice = "give files of one of them" if only_files else f"add {_data_options(sets)}"
+        raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {advice}.")
     model, count = Counter(entry.model for entry in entries).most_common(1)[0]
     if count > 1:
         raise BadInput(f"The model {model} is given twice; give each set of predictions a different name.")

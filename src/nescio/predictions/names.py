@@ -43,14 +43,14 @@ def is_field(key: str) -> bool:
 
 
 def unknown_name(
-    what: str, name: str, synonyms: Mapping[str, str], choices: list[str], others: Iterable[str] = ()
+    noun: str, name: str, synonyms: Mapping[str, str], choices: list[str], others: Iterable[str] = ()
 ) -> str:
     """The message about an unknown name, with a suggestion and a map that reads it and the `others`."""
     guess = synonyms.get(name.lower()) or closest_match(name, choices)
-    hint = f" (did you mean {guess!r}?)" if guess else ""
+    suggestion = f" (did you mean {guess!r}?)" if guess else ""
     proposal = proposed_map([*others, name])
-    cure = f"; give the map {proposal}" if proposal else ""
-    return f"'{printable(name)}' is not a known {what}{hint}: the {what}s are {', '.join(choices)}{cure}."
+    advice = f"; give the map {proposal}" if proposal else ""
+    return f"'{printable(name)}' is not a known {noun}{suggestion}: the {noun}s are {', '.join(choices)}{advice}."
 
 
 def proposed_map(names: Iterable[str]) -> str:
@@ -119,9 +119,9 @@ class FieldNames:
         if missing is not None:
             names = list(present)
             fields = ", ".join(map(printable, names[:20])) or "nothing"
-            close = did_you_mean(missing, names) if missing not in names else ""
+            hint = did_you_mean(missing, names) if missing not in names else ""
             raise BadInput(
-                f"there is no {missing!r} to read {self.field_of[missing]} from: the file contains {fields}.{close}"
+                f"there is no {missing!r} to read {self.field_of[missing]} from: the file contains {fields}.{hint}"
             )
 
     @property

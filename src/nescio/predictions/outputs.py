@@ -92,8 +92,8 @@ class Predictions:
     ) -> None:
         if unnamed:
             raise BadInput("The fields of Predictions have names: write Predictions(logits=…, labels=…).")
-        whole = isinstance(in_distribution, (bool, np.bool_))
-        flags = None if in_distribution is None or whole else inputs.booleans("in_distribution", in_distribution)
+        values = isinstance(in_distribution, (bool, np.bool_))
+        flags = None if in_distribution is None or values else inputs.booleans("in_distribution", in_distribution)
         # Labels come first: those of another task explain why its outputs are no probabilities.
         labels, predicted = inputs.classes_given("labels", labels), inputs.classes_given("predicted", predicted)
         scores_given = inputs.scores(logits, probs, inputs.yes_or_no("normalized", normalized))
@@ -128,7 +128,7 @@ class Predictions:
         n = self._common_length()
         if index is None:
             object.__setattr__(self, "index", np.arange(n))
-        if whole:
+        if values:
             object.__setattr__(self, "in_distribution", np.full(n, bool(in_distribution)))
         if index is not None:
             self._check_unique()
@@ -144,11 +144,11 @@ class Predictions:
         if not columns:
             raise BadInput("The predictions are empty: give at least labels, logits or probs, embeddings or scores.")
         # The message compares the field with the one that users think of as the rows.
-        anchor = "logits" if "logits" in columns else next(iter(columns))
-        n = len(columns[anchor])
+        reference = "logits" if "logits" in columns else next(iter(columns))
+        n = len(columns[reference])
         for name, array in columns.items():
             if len(array) != n:
-                raise BadInput(f"{name} has {len(array)} rows, {anchor} has {n}: they must describe the same rows.")
+                raise BadInput(f"{name} has {len(array)} rows, {reference} has {n}: they must describe the same rows.")
         if n == 0:
             raise BadInput("There are no rows: at least one is needed.")
         return n
@@ -157,9 +157,9 @@ class Predictions:
         ordered = self.index
         if not (ordered[1:] > ordered[:-1]).all():
             ordered = np.sort(self.index)
-        twice = ordered[1:] == ordered[:-1]
-        if twice.any():
-            first = ordered[1:][twice][0]
+        repeated = ordered[1:] == ordered[:-1]
+        if repeated.any():
+            first = ordered[1:][repeated][0]
             raise BadInput(f"index contains {first} more than once: keys of rows must be unique.")
 
     def _check_classes(self) -> None:
@@ -285,9 +285,9 @@ class Predictions:
             if rows.dtype == bool and rows.shape != (len(self),):
                 raise BadInput(f"The mask has shape {rows.shape}, there are {len(self)} rows: they must fit.")
             rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.intp, copy=False).reshape(-1)
-            off = (rows < -len(self)) | (rows >= len(self))
-            if off.any():
-                raise BadInput(f"There is no row {rows[off][0]}: there are {len(self)} rows, counted from 0.")
+            is_invalid = (rows < -len(self)) | (rows >= len(self))
+            if is_invalid.any():
+                raise BadInput(f"There is no row {rows[is_invalid][0]}: there are {len(self)} rows, counted from 0.")
 
         for _, column in self.columns():
             check_not_truncated(column)
@@ -360,4 +360,4 @@ def check_same_keys(one: Array, other: Array) -> None:
 
 def _checked_mapping(field: str, mapping: object, check: Callable[[str, ArrayLike], Array]) -> dict[str, Array]:
     """A mapping field, every array of it checked."""
-    return {name: check(f"{field}/{name}", value) for name, value in inputs.named(field, mapping)}
+    return {name: check(f"{field}/{name}", value) for name, value in inputs.named_arrays(field, mapping)}

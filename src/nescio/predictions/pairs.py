@@ -39,12 +39,12 @@ class PairedPredictions:
 
 def pair_from_text(text: str) -> PairedPredictions:
     """NAME=IN,OUT[,SET=FILE]."""
-    form = "NAME=IN,OUT, the files of in-distribution and out-of-distribution images"
-    name, rest = assignment(text)
-    inside, *others = items(rest)
+    expected_form = "NAME=IN,OUT, the files of in-distribution and out-of-distribution images"
+    name, further_sets = assignment(text)
+    inside, *others = items(further_sets)
     if not (name and inside and others and others[0]):
-        raise SpecError(text, 0, "this names no model with two files", form, "pair")
-    return pair_from_files(name, inside, others[0], mapping(others[1:], f"{form}; further sets are NAME=FILE"))
+        raise SpecError(text, 0, "this names no model with two files", expected_form, "pair")
+    return pair_from_files(name, inside, others[0], mapping(others[1:], f"{expected_form}; further sets are NAME=FILE"))
 
 
 def pair_from_files(
@@ -95,8 +95,8 @@ def pairs_from_store(
     notes = []
     for spec, available in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):
         if missing := [model for model in inside if model not in available]:
-            few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-            notes.append(f"{len(missing)} models have no predictions on {spec} and are not shown there: {few}.")
+            examples = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+            notes.append(f"{len(missing)} models have no predictions on {spec} and are not shown there: {examples}.")
     return pairs, notes
 
 
@@ -104,8 +104,8 @@ def pairs_of(
     inside: Sequence[ModelPredictions], outside: ByModel, fixed: Mapping[str, ByModel]
 ) -> list[PairedPredictions]:
     """The pairs of models with predictions on both sets; `outside` and each of `fixed` map models to predictions."""
-    both = [predictions for predictions in inside if predictions.model in outside]
+    paired = [predictions for predictions in inside if predictions.model in outside]
     others = {model: {name: models[model] for name, models in fixed.items() if model in models} for model in outside}
     return [
-        PairedPredictions(predictions, outside[predictions.model], others[predictions.model]) for predictions in both
+        PairedPredictions(predictions, outside[predictions.model], others[predictions.model]) for predictions in paired
     ]

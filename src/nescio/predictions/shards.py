@@ -51,10 +51,10 @@ def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Pre
 
     names  of the predictions, for error messages
     """
-    called = [*names] or [f"Shard {number}" for number in range(len(shards))]
+    shard_names = [*names] or [f"Shard {number}" for number in range(len(shards))]
     columns = [dict(shard.columns()) for shard in shards]
-    for name, shard, shard_columns in zip(called, shards, columns, strict=True):
-        _check_alike(f"{name} and {called[0]}", shard, shard_columns, shards[0], columns[0])
+    for name, shard, shard_columns in zip(shard_names, shards, columns, strict=True):
+        _check_same_fields(f"{name} and {shard_names[0]}", shard, shard_columns, shards[0], columns[0])
     whole: dict[str, Any] = {field: {} if field in MAPPINGS else None for field in Predictions.__annotations__}
     for column, first in columns[0].items():
         arrays = [shard_columns[column] for shard_columns in columns]
@@ -66,40 +66,42 @@ def concatenate(shards: Sequence[Predictions], names: Sequence[str] = ()) -> Pre
             whole[field] = rows
     whole |= {field: getattr(shards[0], field) for field in NOT_ROWS}
     whole["notes"] = tuple(dict.fromkeys(note for shard in shards for note in shard.notes))
-    check_repeated([shard.index for shard in shards], called)
+    check_repeated([shard.index for shard in shards], shard_names)
     predictions = object.__new__(Predictions)  # its fields are checked already
     predictions._set_fields(whole)
     return predictions
 
 
-def _check_alike(
-    who: str,
+def _check_same_fields(
+    shard_names: str,
     shard: Predictions,
     shard_columns: Mapping[str, Array],
     first: Predictions,
     first_columns: Mapping[str, Array],
 ) -> None:
     if shard_columns.keys() != first_columns.keys():
-        odd = ", ".join(sorted(shard_columns.keys() ^ first_columns.keys()))
-        raise BadInput(f"{who} are no shards of one set of predictions: only one of them has {odd}.")
+        differing = ", ".join(sorted(shard_columns.keys() ^ first_columns.keys()))
+        raise BadInput(f"{shard_names} are no shards of one set of predictions: only one of them has {differing}.")
     for column, array in shard_columns.items():
         kinds = {array.dtype.kind, first_columns[column].dtype.kind}
         if array.shape[1:] != first_columns[column].shape[1:] or len(kinds) > 1:
-            raise BadInput(f"{who} are no shards of one set of predictions: {column} has other shapes or types.")
+            raise BadInput(
+                f"{shard_names} are no shards of one set of predictions: {column} has other shapes or types."
+            )
     for field in ("members", "class_names", "normalized"):
         if not np.array_equal(getattr(shard, field), getattr(first, field)):
-            raise BadInput(f"{who} are no shards of one set of predictions: they have other {field}.")
+            raise BadInput(f"{shard_names} are no shards of one set of predictions: they have other {field}.")
 
 
 def check_repeated(indexes: Sequence[Array], names: Sequence[str]) -> Array:
     """The sorted keys of all shards; BadInput if two shards have the same key."""
     keys = np.concatenate(indexes)
     keys.sort()
-    if (twice := keys[1:][keys[1:] == keys[:-1]]).size:
-        who = [name for name, index in zip(names, indexes, strict=True) if (index == twice[0]).any()]
+    if (repeated := keys[1:][keys[1:] == keys[:-1]]).size:
+        who = [name for name, index in zip(names, indexes, strict=True) if (index == repeated[0]).any()]
         raise BadInput(
-            f"index contains {twice[0]} more than once, in {' and '.join(who)}: shards of one set of predictions share "
-            "no row; name predictions of several models one by one."
+            f"index contains {repeated[0]} more than once, in {' and '.join(who)}: shards of one set of predictions "
+            "share no row; name predictions of several models one by one."
         )
     return keys
 

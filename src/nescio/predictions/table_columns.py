@@ -80,12 +80,12 @@ def is_field_column(column: str, names: FieldNames) -> bool:
     return field_of_column(column, names) is not None or _numbered(column, names) is not None
 
 
-def fields_from_columns(columns: list[str], names: FieldNames, read: Callable[[int, str], Array]) -> FlatFields:
+def fields_from_columns(columns: list[str], names: FieldNames, reader: Callable[[int, str], Array]) -> FlatFields:
     """FlatFields fields from table columns; class columns are ordered by their integer suffix."""
     flat: FlatFields = {}
     wide: dict[tuple[str, str], dict[int, int]] = {}
     check_column_names(columns)
-    by_class = _class_columns(columns, names, read)
+    by_class = _class_columns(columns, names, reader)
     if by_class is not None:
         flat |= by_class.fields
     for position, column in enumerate(columns):
@@ -96,15 +96,15 @@ def fields_from_columns(columns: list[str], names: FieldNames, read: Callable[[i
             names.field(column)
             if field in flat:
                 raise BadInput(f"{field} is given twice.")
-            flat[field] = read(position, field)
+            flat[field] = reader(position, field)
         elif numbered is not None:
             prefix, field, number = numbered
-            places = wide.setdefault((prefix, field), {})
-            if number in places:
+            positions = wide.setdefault((prefix, field), {})
+            if number in positions:
                 raise BadInput(
-                    f"column {printable(column)} has the number of column {printable(columns[places[number]])}."
+                    f"column {printable(column)} has the number of column {printable(columns[positions[number]])}."
                 )
-            places[number] = position
+            positions[number] = position
         elif names.mapping:
             names.ignored.append(column)
         else:
@@ -112,25 +112,25 @@ def fields_from_columns(columns: list[str], names: FieldNames, read: Callable[[i
     names.check(columns)
     if ("logit", "logits") in wide and ("logprob", "logits") in wide:
         raise BadInput("there are logit_ and logprob_ columns: give one of them.")
-    for (prefix, field), places in wide.items():
+    for (prefix, field), positions in wide.items():
         if field in flat:
             raise BadInput(f"{field} is given twice.")
-        missing = next((number for number in range(len(places)) if number not in places), None)
+        missing = next((number for number in range(len(positions)) if number not in positions), None)
         if missing is not None:
             raise BadInput(f"column {prefix}_{missing} is missing: the columns {prefix}_* count from 0 without a gap.")
-        flat[field] = np.stack([read(places[number], field) for number in range(len(places))], axis=1)
+        flat[field] = np.stack([reader(positions[number], field) for number in range(len(positions))], axis=1)
     if ("logprob", "logits") in wide:
         flat["normalized"] = True
     return flat
 
 
-def _class_columns(columns: list[str], names: FieldNames, read: Callable[[int, str], Array]) -> ClassColumns | None:
+def _class_columns(columns: list[str], names: FieldNames, reader: Callable[[int, str], Array]) -> ClassColumns | None:
     """The columns that are named by classes, if there are labels and no other columns of logits or probabilities."""
     fields = {field_of_column(column, names): position for position, column in enumerate(columns)}
     free = {column: position for position, column in enumerate(columns) if not is_field_column(column, names)}
     if "labels" not in fields or not free or {"logits", "probs"} & set(fields):
         return None
-    return find_class_columns(columns, fields["labels"], free, read)
+    return find_class_columns(columns, fields["labels"], free, reader)
 
 
 def check_column_count(columns: int) -> None:
@@ -152,8 +152,8 @@ def check_column_names(columns: list[str]) -> None:
 def columns_of(predictions: Predictions, ending: str) -> dict[str, Array]:
     """Column name -> values."""
     if predictions.draws > 1 or predictions.members is not None:
-        what = f"{predictions.draws} draws" if predictions.draws > 1 else "members"
-        raise BadInput(f"a {ending} table cannot contain {what}: save a folder, .npz or .safetensors.")
+        content = f"{predictions.draws} draws" if predictions.draws > 1 else "members"
+        raise BadInput(f"a {ending} table cannot contain {content}: save a folder, .npz or .safetensors.")
     columns: dict[str, Array] = {}
     for key, array in predictions.columns():
         field, _, name = key.partition("/")

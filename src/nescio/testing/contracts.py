@@ -63,10 +63,10 @@ def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, *
     """
     from nescio.testing.evidence import observe, small_trial  # torch is imported only if needed
 
-    seen = dict(observe(small_trial(name, root=root, **task), spectral=spectral, root=root))
-    dead = [f"{what}: {evidence.observed}" for what, evidence in seen.items() if not evidence.passed]
+    checks = dict(observe(small_trial(name, root=root, **task), spectral=spectral, root=root))
+    dead = [f"{check}: {evidence.observed}" for check, evidence in checks.items() if not evidence.passed]
     require(not dead, f"{name} fails checks. {'; '.join(dead)}.")
-    return [f"{what}: {evidence.observed}" for what, evidence in seen.items()]
+    return [f"{check}: {evidence.observed}" for check, evidence in checks.items()]
 
 
 def _name(function: str | Callable[..., object], registry: Registry[Metric] | Registry[Measure]) -> str:
@@ -81,9 +81,9 @@ def _name(function: str | Callable[..., object], registry: Registry[Metric] | Re
     )
 
 
-def require(kept: bool, sentence: str) -> None:
+def require(condition: bool, sentence: str) -> None:
     """An assertion that python -O does not remove."""
-    if not kept:
+    if not condition:
         raise AssertionError(sentence)
 
 
@@ -146,8 +146,8 @@ def check_edge_cases(name: str, f: Value) -> None:
     cases += [(np.zeros(1), np.zeros(1, bool)), (np.zeros(1), np.ones(1, bool)), (np.zeros(6), np.arange(6) < 2)]
     for u, positive in cases:
         _check_finite_or_undefined(name, lambda u=u, positive=positive: f(u, positive))  # type: ignore[misc]
-    for bad in (np.array([0.0, np.nan]), np.array([0.0, np.inf])):
-        _check_raises(name, lambda bad=bad: f(bad, np.array([True, False])))  # type: ignore[misc]
+    for malformed in (np.array([0.0, np.nan]), np.array([0.0, np.inf])):
+        _check_raises(name, lambda malformed=malformed: f(malformed, np.array([True, False])))  # type: ignore[misc]
     _check_raises(name, lambda: f(np.arange(3.0), np.array([True, False])))
 
 
@@ -190,8 +190,8 @@ def check_mixture_metric(name: str, f: Value) -> None:
     sign = _sign(name)
     perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
     require(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
-    for bad in (np.array([np.nan]), np.array([])):
-        _check_raises(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
+    for malformed in (np.array([np.nan]), np.array([])):
+        _check_raises(name, lambda malformed=malformed: f(u, wrong, malformed))  # type: ignore[misc]
     _check_raises(name, lambda: f(u[1:], wrong, u_out))
 
 
@@ -356,7 +356,7 @@ def check_sign(measure: Measure) -> None:
         require(f(shrunk).mean() >= f(short).mean(), f"{name} is lower for fading embeddings.")
 
 
-def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
+def _network(seed: int = 0, n: int = 240, is_far: bool = False) -> Predictions:
     """Predictions of a network of four classes: non-negative embeddings, logits linear in them; a sixth is uncertain.
 
     far  rows without the features of any class
@@ -365,7 +365,7 @@ def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
     weight = np.eye(4, 6) - [0, 0, 0, 0, 0.4, 0.5]
     labels = rng.integers(0, 4, size=n)
     length = np.where(np.arange(n) % 6 == 0, 0.5, 6.0)[:, None]
-    means = np.broadcast_to([0, 0, 0, 0, 4.0, 4.0], (n, 6)) if far else length * np.eye(6)[labels]
+    means = np.broadcast_to([0, 0, 0, 0, 4.0, 4.0], (n, 6)) if is_far else length * np.eye(6)[labels]
     embeddings = np.abs(means + rng.normal(size=(n, 6)) / 2)
     return Predictions(labels=labels, embeddings=embeddings, logits=embeddings @ weight.T + 0.1)
 
@@ -374,7 +374,7 @@ def check_far_noise(measure: Measure) -> None:
     """rows far from the reference get higher values than rows like it; shuffled rows give shuffled numbers."""
     name, fit = measure.name, _with_example(measure)
     if "logits" in measure.needs:
-        train, test, far = _network(0), _network(1), _network(2, far=True)
+        train, test, far = _network(0), _network(1), _network(2, is_far=True)
     else:
         train, test = _model(0), _model(1)
         noise = -5 - 10 * np.abs(np.random.default_rng(2).normal(size=(len(test), 6)))
@@ -395,9 +395,9 @@ def check_tuned_score(measure: Measure) -> None:
 def check_disagreement(measure: Measure) -> None:
     """members that agree get lower values than members that do not."""
     name, f = measure.name, _with_example(measure)
-    alike = [_model(0), _model(0)]
+    equal_members = [_model(0), _model(0)]
     unlike = [_model(0), _model(0).replace(embeddings=np.random.default_rng(5).normal(size=(120, 6)))]
-    agree, differ = (f(*_members(measure, members)) for members in (alike, unlike))
+    agree, differ = (f(*_members(measure, members)) for members in (equal_members, unlike))
     require(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
     require(differ.mean() > 0.1, f"{name} is not higher if members disagree.")
 

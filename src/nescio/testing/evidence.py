@@ -86,10 +86,10 @@ def method_evidence(method: Method, trial: Trial, dataset: Dataset, runtime: Run
     if method.views > 1:
         images = replace(images, views=method.views, augment=trial.training.augment)
     with torch.no_grad():
-        seen = method.eval().evidence(method.as_rows(images), start)
+        evidence = method.eval().evidence(method.as_rows(images), start)
     if method.strength_hparam is not None and method.strength_direction == "larger":  # the weight of a term of the loss
-        seen["strength acts"] = _strength_acts(method, method.strength_hparam, method.as_rows(images))
-    return seen
+        evidence["strength acts"] = _strength_acts(method, method.strength_hparam, method.as_rows(images))
+    return evidence
 
 
 def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
@@ -127,8 +127,8 @@ def _general(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -
     noise = noise_images(x)
     beside_images, beside_noise = _outputs(method, torch.cat([x, x.flip(0)])), _outputs(method, torch.cat([x, noise]))
     change = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
-    seen = f"with noise instead of images in the same batch, a prediction changes by {change:.1g}"
-    yield "rows stand alone", Evidence(seen, change < 1e-4)
+    observed = f"with noise instead of images in the same batch, a prediction changes by {change:.1g}"
+    yield "rows stand alone", Evidence(observed, change < 1e-4)
     output = method(x)
     if output.logits is not None and output.logits.shape[1] > 1:
         p = output.logits.float().softmax(-1)
@@ -141,8 +141,8 @@ def _general(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -
         scores = [next(iter(answer.scores.values())) for answer in (output, method(noise))]
         u = torch.cat([score.double().view(len(x), -1).mean(1) for score in scores])  # means over image locations
         area = auroc(u.numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
-        seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
-        yield "noise above data", Evidence(seen, area > 0.9)
+        observed = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
+        yield "noise above data", Evidence(observed, area > 0.9)
 
 
 def _classifies_well(method: Method, trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
@@ -167,9 +167,9 @@ def _groups_well(method: Method, trial: Trial, dataset: Dataset, runtime: Runtim
         ]
         return float(np.mean(images.labels[first] == images.labels))
 
-    before, after = share_found(initial_method(trial, dataset, runtime)), share_found(method)
-    seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
-    return Evidence(seen, after > 1.1 * before and after > 2 / method.spec.classes)
+    initial, final = share_found(initial_method(trial, dataset, runtime)), share_found(method)
+    observed = f"the image nearest to a changed one is of its class in {final:.0%}, before training in {initial:.0%}"
+    return Evidence(observed, final > 1.1 * initial and final > 2 / method.spec.classes)
 
 
 def _embeddings(method: Method, batches: Batches) -> Any:
@@ -194,28 +194,28 @@ def _reproducible(
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         loaded = load_method(train(short, store, runtime, root=root), short, store, runtime, root)
-    ours, theirs = direct.state_dict(), loaded.state_dict()
-    differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
-    seen = (
-        f"{len(differ)} of {len(ours)} tensors differ between two runs"
+    tensors, repeated = direct.state_dict(), loaded.state_dict()
+    differ = [name for name in tensors if not torch.equal(tensors[name], repeated[name])]
+    observed = (
+        f"{len(differ)} of {len(tensors)} tensors differ between two runs"
         if differ
-        else f"{len(ours)} tensors, bit for bit"
+        else f"{len(tensors)} tensors, bit for bit"
     )
-    yield "same seed, same weights", Evidence(seen, not differ)
+    yield "same seed, same weights", Evidence(observed, not differ)
     images = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
     network = network_of_trial(trial, root)
     if trial.task == "segmentation":
         u, v = (count_pixels([Segmenter(module)], network, images, None, runtime) for module in (direct, loaded))
         same = u.rows() == v.rows()
-        seen = f"{'the same' if same else 'other'} predictions for {u.n} pixels"
-        yield "saved and reloaded", Evidence(seen, same and np.array_equal(u.confusion, v.confusion))
+        observed = f"{'the same' if same else 'other'} predictions for {u.n} pixels"
+        yield "saved and reloaded", Evidence(observed, same and np.array_equal(u.confusion, v.confusion))
         return
     a, b = (predict_images(module, network, images, None, runtime, seed=1) for module in (direct, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
-    lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
-    seen = f"{' and '.join(lost)} differ" if lost else f"the same predictions for {len(images)} images"
-    yield "saved and reloaded", Evidence(seen, not lost)
+    differing = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
+    observed = f"{' and '.join(differing)} differ" if differing else f"the same predictions for {len(images)} images"
+    yield "saved and reloaded", Evidence(observed, not differing)
 
 
 def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
@@ -228,7 +228,7 @@ def _bounded(trial: Trial, dataset: Dataset, runtime: Runtime) -> Evidence:
         return Evidence("the features have no layer that it bounds", False)
     x, _ = first_batch(_batches(trial, dataset, runtime), 1)
     maps = operator_norms(method.features, x.repeat(1, method.spec.channels // x.shape[1], 1, 1))
-    beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
-    seen, holds = bound_holds(method.features, trial.spectral)
+    addition = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
+    observed, is_within = bound_holds(method.features, trial.spectral)
     share = share_above_bound(method.features) or 0.0
-    return Evidence(f"{seen}, {share:.0%} of them limited by it{beside}", holds and share > 0)
+    return Evidence(f"{observed}, {share:.0%} of them limited by it{addition}", is_within and share > 0)

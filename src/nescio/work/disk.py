@@ -14,18 +14,18 @@ from nescio.files import read_json
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file as a whole: write a new file next to it, flush, rename."""
-    fresh = path.with_name(f"{path.name}.new")
+    draft = path.with_name(f"{path.name}.new")
     try:
-        fresh.unlink(missing_ok=True)  # left by a killed process, or a link
-        with fresh.open("xb") as file:
+        draft.unlink(missing_ok=True)  # left by a killed process, or a link
+        with draft.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, path)
+        os.replace(draft, path)
         flush(path.parent)
     except OSError:
         with suppress(OSError):
-            fresh.unlink()  # on a full disk, this makes space for the note of the failure
+            draft.unlink()  # on a full disk, this makes space for the note of the failure
         raise
 
 

@@ -123,13 +123,15 @@ class RayTasks:
         import ray
 
         resources = self._resources(processes)
-        there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        places = [[int(node.get(name, 0) / count) for name, count in resources.items() if count] for node in there]
-        steps = [min(fits, default=1) for fits in places]
+        available = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        capacities = [
+            [int(node.get(name, 0) / count) for name, count in resources.items() if count] for node in available
+        ]
+        steps = [min(counts, default=1) for counts in capacities]
         if sum(count > 0 for count in steps) < nodes and self.in_flight is None:
-            which = "No node of the Ray cluster has" if nodes == 1 else f"The Ray cluster has no {nodes} nodes of"
+            subject = "No node of the Ray cluster has" if nodes == 1 else f"The Ray cluster has no {nodes} nodes of"
             raise BadInput(
-                f"{which} {resources['CPU']:g} CPUs and {resources['GPU']:g} GPUs for a step: request less; "
+                f"{subject} {resources['CPU']:g} CPUs and {resources['GPU']:g} GPUs for a step: request less; "
                 "for an autoscaling cluster, set in_flight to the number of steps to submit."
             )
         return steps
@@ -139,9 +141,9 @@ class RayTasks:
         import ray
 
         resources, work, helper = self._resources(task.processes), ray.remote(_work), ray.remote(_run_helper)
-        how: dict[str, Any] = {"num_cpus": resources["CPU"], "num_gpus": resources["GPU"], "max_retries": 0}
+        options: dict[str, Any] = {"num_cpus": resources["CPU"], "num_gpus": resources["GPU"], "max_retries": 0}
         if task.nodes == 1:
-            return _Submitted(task, work.options(**how).remote(pickle.dumps(task), folder))
+            return _Submitted(task, work.options(**options).remote(pickle.dumps(task), folder))
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -150,8 +152,8 @@ class RayTasks:
         bundle = {name: count for name, count in resources.items() if count}
         bundles = placement_group([bundle] * task.nodes, "STRICT_SPREAD")
         first, *others = [PlacementGroupSchedulingStrategy(bundles, number) for number in range(task.nodes)]
-        ref = work.options(scheduling_strategy=first, **how).remote(pickle.dumps(task), folder, rendezvous)
-        helpers = [helper.options(scheduling_strategy=other, **how).remote(rendezvous) for other in others]
+        ref = work.options(scheduling_strategy=first, **options).remote(pickle.dumps(task), folder, rendezvous)
+        helpers = [helper.options(scheduling_strategy=other, **options).remote(rendezvous) for other in others]
         return _Submitted(task, ref, helpers, bundles, rendezvous)
 
     def _outcomes(self, queue: Queue) -> Iterator[tuple[Task, Outcome]]:
@@ -160,17 +162,17 @@ class RayTasks:
 
         for processes, nodes in {(task.processes, task.nodes) for task in queue.ready}:
             self._by_node(processes, nodes)
-        room, folder, head = self.in_flight or 2 * self._capacity(), os.getcwd(), _Head(self.head)
+        free_slots, folder, head = self.in_flight or 2 * self._capacity(), os.getcwd(), _Head(self.head)
         running: dict[Any, _Submitted] = {}
         deaths: Counter[int] = Counter()
         while queue or running:
-            while len(running) < room and (task := queue.next()) is not None:
+            while len(running) < free_slots and (task := queue.next()) is not None:
                 submitted = self._submit(task, folder)
                 running[submitted.ref] = submitted
             if not running:
                 time.sleep(queue.pause() or 0)
                 continue
-            pause = queue.pause() if len(running) < room else None
+            pause = queue.pause() if len(running) < free_slots else None
             ready, _ = ray.wait([*running], timeout=CHECK_SECONDS if pause is None else min(pause, CHECK_SECONDS))
             head.check()
             for ref in ready:
@@ -202,10 +204,10 @@ class _Submitted:
         from ray.util import remove_placement_group
 
         dismiss(self.rendezvous)
-        ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=CHECK_SECONDS)
+        ready, unfinished = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=CHECK_SECONDS)
         ends = [_outcome(helper) for helper in ready]
         remove_placement_group(self.bundles)  # ends helpers that are still running
-        for helper in late:
+        for helper in unfinished:
             _outcome(helper)
         shutil.rmtree(self.rendezvous, ignore_errors=True)
         deaths = [end for end in ends if end.status == "died"]

@@ -63,7 +63,7 @@ ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
     *("DEADLINE", "REVOKED", GONE),
 }
-WHY = {
+END_REASONS = {
     "FAILED": "its process was killed or could not start",
     "CANCELLED": "a user cancelled it",
     "NODE_FAIL": "its node was lost",
@@ -161,7 +161,7 @@ class SlurmJobs:
                     reason, kind = outcome.result
                     yield job.task, Outcome(outcome.status, (f"{reason} {job.where}", kind))
                 elif outcome.status in HOPELESS or tries[id(job.task)] > self.retries:
-                    yield job.task, Outcome("died", f"{_end(job.number, outcome.status)} {job.where}")
+                    yield job.task, Outcome("died", f"{_describe_end(job.number, outcome.status)} {job.where}")
                 else:
                     queue.ready.append(job.task)
 
@@ -184,7 +184,7 @@ class SlurmJobs:
         """Submit tasks up to the limit; tasks that SLURM rejects now are submitted later."""
         from submitit.core.utils import FailedJobError
 
-        tasks = list(islice(_alike(queue), self.in_flight - len(self.jobs)))
+        tasks = list(islice(_same_resources(queue), self.in_flight - len(self.jobs)))
         if not tasks:
             return
         try:
@@ -220,15 +220,15 @@ class SlurmJobs:
 
     def _sbatch_options(self, task: Task) -> dict[str, object]:
         """Options of sbatch, by name; free-form options take precedence. Several processes have a GPU each."""
-        named = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
-        named |= {"cpus-per-task": self.cpus * task.processes, "requeue": True}
+        by_name = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
+        by_name |= {"cpus-per-task": self.cpus * task.processes, "requeue": True}
         if self.gpus:
             *kind, count = self.gpus.split(":")
-            named["gres"] = ":".join(["gpu", *kind, count if task.processes == 1 else str(task.processes)])
+            by_name["gres"] = ":".join(["gpu", *kind, count if task.processes == 1 else str(task.processes)])
         if task.nodes > 1:
-            named |= {"nodes": task.nodes, "ntasks-per-node": 1}
+            by_name |= {"nodes": task.nodes, "ntasks-per-node": 1}
         free = {key.lstrip("-"): value for key, _, value in (word.partition("=") for word in self.slurm)}
-        return {key: value for key, value in named.items() if value is not None} | free
+        return {key: value for key, value in by_name.items() if value is not None} | free
 
     def _ended(self) -> Iterator[tuple[_Job, Outcome]]:
         """Ended jobs with their outcome; its status is SLURM's state if they left no result."""
@@ -319,7 +319,7 @@ class _Job:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _alike(queue: Queue) -> Iterator[Task]:
+def _same_resources(queue: Queue) -> Iterator[Task]:
     """Tasks from the queue with the resources of the first, because the jobs of an array have equal resources."""
     team = None
     while (task := queue.first()) and team in (None, (task.processes, task.nodes)):
@@ -344,9 +344,9 @@ def _read(note: Path) -> _Note | None:
         return None
 
 
-def _end(number: str, state: str) -> str:
+def _describe_end(number: str, state: str) -> str:
     """A description of the end of a job without a result."""
-    why = (WHY | HOPELESS).get(state, f"its SLURM state is {state.lower().replace('_', ' ')}")
+    why = (END_REASONS | HOPELESS).get(state, f"its SLURM state is {state.lower().replace('_', ' ')}")
     return f"SLURM job {number} ended: {why}."
 
 
@@ -369,8 +369,8 @@ def _uninterrupted() -> Iterator[None]:
 
 def _states(users: Iterable[int] = ()) -> dict[str, tuple[str, str]] | None:
     """Job → (state, reason) of the users' jobs, ended ones included; None if the controller does not respond."""
-    whose = ",".join(map(str, sorted({os.getuid(), *users})))
-    command = ["squeue", f"--user={whose}", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
+    user = ",".join(map(str, sorted({os.getuid(), *users})))
+    command = ["squeue", f"--user={user}", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode:
         return None
@@ -400,7 +400,7 @@ def _with_job(run: Run, note: _Note, states: Mapping[str, tuple[str, str]] | Non
         description = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")
         owner = f"{run.owner}, {description}" if run.state == "running" else description
         return replace(run, state="running" if run.state == "running" else "queued", owner=owner, reason="")
-    reason = run.reason or _end(note.job, state)
+    reason = run.reason or _describe_end(note.job, state)
     if note.log not in reason:
         reason = f"{reason} Log: {note.log}"
     return replace(run, state="failed" if run.state == "queued" else run.state, reason=reason)

@@ -164,9 +164,9 @@ class Store:
             raise Corrupted(f"{folder / CONFIG} does not belong to the key {key}: {_advice(folder)}")
         with readable_errors(folder):
             files = {name: summarize(path) for name, path in payload_files(folder).items() if name != ENV}
-        wrong = sorted(name for name in files.keys() | record["files"] if files.get(name) != record["files"].get(name))
-        if wrong:
-            raise Corrupted(f"{folder}: {', '.join(wrong)} changed, are missing or were added later: {_advice(folder)}")
+        names = sorted(name for name in files.keys() | record["files"] if files.get(name) != record["files"].get(name))
+        if names:
+            raise Corrupted(f"{folder}: {', '.join(names)} changed, are missing or were added later: {_advice(folder)}")
         _verified[folder] = state
 
     def receive(self, other: Store, stage: str, key: str) -> bool:
@@ -192,12 +192,12 @@ class Store:
         """The key of the only finished step of a stage that begins with a prefix."""
         runs = [run for run in self.runs() if run.stage == stage and run.key.startswith(prefix)]
         finished = [run.key for run in runs if run.state == "finished"]
-        what = {"train": "trained network"}.get(stage, stage)
+        noun = {"train": "trained network"}.get(stage, stage)
         if len(finished) > 1:
-            raise BadInput(f"Several {what}s begin with {prefix}: {', '.join(finished)}.")
+            raise BadInput(f"Several {noun}s begin with {prefix}: {', '.join(finished)}.")
         if not finished:
             state = f"it is {runs[0].state}" if runs else "`nescio runs` lists what there is"
-            raise BadInput(f"There is no {what} {prefix} in {self.root}: {state}.")
+            raise BadInput(f"There is no {noun} {prefix} in {self.root}: {state}.")
         return finished[0]
 
     def failure(self, stage: str, key: str) -> str | None:

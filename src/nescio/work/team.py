@@ -39,7 +39,7 @@ from nescio.work.locks import Lock
 from nescio.work.step_folder import StepFolder, shutdown_requested
 from nescio.work.store_errors import Interrupted, readable_errors
 
-FOLDER, CALL, OVER = ".team", "call", "over"
+FOLDER, CALL, DISMISSED = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # environment variable of a local worker: indices of the GPUs for its task, such as 2,3
 CHECK_SECONDS = 0.2  # seconds between two checks of processes or of the rendezvous folder
 SHUTDOWN_DELAY = 5.0  # maximum seconds between the shutdown requests of processes on different nodes
@@ -91,14 +91,14 @@ def rendezvous_at(folder: Path, host: str, port: int) -> Iterator[None]:
 def dismiss(folder: Path) -> None:
     """Dismiss the helpers."""
     with suppress(OSError):  # a store that became read-only: whoever started them ends them
-        _write(folder / OVER, b"")
+        _write(folder / DISMISSED, b"")
 
 
 def serve_node(folder: Path) -> None:
     """Run a helper: start the commands of the first node until it is dismissed."""
     for number in count():
         while not (call := folder / str(number)).is_file():
-            if shutdown_requested.is_set() or (folder / OVER).is_file() or not folder.is_dir():
+            if shutdown_requested.is_set() or (folder / DISMISSED).is_file() or not folder.is_dir():
                 return
             time.sleep(CHECK_SECONDS)
         _run(read_list(call), folder / f"{socket.gethostname()}-{os.getpid()}.log")
@@ -184,10 +184,10 @@ def _raise_outcome(folder: Path, world: int, code: int) -> None:
         return
     errors = [error for error in outcomes.values() if isinstance(error, Exception)]
     codes = {int(path.stem): int(path.read_text()) for path in folder.glob("*.code")}
-    for rank, how in sorted(codes.items()):
+    for rank, exit_code in sorted(codes.items()):
         if rank not in outcomes:
             raise TeamFailed(
-                f"The process of rank {rank}, one of {world}, {describe_exit(how)}. Log: {folder / f'{rank}.log'}"
+                f"The process of rank {rank}, one of {world}, {describe_exit(exit_code)}. Log: {folder / f'{rank}.log'}"
             )
     if errors:
         raise errors[0]

@@ -17,9 +17,9 @@ def read_torch(path: Path, names: FieldNames) -> FlatFields:
     """A dict of tensors, nested ones as scores, variants and groups."""
     content = load_torch(path)
     if not isinstance(content, Mapping):
-        what = f"a {type(content).__name__} of {len(content)}" if isinstance(content, (tuple, list)) else "one tensor"
+        kind = f"a {type(content).__name__} of {len(content)}" if isinstance(content, (tuple, list)) else "one tensor"
         raise BadInput(
-            f"it contains {what} without names: write it with torch.save({{'logits': …, 'labels': …}}, {path.name!r}), "
+            f"it contains {kind} without names: write it with torch.save({{'logits': …, 'labels': …}}, {path.name!r}), "
             "or write every tensor into a file and name the fields."
         )
     return names.select({str(key): value for key, value in content.items()})
@@ -32,12 +32,12 @@ def load_torch(path: Path) -> object:
     try:
         with zipfile.ZipFile(path) as archive:
             check_growth("the file", sum(member.file_size for member in archive.infolist()), path.stat().st_size)
-            whole = archive.testzip() is None  # torch does not compare the checksums
+            is_complete = archive.testzip() is None  # torch does not compare the checksums
     except BadInput:
         raise
     except Exception:  # a damaged archive can fail in any way
-        whole = False
-    if not whole:
+        is_complete = False
+    if not is_complete:
         raise BadInput("this is not a complete file of torch.save; it may be damaged, or older than torch 1.6.")
     try:
         import torch
